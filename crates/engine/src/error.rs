@@ -7,7 +7,8 @@ use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
 
-/// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels and that people read.
+/// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels and that people
+/// read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {

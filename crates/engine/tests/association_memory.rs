@@ -1,5 +1,5 @@
-//! What one association with a running connection costs a base station: real handshakes, one reading each, then the bytes
-//! that are left when the sensors have gone. `HAUL_ASSOCIATIONS=10000` measures the number that is asked for; the
+//! What one association with a running connection costs a base station: real handshakes, one reading each, then the
+//! bytes that are left when the sensors have gone. `HAUL_ASSOCIATIONS=10000` measures the number that is asked for; the
 //! default is smaller because handshakes take time.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
@@ -19,8 +19,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What one association may cost a base station, bytes. More than half is the stack, the rest the connection, its keys and
-/// its places in the tables.
+/// What one association may cost a base station, bytes. More than half is the stack, the rest the connection, its keys
+/// and its places in the tables.
 const MOST: usize = 2_048;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// By then the closes of the sensors have been answered and keys that are not used are gone, on a busy machine too.

@@ -1,4 +1,5 @@
-//! A micro-protocol of one's own in a recipe of one's own: it lets only polite messages pass. Run it with `cargo run --example own_protocol`.
+//! A micro-protocol of one's own in a recipe of one's own: it lets only polite messages pass. Run it with
+//! `cargo run --example own_protocol`.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Waits of threads, made of what tasks wait for.
+//! Blocks a thread on what tasks poll, and lists of wakers.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -14,7 +14,7 @@ impl Wake for Unpark {
 }
 
 thread_local! {
-    /// One for each thread, so that a list of those that wait knows it again at the thread's next wait.
+    /// One for each thread, so that a list of wakers recognises the thread at its next wait.
     static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn block_until<T>(
     }
 }
 
-/// Adds a waker to those that are woken at the next change, unless it is there: a task may poll any number of times.
+/// Adds a waker to those that the next change wakes, unless it is there already: a task may poll any number of times.
 pub(crate) fn wake_later(wakers: &mut Vec<Waker>, waker: &Waker) {
     if !wakers.iter().any(|known| known.will_wake(waker)) {
         wakers.push(waker.clone());

@@ -25,7 +25,7 @@ pub struct Statistics {
     pub parts: Vec<(String, &'static str, u64)>,
 }
 
-/// One end of a conversation in messages. Clones are the same end, for other threads and tasks; it ends when the last
+/// One end of a connection in messages. Clones are the same end, for other threads and tasks; it ends when the last
 /// clone is dropped, without waiting for what is on its way ([`Connection::close`] waits).
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -83,8 +83,8 @@ impl Connection {
         spawn_blocking(move || Self::open_sink(&url, &recipe, &options, sink)).await
     }
 
-    /// As [`Connection::open`], always with a full handshake; messages come from `source` when the path can take them, and
-    /// are written straight into their packets. It must not block.
+    /// As [`Connection::open`], always with a full handshake; messages come from `source` when the path can take them,
+    /// and are written straight into their packets. It must not block.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -123,7 +123,8 @@ impl Connection {
 
     /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
     /// travels in the first packet. If the server does not know the ticket any more it stays silent, and the connection
-    /// ends with an error after [`Options::timeout`]; what was sent is then lost. Tasks may call it: it waits for no network.
+    /// ends with an error after [`Options::timeout`]; what was sent is then lost. Tasks may call it: it waits for no
+    /// network.
     ///
     /// # Errors
     /// If there is no ticket, or it cannot be used.
@@ -146,8 +147,8 @@ impl Connection {
         Ok(self.channel.send(data, SendOptions::default(), None)?)
     }
 
-    /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit for
-    /// the wait.
+    /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit
+    /// for the wait.
     ///
     /// # Errors
     /// As [`Connection::send`]; [`SendError::TimedOut`].
@@ -187,7 +188,8 @@ impl Connection {
     /// The next message. Waits for it up to `timeout` (`None`: no limit).
     ///
     /// # Errors
-    /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended otherwise.
+    /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended
+    /// otherwise.
     pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, WaitError> {
         Ok(self.channel.recv(timeout)?)
     }
@@ -302,7 +304,7 @@ impl Connection {
         self.channel.ended().map(Into::into)
     }
 
-    /// Breaks the connection off at once: the other side is told that it does not end where it should.
+    /// Ends the connection at once; the other side is told that something is missing.
     pub fn abort(&self) {
         self.channel.abort();
     }
@@ -316,7 +318,8 @@ impl Connection {
         Ok(self.channel.close(timeout)?)
     }
 
-    /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout sets.
+    /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout
+    /// sets.
     ///
     /// # Errors
     /// How the connection has ended, if not as it should.
@@ -332,8 +335,8 @@ impl Connection {
         self.channel.poll_close(context).map_err(Into::into)
     }
 
-    /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has answered or
-    /// was told often enough.
+    /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has
+    /// answered or the close was repeated often enough.
     ///
     /// # Errors
     /// [`WaitError::TimedOut`].
@@ -346,7 +349,7 @@ impl Connection {
 fn resume(ticket: &TicketFile, url: &HaulUrl, recipe: &Recipe, options: &Options) -> Option<Connection> {
     /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
     const ANSWER: Duration = Duration::from_secs(1);
-    // A connection that begins is accepted at the server: none is begun that will not be used.
+    // The server accepts every connection that begins, so none is begun that would not be used.
     let known = ticket.look().ok()?;
     let is_there =
         |mut addresses: vec::IntoIter<SocketAddr>| addresses.any(|address| address == known.server());

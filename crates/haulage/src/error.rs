@@ -60,23 +60,6 @@ impl From<Error> for OpenError {
     }
 }
 
-impl From<OpenError> for Error {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Url(error) => error.into(),
-            OpenError::Recipe(error) => error.into(),
-            OpenError::Law(error) => error.into(),
-            OpenError::Ticket(error) => error.into(),
-            OpenError::Unreachable(error)
-            | OpenError::NotTrusted(error)
-            | OpenError::Refused(error)
-            | OpenError::UdpBlocked(error)
-            | OpenError::TimedOut(error)
-            | OpenError::Failed(error) => *error,
-        }
-    }
-}
-
 /// How a connection or a stream has ended.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,18 +91,6 @@ impl From<Error> for ConnectionError {
             }
             Error::MicroProtocol { .. } => Self::MicroProtocol(error.into()),
             error => Self::Failed(error.into()),
-        }
-    }
-}
-
-impl From<ConnectionError> for Error {
-    fn from(error: ConnectionError) -> Self {
-        match error {
-            ConnectionError::Closed => Self::Closed,
-            ConnectionError::Aborted(error)
-            | ConnectionError::Silent(error)
-            | ConnectionError::MicroProtocol(error)
-            | ConnectionError::Failed(error) => *error,
         }
     }
 }
@@ -179,30 +150,11 @@ impl From<Error> for SendError {
     }
 }
 
-impl From<SendError> for Error {
-    fn from(error: SendError) -> Self {
-        match error {
-            SendError::Message(error) => error.into(),
-            SendError::TimedOut(error) => error,
-            SendError::Ended(error) => error.into(),
-        }
-    }
-}
-
 impl From<Error> for WaitError {
     fn from(error: Error) -> Self {
         match error {
             Error::TimedOut { .. } => Self::TimedOut(error),
             error => Self::Ended(error.into()),
-        }
-    }
-}
-
-impl From<WaitError> for Error {
-    fn from(error: WaitError) -> Self {
-        match error {
-            WaitError::TimedOut(error) => error,
-            WaitError::Ended(error) => error.into(),
         }
     }
 }
@@ -218,14 +170,29 @@ impl From<Error> for AcceptError {
     }
 }
 
-impl From<AcceptError> for Error {
-    fn from(error: AcceptError) -> Self {
-        match error {
-            AcceptError::Closed => Self::Closed,
-            AcceptError::Address(error) | AcceptError::TimedOut(error) | AcceptError::Failed(error) => error,
+/// Converts the error of an operation back to the engine's error that it holds, boxed or directly.
+macro_rules! into_engine_error {
+    ($operation:ident { $(Closed => $closed:ident;)? boxed: $($boxed:ident)*; direct: $($direct:ident)* }) => {
+        impl From<$operation> for Error {
+            fn from(error: $operation) -> Self {
+                match error {
+                    $($operation::Closed => Self::$closed,)?
+                    $($operation::$boxed(error) => *error,)*
+                    $($operation::$direct(error) => error.into(),)*
+                }
+            }
         }
-    }
+    };
 }
+
+into_engine_error!(OpenError {
+    boxed: Unreachable NotTrusted Refused UdpBlocked TimedOut Failed;
+    direct: Url Recipe Law Ticket
+});
+into_engine_error!(ConnectionError { Closed => Closed; boxed: Aborted Silent MicroProtocol Failed; direct: });
+into_engine_error!(SendError { boxed: ; direct: Message TimedOut Ended });
+into_engine_error!(WaitError { boxed: ; direct: TimedOut Ended });
+into_engine_error!(AcceptError { Closed => Closed; boxed: ; direct: Address TimedOut Failed });
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Sockets for long fat networks, each with the transport that its data needs.
 //!
-//! A [`Listener`] binds a port and makes a URL; whoever has the URL connects. What travels between the two is decided by
-//! a [`Recipe`], a stack of micro-protocols written as data:
+//! A [`Listener`] binds a port and makes a URL; whoever has the URL connects. What travels between the two is decided
+//! by a [`Recipe`], a stack of micro-protocols written as data:
 //!
 //! | preset | what it is for |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `msg` | messages that arrive, with the least delay |
 //! | `sensor` | readings, with the fewest packets |
 //!
-//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other recipe of
-//! an object (`fobs`, `rbudp`).
+//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other
+//! recipe of an object (`fobs`, `rbudp`).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -30,10 +30,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any executor: no
-//! executor is needed, and none is brought along. What has to wait for a handshake or for a last answer does so, for tasks, on
-//! a thread of its own. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`. Control laws of your own are registered
-//! once; see `examples/own_controller.rs` and [`control`].
+//! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any
+//! executor: no executor is needed, and none is brought along. What has to wait for a handshake or for a last answer
+//! does so, for tasks, on a thread of its own. Micro-protocols of your own go into a [`Registry`]; see
+//! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
+//! [`control`].
 
 mod blocking;
 mod connection;

@@ -19,10 +19,10 @@ use self::acceptor::{Acceptor, PendingClient, Streams};
 use crate::blocking::block_until;
 use crate::{AcceptError, ByteReader, ByteWriter, Connection};
 
-/// What a client wants.
+/// What a client asks for.
 #[derive(Debug)]
 pub enum Accepted {
-    /// To talk in messages.
+    /// A connection in messages.
     Messages(Connection),
     /// To send bytes.
     Reader(Box<ByteReader>),
@@ -97,7 +97,7 @@ impl Listener {
         self.engine.url(host, b"").to_string()
     }
 
-    /// The next conversation in messages. Waits for it up to `timeout` (`None`: no limit).
+    /// The next connection in messages. Waits for it up to `timeout` (`None`: no limit).
     ///
     /// # Errors
     /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
@@ -162,7 +162,8 @@ impl Listener {
     /// The next client that sends bytes.
     ///
     /// # Errors
-    /// [`AcceptError::TimedOut`]; how the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
+    /// [`AcceptError::TimedOut`]; how the stream could not be begun; [`AcceptError::Failed`] if the client wants
+    /// something else.
     pub fn accept_reader(&self, timeout: Duration) -> Result<ByteReader, AcceptError> {
         match self.accept_any(timeout)? {
             Some(accepted) => accepted.into_reader(),

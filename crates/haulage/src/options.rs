@@ -29,9 +29,9 @@ pub struct Options {
     pub inbox: Bytes,
     /// Largest datagram, UDP payload bytes. What the path does not carry is lost; 1,200 pass everywhere.
     pub datagram: u16,
-    /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
+    /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
     pub keep_alive: Option<Duration>,
-    /// A thread that waits looks for packets again and again for so long before it sleeps; zero: it sleeps at once.
+    /// How long a waiting thread polls the socket before it sleeps; zero: not at all.
     pub busy_poll: Duration,
     /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
     /// first; it is readable by its owner only.

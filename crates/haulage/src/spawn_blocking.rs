@@ -1,4 +1,4 @@
-//! Work that blocks, done for tasks on a thread of its own.
+//! Blocking work for tasks, on a thread of its own.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,11 +13,11 @@ struct Completion<T, E> {
     waker: Option<Waker>,
 }
 
-/// Work that is being done on a thread of its own.
+/// Blocking work that runs on a thread of its own.
 pub(crate) struct BlockingTask<T, E>(Arc<Mutex<Completion<T, E>>>);
 
 impl<T: Send + 'static, E: From<Error> + Send + 'static> BlockingTask<T, E> {
-    /// Begins it.
+    /// Starts the thread.
     pub(crate) fn start(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<Self, E> {
         let completion = Arc::new(Mutex::new(Completion { result: None, waker: None }));
         let ours = completion.clone();
@@ -34,7 +34,7 @@ impl<T: Send + 'static, E: From<Error> + Send + 'static> BlockingTask<T, E> {
         Ok(Self(completion))
     }
 
-    /// What came of it, once.
+    /// Polls for the result, which is given once.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<T, E>> {
         let mut completion = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = completion.result.take() {
@@ -45,7 +45,8 @@ impl<T: Send + 'static, E: From<Error> + Send + 'static> BlockingTask<T, E> {
     }
 }
 
-/// Does `work` aside. If the task does not wait for the result any more, the work is done all the same and the result dropped.
+/// Runs `work` on a thread of its own. If the task stops waiting, the work still runs to its end and the result is
+/// dropped.
 pub(crate) async fn spawn_blocking<T: Send + 'static, E: From<Error> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {

@@ -37,7 +37,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct ByteWriter {
     outbox: Arc<Outbox>,
     transport: Transport,
-    /// Its end was said: nothing can follow.
+    /// The end of the stream is known: nothing can follow.
     is_ended: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct ByteReader {
     ending: Option<BlockingTask<Option<Counters>, Error>>,
 }
 
-/// What carries a stream. Dropping the transfer stops its thread.
+/// The session that carries a stream. Dropping the transfer stops its thread.
 struct Transport {
     transfer: Option<Transfer>,
     control: Control,
@@ -99,8 +99,8 @@ impl Transport {
         self.transfer.as_ref().and_then(Transfer::failure).or_else(|| self.control.failure())
     }
 
-    /// Ends irregularly what has not ended yet.
-    fn cut(&mut self, what: &str) {
+    /// Aborts a session that has not ended yet.
+    fn abort(&mut self, what: &str) {
         if !self.is_over {
             self.is_over = true;
             self.control.abort(Fault::new(FaultCode::Interrupted, what, "run it again"));
@@ -134,8 +134,8 @@ impl ByteWriter {
         Ok(Self::of(open(url, None, options, Request::StreamSend)?)?)
     }
 
-    /// As [`ByteWriter::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server runs what
-    /// the client brings. [`Options::rate`] goes before the recipe's.
+    /// As [`ByteWriter::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server
+    /// runs what the client brings. [`Options::rate`] goes before the recipe's.
     ///
     /// # Errors
     /// As [`ByteWriter::open`]; if the recipe does not carry an object, or cannot be used.
@@ -159,7 +159,7 @@ impl ByteWriter {
         Ok(Self { outbox, transport: Transport::new(&session, transfer, waker), is_ended: false })
     }
 
-    /// Says that the stream ends here and waits until every byte has arrived.
+    /// Ends the stream and waits until every byte has arrived.
     ///
     /// # Errors
     /// What kept them from arriving.
@@ -167,8 +167,8 @@ impl ByteWriter {
         self.finish_until(None)
     }
 
-    /// As [`ByteWriter::finish`], with a limit for the wait; the other side's close may take two seconds more. It may be
-    /// called again when it was too short.
+    /// As [`ByteWriter::finish`], with a limit for the wait; the other side's close may take two seconds more. It may
+    /// be called again when it was too short.
     ///
     /// # Errors
     /// [`WaitError::TimedOut`]; what kept the bytes from arriving.
@@ -206,7 +206,7 @@ impl ByteWriter {
         Ok(self.transport.control.close()?)
     }
 
-    /// Changes parameters of the stream's `rate_control`, while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
+    /// Changes parameters of the stream's `rate_control` while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
     /// Nothing that was written is lost by it, and a new law goes on from the rate of the one before.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl ByteWriter {
             self.transport.waker.wake();
             return Poll::Ready(Ok(taken));
         }
-        // The task will be woken for either; what has failed before may have had nobody to wake.
+        // Either wakes the task. A failure before this call has woken nobody.
         self.transport.poll_failure(context).map_or(Poll::Pending, |error| Poll::Ready(Err(to_io(error))))
     }
 
@@ -297,7 +297,7 @@ impl Write for ByteWriter {
 
 impl Drop for ByteWriter {
     fn drop(&mut self) {
-        self.transport.cut("the writer of the stream has gone before its end");
+        self.transport.abort("the writer of the stream has gone before its end");
     }
 }
 
@@ -310,8 +310,8 @@ impl ByteReader {
         Ok(Self::of(open(url, None, options, Request::StreamReceive)?)?)
     }
 
-    /// As [`ByteReader::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server runs what
-    /// the client brings. [`Options::rate`] goes before the recipe's.
+    /// As [`ByteReader::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server
+    /// runs what the client brings. [`Options::rate`] goes before the recipe's.
     ///
     /// # Errors
     /// As [`ByteReader::open`]; if the recipe does not carry an object, or cannot be used.
@@ -373,7 +373,7 @@ impl ByteReader {
         }
     }
 
-    /// Everything has been read: what is left to do is to stay until the writer knows.
+    /// Everything has been read: waits until the writer knows that.
     fn begin_end(&mut self) -> Option<impl FnOnce() -> Result<Option<Counters>, Error> + Send + 'static> {
         if self.transport.is_over {
             return None;
@@ -381,7 +381,7 @@ impl ByteReader {
         self.transport.is_over = true;
         let (transfer, control) = (self.transport.transfer.take(), self.transport.control.clone());
         Some(move || {
-            // The writer closes once it has heard that all has arrived; if it cannot, the bytes are here all the same.
+            // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
             drop(control.recv(Some(CLOSE_TIMEOUT)));
             drop(control.close());
             Ok(transfer.and_then(Transfer::stop))
@@ -397,7 +397,7 @@ impl ByteReader {
     /// As [`ByteReader::end`], for tasks: a thread of its own waits.
     fn poll_end(&mut self, context: &Context<'_>) -> Poll<()> {
         if let Some(wait) = self.begin_end() {
-            // Without a thread to be had nobody waits for the writer, who finds out by itself.
+            // If no thread can be started nobody waits, and the writer's close fails.
             self.ending = BlockingTask::start(wait).ok();
         }
         let Some(ending) = &self.ending else { return Poll::Ready(()) };
@@ -446,7 +446,7 @@ impl Read for ByteReader {
 
 impl Drop for ByteReader {
     fn drop(&mut self) {
-        self.transport.cut("the reader of the stream has gone before its end");
+        self.transport.abort("the reader of the stream has gone before its end");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Code of the user's that panics while a recipe is compiled, a stack is made or a client is let in: that client is told, and
-//! nobody else notices.
+//! Code of the user's that panics while a recipe is compiled, a stack is made or a client is let in: that client is
+//! told, and nobody else notices.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

@@ -1,4 +1,5 @@
-//! Both ends as tasks of one tokio runtime with one thread: whatever blocked it would keep the other end from answering.
+//! Both ends as tasks of one tokio runtime with one thread: whatever blocked it would keep the other end from
+//! answering.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

@@ -291,7 +291,7 @@ fn a_server_that_ssh_started_keeps_the_disk_as_free_as_it_was_told_and_no_freer(
         let words = [OsStr::new("--remote-binary"), haul.as_os_str(), source.as_os_str(), &far("got")];
         sshd.copies(words)
     };
-    cp("--min-free 1000000GB").exits(7).says(&["no room", "--min-free"]);
+    cp("--min-free 1000000GB").exits(7).says(&["to stay free", "--min-free"]);
     assert!(!sshd.home().join("got").exists());
     cp("").exits(0);
     assert_same_file(&source, &sshd.home().join("got"));

@@ -85,7 +85,7 @@ pub(crate) fn agree(
     // Where TCP had to repeat something, it took much longer than a round trip.
     let round_trip = super::round_trip(round_trip.min(asked.elapsed().into()), connected);
     check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
-    // Whether the close goes out changes nothing.
+    // The association exists whether or not the close leaves.
     let _ = control.send_now(&ControlMessage::Bye);
     Ok(Agreed { server, identity: accept.session, secret: secrets.ticket, cipher: accept.cipher, round_trip })
 }

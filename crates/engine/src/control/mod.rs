@@ -49,8 +49,8 @@ impl Default for Timing {
 /// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing
 /// is heard for 15 seconds, or when the connection breaks or ends without a close. Pings, their answers
 /// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
-/// comes out as [`EngineError::Peer`]. When the last clone is dropped the connection is closed without a
-/// close, after what was sent before.
+/// comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and
+/// the connection ends without a close.
 #[derive(Clone)]
 pub struct Control {
     handle: Arc<Handle>,

@@ -86,7 +86,7 @@ impl Pump {
         }
     }
 
-    /// What time brings: a ping, the end of a wait.
+    /// Runs the timers: sends a ping when one is due, ends the channel after too long a silence.
     fn tick(&mut self, now: Instant) -> Result<(), EngineError> {
         if self.shared.is_full() {
             // The peer is made to wait, so its silence means nothing.

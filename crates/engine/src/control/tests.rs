@@ -225,7 +225,7 @@ fn messages_of_the_transport_pass_those_that_nobody_takes_and_wake_the_data_thre
 }
 
 #[test]
-fn a_message_of_the_transport_behind_the_goodbye_neither_leaves_nor_holds_up_the_end() {
+fn a_message_of_the_transport_after_the_close_neither_leaves_nor_holds_up_the_end() {
     let [a, b] = channels(Timing::default());
     let closing = a.clone();
     let thread = std::thread::spawn(move || closing.close());

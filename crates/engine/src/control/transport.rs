@@ -1,7 +1,8 @@
-//! Messages of the transport on the control channel. They go from data thread to data thread, past the channel's users.
+//! Messages of the transport on the control channel. They go from data thread to data thread; the channel's users do
+//! not see them.
 //!
-//! No data thread ever waits for the channel, and neither end keeps more than a few messages: at most one waits to be sent, as the
-//! data thread writes the next one only when that has gone; of those that came and were not taken the oldest are dropped.
+//! No data thread waits for the channel, and neither end keeps more than a few messages. At most one waits to be sent:
+//! the data thread writes the next when it has left. Of those that were received and not taken, the oldest are dropped.
 //! A report that is dropped costs no more than one that is lost over UDP.
 
 use std::collections::VecDeque;
@@ -23,11 +24,12 @@ struct Waiting {
     data_thread: Option<Waker>,
 }
 
-/// See the module's text.
+/// The messages of one end that wait.
 #[derive(Default)]
 pub(super) struct Transport {
     waiting: Mutex<Waiting>,
-    /// Whether one waits to be sent, and whether any has come: the data thread asks each time round.
+    /// Whether one waits to be sent, and whether any has come. The data thread reads both in each turn, without the
+    /// lock.
     is_full: AtomicBool,
     has_come: AtomicBool,
 }
@@ -48,13 +50,13 @@ impl Transport {
         self.is_full.load(Ordering::Acquire)
     }
 
-    /// Puts one there to be sent.
+    /// Leaves a message to be sent.
     pub(super) fn put(&self, message: Vec<u8>) {
         self.lock().outgoing = Some(message);
         self.is_full.store(true, Ordering::Release);
     }
 
-    /// The one to be sent.
+    /// Takes the message to be sent.
     pub(super) fn take_outgoing(&self) -> Option<ControlMessage> {
         if !self.is_full() {
             return None;
@@ -68,7 +70,7 @@ impl Transport {
         message.map(ControlMessage::Transport)
     }
 
-    /// One has come.
+    /// Takes a message that has come.
     ///
     /// # Errors
     /// If it is too long.
@@ -91,7 +93,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Those that have come since the last time.
+    /// Takes the messages that have come since the last call.
     pub(super) fn take_incoming(&self) -> VecDeque<Vec<u8>> {
         if !self.has_come.swap(false, Ordering::Acquire) {
             return VecDeque::new();

@@ -1,6 +1,6 @@
-//! Keys of a connection that comes from a resumption secret: made when they are first needed, dropped while nothing is sent,
-//! and with a window that lets every packet number pass once. Who holds the resumption secret can make the keys of every
-//! generation, so keeping the secrets of a connection beside it would protect nothing.
+//! Keys of a connection, derived from a resumption secret: made when they are first needed, dropped while the
+//! connection is idle, with a window that lets every packet number pass once. Whoever holds the resumption secret can
+//! derive the keys of every generation, so dropping it after use, as sessions do, would protect nothing.
 
 use std::fmt;
 use std::hint::black_box;
@@ -16,6 +16,7 @@ use crate::{Role, Secret};
 
 const DATA_CONTEXT: &str = "haulage 1 association: secret of one direction of a flight";
 const CONTROL_CONTEXT: &str = "haulage 1 association: key of opening headers and words";
+
 /// What both ends keep for later connections: exported from the TLS connection over which they met.
 #[derive(Clone)]
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
@@ -56,8 +57,8 @@ impl fmt::Debug for ResumptionSecret {
     }
 }
 
-/// Both directions' keys of one end of a connection, and what they are made from: a base station has many thousand connections,
-/// so whatever can be made again is there only while packets come.
+/// The keys of both directions at one end of a connection, and what they are derived from. A server may have many
+/// thousand connections, so keys exist only while packets come.
 pub(crate) struct ConnectionKeys {
     secret: ResumptionSecret,
     connection: ConnectionId,
@@ -67,11 +68,11 @@ pub(crate) struct ConnectionKeys {
     opening: Mutex<Opening>,
 }
 
-/// What one role sends.
+/// The direction in which one role sends.
 struct SentBy<'k>(Role, &'k ConnectionKeys);
 
 impl Origin for SentBy<'_> {
-    /// One hash for each generation before it, and each of them took millions of packets.
+    /// Costs one hash for each generation before it, each of which took millions of packets.
     fn secret_of(&self, generation: u64) -> Option<Secret> {
         let first = self.1.secret.connection_secret(&self.1.connection, self.0);
         Some((0..generation).fold(first, |secret, _| secret.next()))
@@ -109,7 +110,7 @@ impl ConnectionKeys {
         self.secret.mac(self.role, bytes)
     }
 
-    /// Makes the keys now and has the cipher's code in memory, so that the first message need not wait for that.
+    /// Makes the keys and loads the cipher's code, so that the first message waits for neither.
     pub(crate) fn prepare(&self) {
         let mut sealing = lock(&self.sealing);
         if !sealing.is_prepared() {
@@ -124,14 +125,14 @@ impl ConnectionKeys {
         lock(&self.opening).window.end
     }
 
-    /// Drops what can be made again when it is needed.
+    /// Drops keys, which are made again when they are needed.
     pub(crate) fn release_idle(&self) {
         lock(&self.sealing).release_idle();
         lock(&self.opening).release_idle();
     }
 }
 
-/// Seals and opens a packet with a key that nobody uses: the first use of the code waits for its pages.
+/// Seals and opens a packet with an unused key: the first use of the code takes page faults.
 fn rehearse(cipher: Cipher) {
     let key = Secret::from([0; 32]).packet_key(cipher);
     let mut packet = [0; 64];
@@ -140,7 +141,7 @@ fn rehearse(cipher: Cipher) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves no half-made key behind: keys are put in place whole.
+    // A poisoned lock is fine: keys are put in place complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

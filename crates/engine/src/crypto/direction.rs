@@ -7,13 +7,13 @@ use super::generation::{PacketKey, generation_of};
 use super::window::Window;
 use crate::Secret;
 
-/// Gives the secret of a generation again, where it can be made again: then keys may be dropped while they are not used.
+/// Derives the secret of a generation again, where that is possible: keys may then be dropped while they are not used.
 pub(super) trait Origin {
     fn secret_of(&self, generation: u64) -> Option<Secret>;
 }
 
-/// Secrets that were exported from a TLS session. They are gone once they are used: who takes over this end later learns
-/// nothing of earlier generations.
+/// Secrets of a TLS exporter. They are dropped once they are used, so whoever takes over this end later learns nothing
+/// of earlier generations.
 pub(super) struct Exported;
 
 impl Origin for Exported {
@@ -22,7 +22,7 @@ impl Origin for Exported {
     }
 }
 
-/// What a generation works with.
+/// The key of a generation, and the secret of the next.
 struct Live {
     key: PacketKey,
     /// The secret of the next generation.
@@ -92,22 +92,22 @@ impl Sealing {
         self.live.is_some()
     }
 
-    /// Drops what `Origin` gives again.
+    /// Drops the key, which [`Origin`] can derive again.
     pub(super) fn release_idle(&mut self) {
         self.live = None;
     }
 }
 
-/// The keys of a direction at the end that opens: those of the previous, the present and the next generation. A packet of any
-/// other costs nothing, and only one that authenticates moves it on.
+/// The keys of a direction at the end that opens, of the previous, the present and the next generation. Packets of
+/// others are refused without a decryption, and only a packet that authenticates advances the generation.
 #[derive(Default)]
 pub(super) struct Opening {
     pub(super) generation: u64,
     previous: Option<Box<PacketKey>>,
     live: Option<Box<Live>>,
-    /// Made for the first packet that claims to be of the next generation, and kept: forged ones cost no more.
+    /// Made for the first packet that claims to be of the next generation, and kept: forged packets make no more keys.
     next: Option<Box<Live>>,
-    /// Lets every packet number pass once; for connections whose stacks do not see to that.
+    /// Lets every packet number pass once; used by connections, whose stacks may not check that.
     pub(super) window: Window,
 }
 
@@ -161,7 +161,7 @@ impl Opening {
         let _ = self.live(cipher, origin);
     }
 
-    /// Drops what `Origin` gives again, and all but the latest of the window.
+    /// Drops the keys, which [`Origin`] can derive again, and all but the latest 64 packet numbers of the window.
     pub(super) fn release_idle(&mut self) {
         (self.live, self.previous, self.next) = (None, None, None);
         self.window.release_idle();

@@ -1,6 +1,6 @@
-//! Which packet numbers have come: each may pass once.
+//! The anti-replay window (RFC 4303, section 3.4.3): each packet number passes once.
 
-/// Words of 64 packet numbers by which a packet may be overtaken and still be taken.
+/// Length of the window in words of 64 packet numbers: a packet that others have overtaken by more is refused.
 const WINDOW_WORDS: usize = 16;
 
 /// Which of the latest packet numbers have come.
@@ -8,7 +8,7 @@ const WINDOW_WORDS: usize = 16;
 pub(super) struct Window {
     /// One more than the highest that has come.
     pub(super) end: u64,
-    /// While the connection is idle: bit `pn % 64` for each of the last 64; what is older counts as seen.
+    /// While the connection is idle: bit `pn % 64` for each of the last 64; older ones count as seen.
     latest: u64,
     /// While packets come: bit `pn % 1024` for each of the last 1,024.
     seen: Option<Box<[u64; WINDOW_WORDS]>>,
@@ -33,7 +33,7 @@ impl Window {
 
     pub(super) fn mark(&mut self, pn: u64) {
         let end = self.end;
-        let mut seen = self.seen.take().unwrap_or_else(|| Box::new(self.awake()));
+        let mut seen = self.seen.take().unwrap_or_else(|| Box::new(self.expand()));
         if pn >= end {
             if pn - end >= Self::LEN {
                 seen.fill(0);
@@ -50,8 +50,8 @@ impl Window {
         self.seen = Some(seen);
     }
 
-    /// All bits from the latest: what is older than they say has come.
-    fn awake(&self) -> [u64; WINDOW_WORDS] {
+    /// The whole window from the latest 64 bits; older packet numbers count as seen.
+    fn expand(&self) -> [u64; WINDOW_WORDS] {
         let mut seen = [u64::MAX; WINDOW_WORDS];
         for pn in self.end.saturating_sub(64)..self.end {
             let (word, bit) = Self::place(pn);
@@ -62,7 +62,7 @@ impl Window {
         seen
     }
 
-    /// Keeps the latest only.
+    /// Keeps the latest 64 bits only.
     pub(super) fn release_idle(&mut self) {
         let Some(seen) = self.seen.take() else { return };
         self.latest = (self.end.saturating_sub(64)..self.end)

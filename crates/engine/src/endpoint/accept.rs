@@ -26,11 +26,11 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
         Err(Refusal::Unknown) => return count(&shared.counters.unknown),
         Err(Refusal::Unauthentic) => return count(&shared.counters.unauthentic),
         Err(Refusal::Replayed) => return count(&shared.counters.replayed_connections),
-        Err(Refusal::Over) => return send_closed(shared, header.id),
+        Err(Refusal::Closed) => return send_closed(shared, header.id),
         Err(Refusal::NoRoom) => return,
     };
-    // To where the connection is known to be: a copy of the header from elsewhere moves nothing. Before that is known the
-    // client goes on to send headers, so that a challenge that is lost is followed by another.
+    // The answer goes to the validated address, wherever this copy of the header came from. Until there is one the
+    // client repeats its header, and a lost challenge is followed by another.
     let state = connection.lock();
     match state.validated_peer() {
         Some(peer) => connection.send_frame(shared, peer, ControlFrameKind::Opened, 0),
@@ -41,7 +41,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     connection.guarded(shared, |connection| {
         if len == 0 {
             connection.keys().prepare();
-            // Its questions for signs of life are due some time, whether anybody waits on it or not.
+            // Sets the timer for keep-alives, whether or not anybody waits on the connection.
             connection.flush(shared, now);
         } else {
             connection.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
@@ -54,11 +54,11 @@ enum Refusal {
     Unauthentic,
     Replayed,
     /// The connection was accepted before, and this end has closed it.
-    Over,
+    Closed,
     NoRoom,
 }
 
-/// The connection of an initial header: the present one, or a new one if its epoch is higher than any before.
+/// The connection of an initial header: the present one, or a new one if the epoch is higher than any before.
 fn find_or_begin(
     shared: &Arc<Shared>,
     now: Time,
@@ -78,7 +78,7 @@ fn find_or_begin(
     }
     match id.epoch {
         epoch if epoch < last => Err(Refusal::Replayed),
-        epoch if epoch == last => Err(Refusal::Over),
+        epoch if epoch == last => Err(Refusal::Closed),
         _ => begin(shared, now, header, source),
     }
 }
@@ -138,13 +138,13 @@ fn begin(
         state.end(EngineError::Closed);
         old.release(shared, state);
     }
-    // A waker that panics has been called all the same.
+    // A waker that panics has been called.
     let _ = caught(|| wakers.into_iter().for_each(Waker::wake));
     Ok(made)
 }
 
-/// Answers the close of the latest connection, which this end has closed already. The answer goes to where the client
-/// was: a copy of its packet from elsewhere gets none.
+/// Answers a close of the latest connection, which this end has closed already. The answer goes to the client's last
+/// address, wherever this copy of the close came from.
 pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     let (secret, peer) = match lock(&shared.table).get(id.identity) {
         Some(entry) if entry.last_epoch == id.epoch => match &entry.last_peer {
@@ -156,7 +156,7 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     send_frame(shared, &secret, id, (ControlFrameKind::Closed, 0), peer);
 }
 
-/// Says something about a connection that is not there.
+/// Sends a control frame of a connection that is not in the table.
 fn send_frame(
     shared: &Shared,
     secret: &ResumptionSecret,
@@ -169,14 +169,14 @@ fn send_frame(
     shared.send(&packet.to_bytes(), to);
 }
 
-/// The client will not come back with this association.
+/// Removes an association that the client gives up.
 pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
     if frame.kind != ControlFrameKind::Forget || shared.role == Role::Client {
         return;
     }
     let mut table = lock(&shared.table);
     let entry = table.get(frame.id.identity);
-    // A frame of another connection of the same time does not forget the one that runs.
+    // A frame of another connection with the same epoch does not end the one that runs.
     let is_it = |live: &Arc<Connection>| live.id() == frame.id;
     if entry.is_some_and(|it| it.last_epoch == frame.id.epoch && it.live.as_ref().is_none_or(is_it)) {
         table.remove(frame.id.identity);

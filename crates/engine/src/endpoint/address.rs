@@ -1,6 +1,6 @@
-//! Where the other end is. Whoever copies a packet can send it from any address, so an address counts only once it has
-//! sent back what was sent to it (RFC 9000, sections 8 and 9). Until then a new connection sends nothing but challenges,
-//! each for a packet of about its size, and a running one goes on where it was.
+//! Validation of the other end's address. Anybody can send a copied packet from any address, so an address counts only
+//! once it has sent back what was sent to it (RFC 9000, sections 8 and 9). Until then a new connection sends nothing
+//! but challenges, each for a packet of about its size, and a running one stays at the address that it had.
 
 use std::net::SocketAddr;
 
@@ -9,17 +9,17 @@ use haul_wire::packet::ControlFrameKind;
 use super::connection::{Connection, Header, State};
 use super::shared::Shared;
 
-/// Whether the other end is known to get what is sent to its address.
+/// Whether the other end is known to receive at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddressState {
-    /// It has answered a challenge, or has the address of a TCP connection or of an earlier connection of the association.
+    /// It has answered a challenge there, or has the address of its TCP connection or of an earlier connection.
     Validated,
     /// Its packets come from there.
     Unvalidated,
 }
 
 impl Connection {
-    /// Asks whoever is at `address` for a sign that it gets what is sent there.
+    /// Sends a challenge to an address.
     pub(super) fn challenge(&self, shared: &Shared, state: &State, address: SocketAddr) {
         self.send_frame(
             shared,
@@ -29,8 +29,8 @@ impl Connection {
         );
     }
 
-    /// What an address has to send back. It follows from a secret of this end, so that there is nothing to keep for
-    /// each address, and changes with each move, so that copies of earlier answers are void.
+    /// What an address has to send back. It is derived from a secret of this end, so that no state is kept for each
+    /// address, and changes with each move, so that copies of earlier responses are void.
     fn expected_response(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
         let id = self.id();
         let what = format!("{} {} {} {} {address}", id.identity, id.epoch, id.salt, state.moves);
@@ -39,16 +39,16 @@ impl Connection {
         u32::from_be_bytes(*first)
     }
 
-    /// Authentic packets have come from `from`, and are the newest.
+    /// Authentic packets with the highest packet number so far have come from `from`.
     pub(super) fn on_newest_from(&self, shared: &Shared, state: &State, from: SocketAddr, header: Header) {
-        // Whoever opens a connection is challenged for the header already.
+        // The initial header has been answered by a challenge already.
         let is_challenged = state.address_state == AddressState::Unvalidated && header == Header::Present;
         if state.peer != from && !is_challenged {
             self.challenge(shared, state, from);
         }
     }
 
-    /// The answer to a challenge has come: the connection moves there if it is what was asked for.
+    /// A response has come: if it is right, the connection moves to its address.
     pub(super) fn on_response(&self, shared: &Shared, state: &mut State, from: SocketAddr, number: u32) {
         let is_new = state.peer != from || state.address_state == AddressState::Unvalidated;
         if !is_new || number != self.expected_response(shared, state, from) {
@@ -66,7 +66,7 @@ impl Connection {
 }
 
 impl State {
-    /// Where the other end is known to be.
+    /// The other end's address, if it is validated.
     pub(super) fn validated_peer(&self) -> Option<SocketAddr> {
         (self.address_state == AddressState::Validated).then_some(self.peer)
     }

@@ -28,64 +28,65 @@ pub struct Message {
     pub data: Vec<u8>,
 }
 
-/// One end of a connection. Any thread may use it; dropping it ends the connection without waiting for what is on its way.
+/// One end of a connection. Any thread may use it; dropping it closes the connection without waiting for the arrival of
+/// what was sent.
 pub struct Channel {
-    inner: Arc<Connection>,
+    connection: Arc<Connection>,
     endpoint: Endpoint,
     /// The client's.
     ticket: Option<Box<Ticket>>,
     closing: ControlFrameKind,
 }
 
-/// Whether what there is to send may wait for what the application does with the result of a wait.
+/// Whether packets may wait for the application's answer to the result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coalescing {
     Allowed,
     Forbidden,
 }
 
-/// What an attempt under the lock came to.
+/// The result of an attempt under the connection's lock; `None`: not yet.
 type Attempt<T> = Result<Option<T>, EngineError>;
 
 impl Channel {
-    pub(super) fn new(inner: Arc<Connection>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
         let closing = if ticket.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
-        Self { inner, endpoint, ticket, closing }
+        Self { connection, endpoint, ticket, closing }
     }
 
     /// Which end this is.
     pub fn role(&self) -> Role {
-        self.inner.role()
+        self.connection.role()
     }
 
     /// Names the association.
     pub fn identity(&self) -> u32 {
-        self.inner.identity()
+        self.connection.identity()
     }
 
     /// Where the other end is, as far as it has shown that.
     pub fn peer(&self) -> SocketAddr {
-        self.inner.lock().peer
+        self.connection.lock().peer
     }
 
     /// The recipe in force.
     pub fn recipe(&self) -> Recipe {
-        self.inner.lock().stack.recipe().clone()
+        self.connection.lock().stack.recipe().clone()
     }
 
     /// The counters of the stack.
     pub fn stats(&self) -> StackStats {
-        self.inner.lock().stack.stats()
+        self.connection.lock().stack.stats()
     }
 
     /// What is known of the path.
     pub fn path(&self) -> PathState {
-        self.inner.lock().stack.path()
+        self.connection.lock().stack.path()
     }
 
     /// Counters of the micro-protocols: which, name, value.
     pub fn statistics(&self, each: impl FnMut(&str, &'static str, u64)) {
-        // A micro-protocol that panics there ends the connection, and that is told at once.
+        // A micro-protocol that panics there ends the connection; the other end is told at once.
         self.with(|state, _| state.stack.statistics(each));
     }
 
@@ -104,14 +105,14 @@ impl Channel {
         self.endpoint.shared().clock.now()
     }
 
-    /// Does something with the stack, then sends what came of it.
+    /// Runs `work` with the state, then sends what there is to send.
     fn with<R>(&self, work: impl FnOnce(&mut State, Time) -> R) -> R {
         let now = self.now();
-        let mut state = self.inner.lock();
+        let mut state = self.connection.lock();
         let result = work(&mut state, now);
         let shared = self.endpoint.shared();
-        self.inner.settle(shared, &mut state, now);
-        self.inner.release(shared, state);
+        self.connection.settle(shared, &mut state, now);
+        self.connection.release(shared, state);
         result
     }
 
@@ -126,22 +127,22 @@ impl Channel {
         let began = Instant::now();
         let shared = self.endpoint.shared();
         let mut inline: Option<InlineDriver<'_>> = None;
-        let mut state = self.inner.lock();
+        let mut state = self.connection.lock();
         loop {
             let now = self.now();
             let result = attempt(&mut state, now);
             let is_deferred = coalescing == Coalescing::Allowed && state.transmit_at.is_some();
-            // The application has its message first; what answers it may go with what that says.
-            let changed =
-                !(is_deferred && matches!(result, Ok(Some(_)))) && self.inner.settle(shared, &mut state, now);
+            // The application gets its message first: the acknowledgement may leave with its answer.
+            let changed = !(is_deferred && matches!(result, Ok(Some(_))))
+                && self.connection.settle(shared, &mut state, now);
             let is_late = until.is_some_and(|until| until <= Instant::now());
             let result = match result {
                 Ok(None) if is_late => {
                     Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
                 }
                 Ok(None) if changed => {
-                    self.inner.release(shared, state);
-                    state = self.inner.lock();
+                    self.connection.release(shared, state);
+                    state = self.connection.lock();
                     continue;
                 }
                 Ok(None) => {
@@ -151,12 +152,13 @@ impl Channel {
                 Ok(Some(result)) => Ok(result),
                 Err(error) => Err(error),
             };
-            self.inner.release(shared, state);
+            self.connection.release(shared, state);
             return result;
         }
     }
 
-    /// Waits until the connection may have changed, or `until`: drives the endpoint unless another thread does so inline.
+    /// Waits until the connection may have changed, or `until`. Drives the endpoint unless another thread does so
+    /// inline.
     fn block<'s>(
         &'s self,
         inline: &mut Option<InlineDriver<'s>>,
@@ -172,13 +174,13 @@ impl Channel {
             let busy_poll = state.busy_poll;
             drop(state);
             inline.turn(until.map(|until| shared.clock.time(until)), busy_poll);
-            let mut state = self.inner.lock();
+            let mut state = self.connection.lock();
             state.inline = None;
             return state;
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         state.waiting += 1;
-        let changed = self.inner.changed();
+        let changed = self.connection.changed();
         state = match left {
             None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
@@ -187,7 +189,7 @@ impl Channel {
         state
     }
 
-    /// Tries; if there is no result, `context` is woken when it is worth another try, and not before.
+    /// Tries; without a result, `context` is woken when the connection has changed, and not before.
     fn poll<R>(
         &self,
         context: &task::Context<'_>,
@@ -196,14 +198,14 @@ impl Channel {
         let shared = self.endpoint.shared();
         loop {
             let now = self.now();
-            let mut state = self.inner.lock();
+            let mut state = self.connection.lock();
             let result = attempt(&mut state, now).transpose();
-            let changed = self.inner.settle(shared, &mut state, now);
+            let changed = self.connection.settle(shared, &mut state, now);
             if result.is_none() && !changed {
                 state.wake_later(context.waker());
                 return Poll::Pending;
             }
-            self.inner.release(shared, state);
+            self.connection.release(shared, state);
             if let Some(result) = result {
                 return Poll::Ready(result);
             }
@@ -320,7 +322,7 @@ impl Channel {
 
     /// The oldest event of the stack that was not taken yet; the last 64 are kept.
     pub fn next_event(&self) -> Option<StackEvent> {
-        self.inner.lock().next_event()
+        self.connection.lock().next_event()
     }
 
     /// Waits for the next event.
@@ -348,13 +350,14 @@ impl Channel {
 
     /// How the connection has ended, if it has.
     pub fn ended(&self) -> Option<EngineError> {
-        self.inner.lock().ended()
+        self.connection.lock().ended()
     }
 
     /// Ends the connection: waits for what is on its way, closes and waits for the answer, `timeout` in all.
     ///
     /// # Errors
-    /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; how the connection has ended otherwise.
+    /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; otherwise how the connection has
+    /// ended.
     pub fn close(&self, timeout: Duration) -> Result<(), EngineError> {
         let began = Instant::now();
         let flushed = match self.flush(Some(timeout)) {
@@ -364,8 +367,8 @@ impl Channel {
         self.start_close(CloseReason::Graceful);
         match self.wait_ended(timeout.saturating_sub(began.elapsed())) {
             Ok(EngineError::Closed) => flushed,
-            // What was said to somebody who has never answered is not known to have arrived.
-            Err(EngineError::TimedOut { .. }) if !self.inner.lock().is_unconfirmed() => flushed,
+            // Without any answer nothing is known to have arrived.
+            Err(EngineError::TimedOut { .. }) if !self.connection.lock().is_unconfirmed() => flushed,
             Ok(error) | Err(error) => flushed.and(Err(error)),
         }
     }
@@ -375,7 +378,7 @@ impl Channel {
     /// # Errors
     /// How the connection has ended, if not as it should.
     pub fn poll_close(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
-        if !self.inner.lock().is_closing() {
+        if !self.connection.lock().is_closing() {
             match self.poll_flush(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) if !matches!(error, EngineError::Closed) => {
@@ -390,7 +393,8 @@ impl Channel {
         })
     }
 
-    /// Waits until the connection has ended, and gives how: after a close, until that was answered or said often enough.
+    /// Waits until the connection has ended, and gives how: after a close, until it was answered or repeated often
+    /// enough.
     ///
     /// # Errors
     /// [`EngineError::TimedOut`].
@@ -399,7 +403,7 @@ impl Channel {
         self.wait(until, "the answer to the closing", Coalescing::Forbidden, |state, _| Ok(state.ended()))
     }
 
-    /// Breaks the connection off at once: the other side is told that it does not end where it should.
+    /// Ends the connection at once; the other side is told that something is missing.
     pub fn abort(&self) {
         self.start_close(CloseReason::Abort);
     }
@@ -407,40 +411,40 @@ impl Channel {
     fn start_close(&self, reason: CloseReason) {
         let now = self.now();
         let shared = self.endpoint.shared();
-        let mut state = self.inner.lock();
-        // An answer may have been put off.
-        self.inner.settle(shared, &mut state, now);
+        let mut state = self.connection.lock();
+        // An acknowledgement may have been deferred.
+        self.connection.settle(shared, &mut state, now);
         state.start_close(now, self.closing, reason);
-        self.inner.send_close(shared, &mut state, now);
-        self.inner.release(shared, state);
+        self.connection.send_close(shared, &mut state, now);
+        self.connection.release(shared, state);
     }
 }
 
 impl Channel {
-    /// Waits until what was kept for a full socket has left, for up to 20 ms.
+    /// Waits up to 20 ms until the batch that a full socket did not take has left.
     fn wait_for_room(&self) {
         let shared = self.endpoint.shared();
-        self.inner.flush(shared, self.now());
+        self.connection.flush(shared, self.now());
         for _ in 0..20 {
-            if self.inner.lock().has_nothing_unsent() {
+            if self.connection.lock().has_nothing_unsent() {
                 return;
             }
-            // Without room in time the batch is lost, as it would be on the way.
+            // Without room in time the batch is lost, as on the path.
             let _ = shared.socket.wait(Interest::Write, Duration::from_millis(1));
-            self.inner.on_room(shared, self.now());
+            self.connection.on_room(shared, self.now());
         }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // Nobody looks after the connection any more: what the socket has no room for leaves now or never.
+        // Nothing serves the connection after this, so a batch that waits for room must leave now.
         self.wait_for_room();
         self.start_close(CloseReason::Graceful);
-        let peer = self.inner.lock().validated_peer();
+        let peer = self.connection.lock().validated_peer();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);
-        if table.end(shared.clock.now(), &self.inner, peer) && self.role() == Role::Client {
+        if table.end(shared.clock.now(), &self.connection, peer) && self.role() == Role::Client {
             table.remove(self.identity());
         }
     }
@@ -458,7 +462,7 @@ impl State {
                 self.replies |= std::mem::take(&mut self.owes_reply);
                 Ok(Some(id))
             }
-            // A stack that has just failed says so with its next event.
+            // A stack that has just failed reports it with its next event.
             Err(SendError::Full(_) | SendError::Ended) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -479,7 +483,7 @@ impl State {
     }
 
     fn flushed(&mut self) -> Attempt<()> {
-        // What the socket had no room for has left the stack, but not this host.
+        // The unsent batch has left the stack, but not this host.
         if self.stack.unfinished() == 0 && self.has_nothing_unsent() {
             return Ok(Some(()));
         }
@@ -490,6 +494,6 @@ impl State {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Channel");
-        out.field("role", &self.inner.role()).field("identity", &self.identity()).finish_non_exhaustive()
+        out.field("role", &self.connection.role()).field("identity", &self.identity()).finish_non_exhaustive()
     }
 }

@@ -21,9 +21,9 @@ use super::table::ResumptionState;
 use crate::crypto::ConnectionKeys;
 use crate::{EngineError, Role};
 
-/// Batches sent before others have their turn.
+/// Batches that a connection sends before others have their turn.
 pub(super) const ROUNDS: usize = 16;
-/// Events that wait to be looked at; the oldest is dropped for one more.
+/// Events that wait to be taken; above, the oldest is dropped.
 const MOST_EVENTS: usize = 64;
 /// Messages that may always wait to be taken, whatever their size.
 const FEW_MESSAGES: usize = 16;
@@ -34,13 +34,13 @@ const OPENING_DELAY: Span = Span::from_millis(10);
 /// Shortest time between two initial headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 
-/// What there is to send waits so long for what the application says to a message.
+/// How long an acknowledgement waits for the application's answer to a message, to leave with it.
 const COALESCING_DELAY: Span = Span::from_micros(500);
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
 pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 
-/// What is taken for a round trip where nothing is known (RFC 9002 section 6.2.2). The first estimate of an association comes from
-/// exchanges over TCP: where that had to repeat something, it is seconds, and so would be the first repetition here.
+/// The initial round trip of RFC 9002, section 6.2.2, as an upper bound of the first estimate. That is measured over
+/// TCP, and takes seconds where TCP had to retransmit.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
 /// One end of a connection.
@@ -50,12 +50,12 @@ pub(crate) struct Connection {
     changed: Condvar,
 }
 
-/// What changes of it.
+/// The part of a connection that changes.
 #[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
 pub(super) struct State {
     pub(super) stack: Stack,
     pub(super) peer: SocketAddr,
-    /// Whether that is its address.
+    /// Whether that address is validated.
     pub(super) address_state: AddressState,
     /// How often it has moved.
     pub(super) moves: u32,
@@ -65,27 +65,27 @@ pub(super) struct State {
     pub(super) heard: Time,
     /// What the driver's timer for this connection is set to.
     timer: Option<Time>,
-    /// What there is to send waits until then.
+    /// Packets wait until then for the application's answer.
     pub(super) transmit_at: Option<Time>,
     /// The application has taken a message since it last sent one.
     pub(super) owes_reply: bool,
-    /// The application answered the last message while what there was to send waited for that, or sooner.
+    /// The application answered the last message within [`COALESCING_DELAY`].
     pub(super) replies: bool,
     /// A batch that the socket had no room for; nothing leaves before it.
     pub(super) unsent: Option<Box<Unsent>>,
-    /// Whether the endpoint knows that it may have something to give back when it is idle.
+    /// Whether the endpoint knows that it may have something to release when it is idle.
     is_active: bool,
     inbox: usize,
-    /// Made by the first.
+    /// Allocated for the first one.
     events: Option<Box<VecDeque<StackEvent>>>,
     pub(super) keep_alive: Option<Box<KeepAlive>>,
-    /// Tasks that wait for a change; made by the first.
+    /// Tasks that wait for a change; allocated for the first one.
     wakers: Option<Box<Vec<task::Waker>>>,
     /// Threads that sleep until something changes.
     pub(super) waiting: u32,
     /// The thread that waits for a change and drives the endpoint meanwhile.
     pub(super) inline: Option<ThreadId>,
-    /// How long that looks for packets before it sleeps.
+    /// How long that thread polls before it sleeps.
     pub(super) busy_poll: Span,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Unsent {
     pub(super) retry: Option<Time>,
 }
 
-/// Whether packets have come behind an initial header: their sender does not know yet that it was heard.
+/// Whether packets came behind an initial header: their sender has had no answer yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     Present,
@@ -124,7 +124,7 @@ impl Connection {
             }
             Role::Server => Phase::Running,
         };
-        // The header in front of the first packets takes its room from them.
+        // The first packets carry the initial header too.
         let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
         let datagram = options.datagram.saturating_sub(header);
         let setup = Setup {
@@ -189,8 +189,8 @@ impl Connection {
         &self.changed
     }
 
-    /// Sends what there is to send, takes the stack's events, and sets the timer. Whether it has changed anything that
-    /// somebody may wait for.
+    /// Sends what there is to send, takes the stack's events, and sets the timer. Returns whether anything has changed
+    /// for which somebody may wait.
     pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
@@ -202,14 +202,14 @@ impl Connection {
         changed || sent > 0
     }
 
-    /// As [`settle`](Self::settle), but what there is to send waits for the application.
+    /// As [`settle`](Self::settle), but packets wait for the application's answer.
     fn settle_unsent(&self, shared: &Shared, state: &mut State, now: Time) {
         state.transmit_at.get_or_insert(now + COALESCING_DELAY);
         self.take_events(shared, state);
         self.set_timer(shared, state, false);
     }
 
-    /// Whether there were any.
+    /// Takes the stack's events; returns whether there were any.
     fn take_events(&self, shared: &Shared, state: &mut State) -> bool {
         let mut changed = false;
         while let Some(event) = state.stack.poll_event() {
@@ -230,7 +230,7 @@ impl Connection {
         self.release(shared, state);
     }
 
-    /// The socket has room for what is unsent.
+    /// The socket has room for the unsent batch.
     pub(super) fn on_room(&self, shared: &Shared, now: Time) {
         let mut state = self.lock();
         if let Some(unsent) = &mut state.unsent {
@@ -240,8 +240,8 @@ impl Connection {
         self.release(shared, state);
     }
 
-    /// Has [`on_timer`](Self::on_timer) called in time. Unless `exactly`, a time that has become later is only set when the timer
-    /// runs out: it moves with nearly every packet.
+    /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
+    /// nearly every packet, is only set when the timer expires, unless `exactly`.
     pub(super) fn set_timer(&self, shared: &Shared, state: &mut State, exactly: bool) {
         let (old, new) = (state.timer, state.deadline());
         let is_earlier = new.is_some_and(|new| old.is_none_or(|old| new < old));
@@ -316,7 +316,7 @@ impl Connection {
                 self.on_newest_from(shared, &state, from, header);
             }
         }
-        // Where messages and answers take turns, what acknowledges a message leaves with the answer to it.
+        // If the application answers messages at once, the acknowledgement waits to leave with the answer.
         if state.replies && state.stack.waiting_messages() > 0 {
             self.settle_unsent(shared, &mut state, now);
         } else {
@@ -325,7 +325,7 @@ impl Connection {
         self.release(shared, state);
     }
 
-    /// The timer of this connection has run out.
+    /// The timer of this connection has expired.
     pub(super) fn on_timer(&self, shared: &Shared, now: Time, at: Time) {
         let mut state = self.lock();
         if state.timer != Some(at) {
@@ -351,7 +351,7 @@ impl Connection {
         self.release(shared, state);
     }
 
-    /// Gives back what is made again when it is needed, if nothing has come since `before`; whether it has.
+    /// Releases what can be made again if nothing has come since `before`; returns whether it has.
     pub(super) fn release_idle(&self, now: Time, before: Time) -> bool {
         let mut state = self.lock();
         let is_idle = state.heard < before;
@@ -372,7 +372,7 @@ impl State {
         stats.data_received + stats.control_received
     }
 
-    /// When the connection began, if nothing authentic has come since, no answer to a question for a sign of life either.
+    /// When the connection began, if nothing authentic and no answer to a keep-alive has come since.
     fn unheard_since(&self) -> Option<Time> {
         let has_asked = self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0);
         (self.authentic() == 0 && !has_asked).then_some(self.heard)
@@ -391,10 +391,10 @@ impl State {
         self.events.as_mut()?.pop_front()
     }
 
-    /// The other end has answered the latest packet of the opening after so long: the server an initial header, the
-    /// client, by a packet without one, that it was taken. It may have waited for threads or for the application, so the guess
-    /// of the round trip becomes shorter by it, never longer: too short a guess costs repetitions, too long a one a wait. (An answer
-    /// to an earlier one comes before the next, unless the round trip is more than twice the guess.)
+    /// The other end has answered the latest opening packet after `took`: the server with a control frame, the client
+    /// with a packet without initial header. The answer may have waited for a thread or the application, so it only
+    /// lowers the estimate of the round trip: too low costs retransmissions, too high a wait. (The answer to an earlier
+    /// packet comes before the next one leaves, unless the round trip is more than twice the estimate.)
     pub(super) fn on_answered(&mut self, now: Time, took: Span) {
         if took < self.stack.path().rtt {
             self.stack.path_answered(now, took);
@@ -429,7 +429,7 @@ impl State {
             Phase::Running => None,
         };
         let alive = self.keep_alive.as_ref().map(|alive| alive.next);
-        // Nothing is sent to where the other end may not be, nor before what is unsent.
+        // Nothing is sent to an address that is not validated, or ahead of the unsent batch.
         let stack = match (&self.unsent, self.transmit_at) {
             (Some(unsent), _) => unsent.retry,
             (None, Some(at)) => Some(at),
@@ -447,14 +447,14 @@ fn build(compiled: &Arc<CompiledStack>, setup: Setup) -> Result<Stack, RecipeErr
         .unwrap_or_else(|message| Err(panicked(compiled.recipe(), &message)))
 }
 
-/// The error for a panic of a micro-protocol of which nobody knows which it was.
+/// The error for a panic in an unknown one of a recipe's micro-protocols.
 pub(super) fn panicked(recipe: &Recipe, message: &str) -> RecipeError {
     let parts: Vec<_> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
     let protocol = format!("one of {}", parts.join(", "));
     RecipeError::Unbuildable { protocol, message: format!("it has panicked: {message}") }
 }
 
-/// Whether any of the packets may bring messages, which may be lost; others are answers that the other side waits for.
+/// Whether any of the packets may carry messages, which may be dropped; the other side waits for all others.
 fn brings_data(packets: &[u8], stride: usize) -> bool {
     packets.chunks(stride.max(1)).any(|packet| {
         let kind = Kind(packet[0] & !GENERATION_BIT);
@@ -462,7 +462,7 @@ fn brings_data(packets: &[u8], stride: usize) -> bool {
     })
 }
 
-/// One received run of packets for a stack.
+/// Received packets side by side, for a stack.
 pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option<Time>) -> Received<'_> {
     Received { data, stride, arrival, path: PathId::default(), ecn, socket_drops: None }
 }

@@ -1,4 +1,4 @@
-//! What an end of a connection says about the connection itself, besides the packets of its stack.
+//! Control frames of a connection: opened, close, keep-alive and address validation.
 
 use std::net::SocketAddr;
 
@@ -25,10 +25,10 @@ impl Connection {
         let mut state = self.lock();
         let peer = state.peer;
         match frame.kind {
-            // Without a number of its own, it says something only once: later ones may be copies.
+            // It has no number of its own, so only the first counts: later ones may be copies.
             ControlFrameKind::Opened => match &state.phase {
                 Phase::Opening(opening) => {
-                    // What the stack has measured is better.
+                    // The stack's own measurement is better.
                     if let Some(waited) = opening.waited(now).filter(|_| state.authentic() == 0) {
                         state.on_answered(now, waited);
                     }
@@ -62,13 +62,13 @@ impl Connection {
         self.release(shared, state);
     }
 
-    /// Says what is due at once, as after a change of phase.
+    /// Sends the frames that are due after a change of phase.
     pub(super) fn send_close(&self, shared: &Shared, state: &mut State, now: Time) {
         self.send_due_frames(shared, state, now);
         self.set_timer(shared, state, false);
     }
 
-    /// Says what is due besides the packets of the stack.
+    /// Sends the control frames and bare initial headers that are due.
     pub(super) fn send_due_frames(&self, shared: &Shared, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);
         match &mut state.phase {
@@ -110,7 +110,7 @@ impl Connection {
     }
 }
 
-/// How a connection ends of which the server has not shown that it knows it.
+/// The error of a connection that the server has never answered.
 fn no_answer(peer: SocketAddr) -> EngineError {
     EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer }
 }

@@ -3,8 +3,8 @@
 //! Both may read the socket. Each waits for it with an epoll instance of its own, and both instances have the socket
 //! with `EPOLLEXCLUSIVE` (Linux 4.5, `epoll_ctl`): the kernel offers a packet to the instances in the order in which
 //! they were added and stops at the first in which a thread waits. The inline driver's was added first, so a packet
-//! wakes the inline driver alone while that sleeps, and the endpoint's thread at any other time. Timers and full
-//! sockets are the business of the endpoint's thread.
+//! wakes the inline driver alone while that sleeps, and the endpoint's thread at any other time. Only the endpoint's
+//! thread runs timers and waits for room in a full socket.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -27,9 +27,9 @@ use super::guard::caught;
 use super::shared::{Shared, count, lock};
 use crate::{Clock, EngineError, Waker};
 
-/// Receive calls of the endpoint's thread before it is time to look at timers.
+/// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
-/// Connections whose timers are run before it is time to receive.
+/// Timers that the endpoint's thread runs before it receives again.
 const MOST_DUE: usize = 256;
 
 /// Which descriptor of an epoll instance is ready.
@@ -37,7 +37,7 @@ const SOCKET: u64 = 0;
 const WAKER: u64 = 1;
 
 thread_local! {
-    /// Whether this thread is at work for an endpoint: it must not wait for another one that is.
+    /// Whether this thread drives an endpoint: it must not wait for another driver.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -69,12 +69,12 @@ pub(super) struct Driver {
     blocked: Mutex<Vec<u32>>,
 }
 
-/// When which connection has to be looked after.
+/// The deadlines of connections.
 #[derive(Default)]
 struct Timers {
     /// At most one entry for each connection.
     queue: BTreeSet<(Time, u32)>,
-    /// What the timer is set to.
+    /// When the kernel's timer expires.
     armed: Option<Time>,
 }
 
@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Moves the timer of a connection from `old` to `new`. The kernel's timer is only ever set to an earlier time,
-    /// unless `exactly`: one that runs out too early costs a wake-up, and setting it costs a system call.
+    /// unless `exactly`: one that expires too early costs a wake-up, and setting it costs a system call.
     pub(super) fn set_timer(&self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) {
         let mut timers = lock(&self.timers);
         if let Some(old) = old {
@@ -125,10 +125,10 @@ impl Driver {
         if is_earlier || (exactly && first != timers.armed) {
             timers.armed = first;
             let left = first.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
-            // Zero stops it. No time of the engine is as long as what does not fit.
+            // Zero disarms it. Deadlines of the engine always fit.
             let Ok(it_value) = Timespec::try_from(Duration::from(left)) else { return };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Only a wrong descriptor or a negative time can be refused.
+            // Fails only for a wrong descriptor or a negative time.
             let _ = timerfd_settime(
                 &self.timer,
                 TimerfdTimerFlags::empty(),
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// The next connection whose timer has run out. Without one, the kernel's timer is set to the next.
+    /// The next connection whose timer has expired. If there is none, sets the kernel's timer to the earliest deadline.
     fn due(&self, now: Time) -> Option<(Time, u32)> {
         let mut timers = lock(&self.timers);
         if timers.queue.first().is_some_and(|(at, _)| *at <= now) {
@@ -147,7 +147,7 @@ impl Driver {
         None
     }
 
-    /// Has a connection look again when the socket has room in its send buffer.
+    /// Has a connection send its unsent batch when the socket's send buffer has room.
     pub(super) fn wait_for_room(&self, identity: u32) {
         lock(&self.blocked).push(identity);
         self.background_waker.wake();
@@ -188,14 +188,14 @@ impl Driver {
     }
 }
 
-/// What came of looking at the socket.
+/// What receiving has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Nothing was there.
+    /// No packet.
     Nothing,
-    /// All that was there.
+    /// All packets that waited.
     All,
-    /// As much as was asked for; there may be more.
+    /// As many as were asked for; more may wait.
     Some,
 }
 
@@ -217,7 +217,7 @@ fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
             shared.socket.drain_errors();
         }
         if woken.by_room {
-            // The lock is free again before they send: they may have to wait once more.
+            // Taken first: connections that still find the socket full add themselves again.
             let blocked = take(&mut *lock(&driver.blocked));
             for identity in blocked {
                 flush(shared, identity);
@@ -242,7 +242,7 @@ struct Woken {
     by_room: bool,
 }
 
-/// Sends what the socket had no room for.
+/// Sends the batch for which the socket had no room.
 fn flush(shared: &Shared, identity: u32) {
     let connection = lock(&shared.table).live(identity);
     if let Some(connection) = connection {
@@ -251,7 +251,7 @@ fn flush(shared: &Shared, identity: u32) {
     }
 }
 
-/// Runs timers that have run out; whether there may be more.
+/// Runs expired timers; returns whether there may be more.
 fn run_timers(shared: &Shared) -> bool {
     let now = shared.clock.now();
     shared.release_idle(now);
@@ -265,7 +265,7 @@ fn run_timers(shared: &Shared) -> bool {
     true
 }
 
-/// Sleeps until there is something to do, `longest` at most.
+/// Sleeps until the socket, a timer or a waker is ready, `longest` at most.
 fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Woken, EngineError> {
     let mut fds = [
         PollFd::new(&driver.background, PollFlags::IN),
@@ -273,7 +273,7 @@ fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Wo
         PollFd::from_borrowed_fd(driver.background_waker.fd(), PollFlags::IN),
         PollFd::new(socket, PollFlags::OUT),
     ];
-    // Whoever polls the socket itself is woken by its errors, inline driver or not.
+    // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
     let is_blocked = !lock(&driver.blocked).is_empty();
     let fds = if is_blocked { &mut fds[..] } else { &mut fds[..3] };
     let timeout = longest.and_then(|longest| Timespec::try_from(Duration::from(longest)).ok());
@@ -302,7 +302,8 @@ enum Polled {
     Nothing,
 }
 
-/// A thread that waits on a connection and drives the endpoint meanwhile: what it waits for need not wake two threads.
+/// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
+/// two.
 pub(super) struct InlineDriver<'s> {
     shared: &'s Arc<Shared>,
     received: Received,
@@ -318,8 +319,8 @@ impl<'s> InlineDriver<'s> {
         Some(Self { shared, received: Received::Nothing })
     }
 
-    /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before it
-    /// sleeps. No lock of a connection may be held.
+    /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before
+    /// it sleeps. No lock of a connection may be held.
     pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
         let turned = self.poll_busily(until, busy_poll).and_then(|polled| match polled {
             Polled::Received(received) => Ok(received),
@@ -371,7 +372,7 @@ impl<'s> InlineDriver<'s> {
             Err(error) => return Err(system(error)),
         };
         for event in &events[..ready] {
-            // Both are in packed structures.
+            // Copied: the structure is packed.
             let (data, flags) = (event.data, event.flags);
             if data.u64() == WAKER {
                 driver.is_inline_woken.store(false, Ordering::Relaxed);
@@ -385,7 +386,7 @@ impl<'s> InlineDriver<'s> {
 }
 
 impl Drop for InlineDriver<'_> {
-    /// Packets that are left have woken this thread only; the other one has to be told.
+    /// Packets that still wait have woken only this thread: wakes the endpoint's.
     fn drop(&mut self) {
         self.shared.driver.is_inline_taken.store(false, Ordering::Release);
         if self.received == Received::Some || std::thread::panicking() {

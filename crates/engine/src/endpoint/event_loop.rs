@@ -15,7 +15,7 @@ use super::driver::Received;
 use super::shared::{Shared, count, lock};
 use crate::EngineError;
 
-/// Takes datagrams that belong to no connection, and gives what goes back to their source.
+/// Handles a datagram that belongs to no connection; returns the answer to its source.
 pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
 
 /// What a datagram is, by its first bytes.
@@ -41,7 +41,7 @@ fn kind_of(packet: &[u8]) -> DatagramKind {
     }
 }
 
-/// What it takes to read the socket; whoever drives the endpoint has it.
+/// The receiving side of the socket. The thread that drives the endpoint holds it.
 pub(super) struct EventLoop {
     strays: Strays,
     receiver: Receiver,
@@ -53,7 +53,7 @@ impl EventLoop {
         Self { strays, receiver: Receiver::new(socket), arrivals: ArrivalClock::new() }
     }
 
-    /// Takes what is waiting, `rounds` calls at most, and hands it out.
+    /// Receives the packets that wait, with at most `rounds` calls, and dispatches them.
     pub(super) fn receive(&mut self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
         for round in 0..rounds {
             match self.receiver.recv(&shared.socket) {
@@ -61,7 +61,7 @@ impl EventLoop {
                 Err(RecvError::WouldBlock) if round == 0 => return Ok(Received::Nothing),
                 Err(RecvError::WouldBlock) => return Ok(Received::All),
                 Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
-                // What ICMP says of earlier packets: connections find out by themselves who does not answer.
+                // ICMP errors for earlier packets: connections have timeouts of their own.
                 Err(_) => continue,
             }
             let now = shared.clock.now();
@@ -77,7 +77,7 @@ impl EventLoop {
     }
 }
 
-/// Gives the datagrams of one buffer to whom they belong; runs of one connection stay together.
+/// Gives the datagrams of one buffer to their connections; consecutive packets of one connection stay a batch.
 fn dispatch(
     shared: &Arc<Shared>,
     strays: &mut Strays,
@@ -178,7 +178,7 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
     super::accept::drop_resumption_state_if_asked(shared, &frame);
 }
 
-/// Reads an initial header; what follows it is a packet of the stack or nothing.
+/// Reads an initial header; it is followed by a packet of the stack or by nothing.
 pub(super) fn split_open(packet: &mut [u8]) -> Option<(InitialHeader, &mut [u8])> {
     let header = InitialHeader::parse(packet).ok()?.0;
     Some((header, &mut packet[haul_wire::packet::INITIAL_HEADER_LEN..]))

@@ -40,9 +40,8 @@ pub struct EndpointStats {
     pub pairs: u64,
 }
 
-/// A UDP socket and a thread for any number of associations. While a single thread waits on one of its channels, that thread
-/// does the work of the endpoint's own. Clones are the same endpoint, which ends with the last of
-/// them and of its channels.
+/// A UDP socket and a thread for any number of associations. A thread that waits on one of its channels may do the work
+/// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
 #[derive(Clone)]
 pub struct Endpoint {
     handle: Arc<Handle>,
@@ -57,7 +56,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop();
         let thread = lock(&self.thread).take();
-        // A waker that runs on a driver may have held the last channel: its thread and the endpoint's would wait for each other.
+        // A waker on a driver's thread may have held the last channel. That thread would wait for itself, or two for
+        // each other.
         if let Some(thread) = thread.filter(|_| !driver::is_driver()) {
             let _ = thread.join();
         }

@@ -1,9 +1,10 @@
 //! Connections on a shared UDP socket, without TCP beside them.
 //!
-//! Two ends agree on a recipe and a secret over the TLS control channel, the *resumption state*, and close it. From then on
-//! the client may open a connection at any time with its first packet: a run of the recipe's stack under keys that are made
-//! from the secret, an epoch that only rises, and a salt. An [`Endpoint`] is one UDP socket and one event loop for any number
-//! of connections; a [`Channel`] is one end of one of them. `docs/security.md` says why none of this can be replayed.
+//! Two ends agree on a recipe and a secret, the *resumption state*, over the TLS control channel, and close it. From
+//! then on the client may open a connection at any time with its first packet: a run of the recipe's stack under keys
+//! derived from the secret, an epoch that only rises, and a salt. An [`Endpoint`] is one UDP socket and one event loop
+//! for any number of connections; a [`Channel`] is one end of one of them. `docs/security.md` says why packets cannot
+//! be replayed.
 
 mod accept;
 mod address;

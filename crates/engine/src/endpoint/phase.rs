@@ -1,4 +1,4 @@
-//! Where a connection stands, and what it says by itself.
+//! The phases of a connection, and when its control frames are due.
 
 use crate::error::CloseReason;
 use haul_base::{Span, Time};
@@ -9,13 +9,13 @@ use crate::EngineError;
 
 /// Shortest time between two repetitions.
 const SHORTEST: Span = Span::from_millis(50);
-/// A close is said so often before it is left at that.
+/// How often a close frame is sent before the connection ends without an answer.
 const MOST_CLOSES: u32 = 6;
 
-/// Where a connection stands.
+/// The phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The client has not heard of the server yet: its packets carry the initial header.
+    /// The client has had no packet of the server yet: its own carry the initial header.
     Opening(Box<Opening>),
     /// Both ends know.
     Running,
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Ended(Ending),
 }
 
-/// How a connection has ended. Many may lie about that have ended as they should: those cost nothing more.
+/// How a connection has ended. The error is boxed, so that the many that close gracefully stay small.
 #[derive(Debug)]
 pub(super) enum Ending {
     Closed,
@@ -48,29 +48,28 @@ impl Ending {
     }
 }
 
-/// A bare initial header is sent now and then: the stack may have nothing to say, and what it says may be lost for a
-/// reason that spares the header, such as its size.
+/// Bare initial headers are sent at intervals: the stack may have nothing to send, or packets too large for the path.
 #[derive(Debug)]
 pub(super) struct Opening {
-    /// The client gives up then.
+    /// When the client gives up.
     pub(super) until: Time,
     /// When a bare header is due.
     pub(super) next: Time,
-    /// From one bare header to the next.
+    /// Time from one bare header to the next.
     wait: Span,
-    /// Packets of the stack have stood in for the next bare header: they do so once.
+    /// Packets of the stack have deferred the next bare header, which they do once.
     was_deferred: bool,
     /// When a header left last.
     sent: Option<Time>,
 }
 
 impl Opening {
-    /// With these times from `now`: until the first bare header, from it to the second, until the end.
+    /// Times from `now`: to the first bare header, from that to the second, to the end.
     pub(super) fn new(now: Time, first: Span, wait: Span, timeout: Span) -> Self {
         Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None }
     }
 
-    /// Packets of the stack leave with the header. However many there are, a bare one follows within two waits.
+    /// Packets of the stack leave with the header. A bare one follows within two intervals, however many there are.
     pub(super) fn on_accompanied(&mut self, now: Time) {
         self.sent = Some(now);
         if !self.was_deferred {
@@ -87,50 +86,50 @@ impl Opening {
         self.wait = self.wait * 3 / 2;
     }
 
-    /// So long ago the last header left.
+    /// How long ago the last header left.
     pub(super) fn waited(&self, now: Time) -> Option<Span> {
         self.sent.map(|sent| now.since(sent))
     }
 }
 
-/// A close frame that is repeated. As long as the server is not known to know the connection, an initial header goes before it: a
-/// connection of which nobody has heard could not end, and whoever waits for it would wait on.
+/// A close frame that is repeated. Until the server has answered, an initial header goes before it: a server that has
+/// not accepted the connection could not end it, and an application there would go on waiting for it.
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) kind: ControlFrameKind,
     pub(super) reason: CloseReason,
     pub(super) next: Time,
-    said: u32,
+    attempts: u32,
     /// When the client gives up opening the connection; `None`: the other end knows it.
     opening: Option<Time>,
 }
 
 impl Closing {
     pub(super) fn new(now: Time, kind: ControlFrameKind, reason: CloseReason, opening: Option<Time>) -> Self {
-        Self { kind, reason, next: now, said: 0, opening }
+        Self { kind, reason, next: now, attempts: 0, opening }
     }
 
-    /// Notes that it was said; false when that was often enough.
+    /// Counts an attempt and sets the time of the next; false when there were enough.
     pub(super) fn next_attempt(&mut self, now: Time, rtt: Span) -> bool {
-        self.said += 1;
+        self.attempts += 1;
         self.next = now + (rtt * 3 / 2).max(SHORTEST);
-        self.said <= MOST_CLOSES || self.opening.is_some_and(|until| now < until)
+        self.attempts <= MOST_CLOSES || self.opening.is_some_and(|until| now < until)
     }
 
-    /// Whether the connection has to be opened, so that it can end.
+    /// Whether an initial header goes before the close.
     pub(super) fn opens(&self) -> bool {
         self.opening.is_some()
     }
 
-    /// The other end knows the connection: from now on the close is said as often as any other.
+    /// The other end knows the connection: from now on the close is repeated as often as any other.
     pub(super) fn on_known(&mut self) {
         if self.opening.take().is_some() {
-            self.said = 0;
+            self.attempts = 0;
         }
     }
 }
 
-/// Questions for a sign of life.
+/// The state of keep-alives.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     pub(super) every: Span,
@@ -140,7 +139,7 @@ pub(super) struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// Questions without an answer after which the other side counts as gone.
+    /// Unanswered pings after which the connection ends.
     pub(super) const MOST: u32 = 3;
 
     pub(super) fn new(now: Time, every: Span) -> Self {
@@ -163,12 +162,12 @@ impl State {
         }
     }
 
-    /// This end has closed, or need not any more.
+    /// This end has closed, or the connection has ended.
     pub(super) fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
     }
 
-    /// This end has not heard that the other knows the connection.
+    /// The other end has not shown yet that it knows the connection.
     pub(super) fn is_unconfirmed(&self) -> bool {
         match &self.phase {
             Phase::Opening(_) => true,
@@ -177,7 +176,7 @@ impl State {
         }
     }
 
-    /// The first reason counts.
+    /// Ends the connection; the first reason counts.
     pub(super) fn end(&mut self, error: EngineError) {
         if !matches!(self.phase, Phase::Ended(_)) {
             self.phase = Phase::Ended(Ending::new(error));
@@ -203,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goodbye_is_said_until_the_connection_is_known_and_then_a_few_times_more() {
+    fn a_close_is_repeated_until_the_connection_is_known_and_then_a_few_times_more() {
         let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
         let until = now + Span::from_secs(5);
         let mut closing = Closing::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
@@ -235,7 +234,7 @@ mod tests {
                 opening.on_bare(now);
             }
         }
-        // Each time: put off by one wait from the first packet behind the one before; waits of 100, 150 and 225 ms.
+        // Each is deferred by one interval from the first packet after the one before: 100, 150 and 225 ms.
         assert_eq!(bare, [100, 251, 477]);
     }
 }

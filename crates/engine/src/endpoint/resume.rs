@@ -17,8 +17,8 @@ use crate::connect::{Agreed, AssociateOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
-/// Associates with the server of `url` by this recipe and begins a connection. Without an endpoint of one's own the channel
-/// gets one for itself.
+/// Associates with the server of `url` by this recipe and begins a connection. Without `endpoint` the channel gets one
+/// for itself.
 ///
 /// # Errors
 /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
@@ -32,10 +32,10 @@ pub fn associate(
     ends: Ends,
 ) -> Result<Channel, EngineError> {
     let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
-    // What cannot work here is said before anything is sent.
+    // A recipe that does not compile here fails before anything is sent.
     compile(registry, recipe, first)?;
     let agreed = agree_on_a_number(url, recipe, registry, options)?;
-    let ticket = Ticket {
+    let mut ticket = Ticket {
         server: agreed.server,
         identity: agreed.identity,
         secret: agreed.secret.0.clone(),
@@ -45,12 +45,12 @@ pub fn associate(
         recipe: recipe.to_toml(),
     };
     let endpoint = own_or_new(endpoint, &ticket)?;
-    let mut ticket = ticket;
     ticket.next_epoch();
     endpoint.begin(ticket, recipe, registry, &options.channel, ends)
 }
 
-/// The association's number is drawn at random: one that the server has given away already is drawn again.
+/// Agrees with the server. The association's number is random; if the server has it already, a second try draws
+/// another.
 fn agree_on_a_number(
     url: &HaulUrl,
     recipe: &Recipe,
@@ -93,13 +93,12 @@ impl TicketFile {
         Ok(channel)
     }
 
-    /// Keeps what lets the client of this channel come back later, with what it knows of the path by now.
+    /// Saves the ticket with which the client of this channel comes back later, with the round trip measured so far.
     ///
     /// # Errors
     /// [`EngineError::Ticket`] if the file cannot be written, or the channel is a server's.
     pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
         let ticket = channel.ticket().ok_or(TicketError::Damaged("only clients have tickets"))?;
-        // The connection may know the path better than the handshake did.
         self.save(&Ticket { round_trip: channel.path().rtt, ..ticket.clone() })?;
         channel.keep();
         Ok(())
@@ -131,7 +130,7 @@ impl Endpoint {
             salt: u64::from_be_bytes(salt),
         };
         let now = shared.clock.now();
-        let inner = Connection::new(
+        let connection = Connection::new(
             now,
             Role::Client,
             &resumption,
@@ -140,11 +139,11 @@ impl Endpoint {
             options,
             ends,
         )?;
-        let inner = Arc::new(inner);
+        let connection = Arc::new(connection);
         let entry = Entry {
             resumption,
             last_epoch: id.epoch,
-            live: Some(inner.clone()),
+            live: Some(connection.clone()),
             last_used: now,
             last_peer: None,
             validated: None,
@@ -152,10 +151,10 @@ impl Endpoint {
         if lock(&shared.table).insert(entry).is_err() {
             return Err(EngineError::protocol("the association's number is taken; connect again"));
         }
-        let mut state = inner.lock();
-        inner.keys().prepare();
-        inner.settle(shared, &mut state, now);
-        inner.release(shared, state);
-        Ok(Channel::new(inner, self.clone(), Some(Box::new(ticket))))
+        let mut state = connection.lock();
+        connection.keys().prepare();
+        connection.settle(shared, &mut state, now);
+        connection.release(shared, state);
+        Ok(Channel::new(connection, self.clone(), Some(Box::new(ticket))))
     }
 }

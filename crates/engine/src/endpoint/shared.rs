@@ -23,17 +23,17 @@ use crate::{Clock, EngineError, Role};
 pub(super) const SLOT: usize = 65_536;
 /// Free slots that are kept.
 const KEPT_SLOTS: usize = 8;
-/// Connections that were silent for so long give back what can be made again, where there are many.
+/// Where there are many connections, those that were silent for so long release what can be made again.
 const IDLE: Span = Span::from_secs(2);
-/// With fewer connections than this it is not worth the wake-ups.
+/// With fewer connections, releasing is not worth the wake-ups.
 const MANY: usize = 64;
 
-/// Locks; every update behind these locks is whole, so a panic elsewhere leaves nothing half done.
+/// Locks. A poisoned lock is fine: every update behind these locks is complete before anything can panic.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How much an endpoint keeps for the other sides.
+/// How much an endpoint keeps for its peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointLimits {
     /// Associations, with connections or without.
@@ -43,7 +43,7 @@ pub(crate) struct EndpointLimits {
 }
 
 impl EndpointLimits {
-    /// For a client, which has only what it has asked for itself.
+    /// For a client, whose associations are all its own.
     pub(crate) const CLIENT: Self = Self { associations: usize::MAX, arrivals: 0 };
 }
 
@@ -89,17 +89,17 @@ struct Arrivals {
     wakers: Vec<Waker>,
 }
 
-/// Connections that were active since they last gave back what can be made again.
+/// Connections that were active since they last released what can be made again.
 #[derive(Default)]
 struct Active {
     identities: BTreeSet<u32>,
-    /// When they were looked at last.
-    looked: Time,
+    /// When idle ones were last released.
+    released: Time,
 }
 
 impl Active {
-    /// Whether there are many associations, or as many names of which most may be gone.
-    fn is_worth_while(&self, associations: usize) -> bool {
+    /// Whether there are many associations, or many identities of connections that may have ended.
+    fn is_worth_releasing(&self, associations: usize) -> bool {
         !self.identities.is_empty() && (associations >= MANY || self.identities.len() >= MANY)
     }
 }
@@ -120,7 +120,7 @@ pub(crate) struct Shared {
     arrived: Condvar,
     slots: Mutex<Vec<Box<[u8]>>>,
     active: Mutex<Active>,
-    /// What challenges are made of; nobody else knows it.
+    /// Key of the address challenges; it never leaves this process.
     pub(super) challenge_key: [u8; 32],
 }
 
@@ -192,26 +192,26 @@ impl Shared {
         }
     }
 
-    /// A connection is active: it may have what an idle one gives back.
+    /// Notes that a connection is active and may have something to release once it is idle.
     pub(super) fn note_active(&self, identity: u32) {
         lock(&self.active).identities.insert(identity);
     }
 
-    /// When idle connections have to be looked for again.
+    /// Time until idle connections are next released.
     pub(super) fn idle_release_due(&self) -> Option<Span> {
         let active = lock(&self.active);
-        let is_worth_while = active.is_worth_while(lock(&self.table).len());
-        is_worth_while.then(|| (active.looked + IDLE).since(self.clock.now()))
+        let is_worth_releasing = active.is_worth_releasing(lock(&self.table).len());
+        is_worth_releasing.then(|| (active.released + IDLE).since(self.clock.now()))
     }
 
-    /// Has connections that were active and are idle now give back what can be made again.
+    /// Has connections that were active and are idle now release what can be made again.
     pub(super) fn release_idle(&self, now: Time) {
         let (identities, before) = {
             let mut active = lock(&self.active);
-            if now.since(active.looked) < IDLE || !active.is_worth_while(lock(&self.table).len()) {
+            if now.since(active.released) < IDLE || !active.is_worth_releasing(lock(&self.table).len()) {
                 return;
             }
-            (take(&mut active.identities), replace(&mut active.looked, now))
+            (take(&mut active.identities), replace(&mut active.released, now))
         };
         for identity in identities {
             let connection = lock(&self.table).live(identity);
@@ -221,8 +221,8 @@ impl Shared {
         }
     }
 
-    /// Offers a connection to whoever accepts, and gives the tasks that are to be woken for it, once no lock is held any
-    /// more; `None` if too many connections wait.
+    /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if too many
+    /// connections wait.
     pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<Vec<Waker>> {
         let mut arrivals = lock(&self.arrivals);
         if arrivals.connections.len() >= self.most_arrivals {

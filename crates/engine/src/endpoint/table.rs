@@ -12,7 +12,7 @@ use haul_wire::packet::ConnectionId;
 use super::connection::Connection;
 use crate::crypto::ResumptionSecret;
 
-/// What both ends know of an association.
+/// What both ends keep of an association.
 #[derive(Clone, Debug)]
 pub(crate) struct ResumptionState {
     pub(crate) identity: u32,
@@ -30,9 +30,9 @@ pub(super) struct Entry {
     pub(super) last_epoch: u64,
     pub(super) live: Option<Arc<Connection>>,
     pub(super) last_used: Time,
-    /// Where the client of a connection was that this end has closed: a late close of it is answered there.
+    /// The client's address when this end closed the connection: a late close is answered there.
     pub(super) last_peer: Option<Box<SocketAddr>>,
-    /// The client's address that is known to be its own: a connection from there needs no challenge.
+    /// The client's validated address: a connection from there needs no challenge.
     pub(super) validated: Option<IpAddr>,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum NotAdded {
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
     entries: HashMap<u32, Box<Entry>>,
-    /// Those without a connection, by when they were used last: at the limit each newcomer asks for the first.
+    /// Those without a connection, by when they were used last: at the limit the first gives way to a new one.
     idle: BTreeSet<(Time, u32)>,
     /// Most entries.
     most: usize,

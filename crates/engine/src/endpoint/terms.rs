@@ -19,9 +19,9 @@ use crate::{EngineError, Incoming};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
-/// What needs them, in the control frames of docs/recipes.md.
-const ASSOCIATION: &str = "an association, which carries messages in flights,";
-/// What is wrong with the recipe of an object here.
+/// What needs them, in error messages.
+const ASSOCIATION: &str = "an association, which carries messages,";
+/// What is wrong with the recipe of an object.
 const OBJECT: &str = "it carries an object, which takes a session; an association carries messages: `fixed_size` instead \
                       of `object`, with `transport_driver` (first) and `seal` (docs/recipes.md). Files go by `haul cp`, \
                       a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
@@ -51,8 +51,8 @@ impl Terms {
         self
     }
 
-    /// Whether the recipe is permitted that a session with these settings would run, for a stream of bytes. One that
-    /// cannot be read is refused when the session begins, in the control frames for that.
+    /// Whether the recipe is permitted that a session with these settings would run, for a stream of bytes. A recipe
+    /// that cannot be read passes: the session refuses it when it begins, and says what is wrong.
     ///
     /// # Errors
     /// Why not.
@@ -112,8 +112,8 @@ pub(super) fn compile(
 }
 
 impl Incoming {
-    /// Agrees on the recipe of a client that wants an association, or refuses it. The association's connections come out of
-    /// [`Endpoint::accept`]; the control connection is closed.
+    /// Agrees on the recipe of a client that wants an association, or refuses it, and closes the control channel.
+    /// [`Endpoint::accept`] gives the association's connections.
     ///
     /// # Errors
     /// Why it was refused; how the control channel failed.
@@ -141,7 +141,7 @@ impl Incoming {
         }
         let (control, accept) = self.accept_association();
         control.send(ControlMessage::Accept(accept))?;
-        // Whether the close goes out changes nothing.
+        // The association exists whether or not the close leaves.
         let _ = control.send_now(&ControlMessage::Bye);
         Ok(())
     }

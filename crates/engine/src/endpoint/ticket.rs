@@ -89,7 +89,7 @@ impl Ticket {
         let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.as_bytes()));
         let cipher = self.cipher.as_str();
         let micros = self.round_trip.as_micros();
-        // One piece of memory: what grows leaves a copy behind.
+        // Allocated once: a string that grows leaves copies of the secret behind.
         let mut text = Zeroizing::new(String::with_capacity(MOST_BESIDE_RECIPE + self.recipe.len()));
         // Writing to a String cannot fail.
         let _ = write!(
@@ -191,8 +191,8 @@ impl TicketFile {
         self.read(&mut file)
     }
 
-    /// Takes the ticket for one connection: the epoch that it gives is on the disk before anything is sent, and no other
-    /// program gets the same.
+    /// Takes the ticket for one connection: the epoch that it gives is on the disk before anything is sent, and no
+    /// other program gets the same.
     ///
     /// # Errors
     /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].

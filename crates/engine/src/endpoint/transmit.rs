@@ -10,7 +10,7 @@ use super::phase::Phase;
 use super::shared::{SLOT, Shared, count};
 
 impl Connection {
-    /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
+    /// Sends up to [`ROUNDS`] batches, and returns how many; if that many, there may be more.
     pub(super) fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
         if matches!(state.phase, Phase::Ended(_)) || state.validated_peer().is_none() {
             return 0;
@@ -21,7 +21,7 @@ impl Connection {
         let mut slot = shared.take_slot();
         let mut sent = 0;
         while sent < ROUNDS && state.unsent.is_none() {
-            // In front of the packets there is room for the header of a pair.
+            // A pair's header goes in front of the packets.
             let next = state.stack.poll_transmit_together(now, &mut slot[PAIR_LEN..SLOT]);
             let Some(next) = next else { break };
             sent += 1;
@@ -43,7 +43,7 @@ impl Connection {
         sent
     }
 
-    /// Sends a batch; keeps what there is no room for, and sees to it that it is tried again.
+    /// Sends a batch. Keeps what the socket has no room for, and has it sent later.
     fn send_batch(
         &self,
         shared: &Shared,
@@ -81,7 +81,7 @@ impl Connection {
     }
 }
 
-/// What makes one datagram of a pair, if it fits: half the packets on the way, and half the work of all who carry them.
+/// The header that makes one datagram of a pair, if it fits: half the packets, and half the work for each hop.
 fn pair_header(next: Together, datagram: u16) -> Option<PairHeader> {
     let Together::Pair(Transmit { len, segment_size, .. }) = next else { return None };
     let first = u16::try_from(segment_size).ok()?;

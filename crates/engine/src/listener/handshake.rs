@@ -1,5 +1,5 @@
-//! A client's way from the TCP connection to [`Incoming`], in a thread that serves one connection after the other.
-//! Of what a client says nothing but its proof is looked at before the proof is right.
+//! A client's handshake, from the TCP connection to [`Incoming`], in a thread that serves one connection after the
+//! other. Until the client's proof is right nothing else of its Hello is read.
 
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream};
@@ -22,8 +22,8 @@ use crate::identity::random;
 use crate::tls::{ALPN, HandshakeError, SessionSecrets, handshake, prepare_tcp, read_exact, say_last};
 use crate::{Control, EngineError};
 
-/// How long a client that is refused may take to hear why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a refused client may take to read why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves connections, each up to the point where the application decides, as long as there are any.
 pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
@@ -111,9 +111,10 @@ fn refused(
     server.counters.refused.add_one();
     server.refusals.note(peer, &fault);
     let mut frame = Vec::new();
-    let told = encode_frame(&ControlMessage::Refuse(fault), &mut frame)
-        .map_err(|e| e.to_string())
-        .and_then(|()| say_last(tls, tcp, &frame, Instant::now() + LAST_WORDS).map_err(|e| format!("{e:?}")));
+    let told =
+        encode_frame(&ControlMessage::Refuse(fault), &mut frame).map_err(|e| e.to_string()).and_then(|()| {
+            say_last(tls, tcp, &frame, Instant::now() + REFUSAL_TIMEOUT).map_err(|e| format!("{e:?}"))
+        });
     if let Err(reason) = told {
         tracing::debug!(%peer, reason, "the refusal may not have arrived");
     }

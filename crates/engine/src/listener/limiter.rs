@@ -1,4 +1,5 @@
-//! The connections that have not proved anything yet: how many there may be at once, and who serves them.
+//! Limits the connections in the handshake, whose clients have not proved anything yet, and the threads that serve
+//! them.
 //!
 //! A connection has its place from its arrival until its client has proved that it knows the secret, or until its
 //! thread has done with it and its socket is closed. When a limit is reached, the connection that has been there
@@ -62,7 +63,7 @@ struct Arrival {
 
 /// What [`HandshakeLimiter::accept`] has done.
 pub(super) struct Accepted {
-    /// For a new thread, if there may be one more. Otherwise one that is there serves the connection.
+    /// For a new thread, if there may be one more. Otherwise a present one serves the connection.
     pub(super) permit: Option<WorkerPermit>,
     /// Another connection was closed for it.
     pub(super) evicted: bool,
@@ -77,7 +78,7 @@ impl HandshakeLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in; closes another one if there are too many.
+    /// Accepts a connection; closes another one if there are too many.
     pub(super) fn accept(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> Accepted {
         let (ip, tcp) = (peer.ip().to_canonical(), Arc::new(tcp));
         let mut state = self.lock();
@@ -162,7 +163,7 @@ fn network(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// A thread's permission to serve connections; given back when there is none for it, or when dropped.
+/// A thread's permission to serve connections; returned when none waits, or when dropped.
 pub(super) struct WorkerPermit {
     limiter: Arc<HandshakeLimiter>,
     is_taken: bool,

@@ -1,4 +1,4 @@
-//! The server's door: one port for TCP and UDP, an identity of its own, and as many sessions at once as come.
+//! The server's listener: one port for TCP and UDP, an identity of its own, and any number of sessions at once.
 
 mod accept;
 mod handshake;
@@ -61,11 +61,11 @@ pub struct ListenOptions {
     pub max_waiting: usize,
     /// UDP is taken for blocked when no HELLO comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
-    /// Associations that are kept. Above, the one without a connection that has been silent longest is forgotten; while all have
-    /// connections, clients that want another one are refused with [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
+    /// Associations that are kept. Above, the one without a connection that has been idle longest is dropped; while all
+    /// have connections, clients that want another one are refused with
+    /// [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
     pub max_associations: usize,
-    /// Connections that may wait for [`Endpoint::accept`]. What begins above that is not heard until there is room; its client
-    /// asks again.
+    /// Connections that may wait for [`Endpoint::accept`]. Above, a new one is not answered; its client tries again.
     pub max_connections_waiting: usize,
 }
 

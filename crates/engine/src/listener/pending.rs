@@ -1,5 +1,5 @@
-//! Where the UDP routing thread and a session meet: HELLOs come in by the listener's socket, and the
-//! session's own socket comes out.
+//! The UDP side of a session until it has its own socket, which is opened for the client's first HELLO to the
+//! listener's socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,12 +29,11 @@ struct State {
     seal: Sealer,
     /// Of the challenges that were sent.
     next_pn: u64,
-    /// What challenges are made of; nobody else knows it.
+    /// Key of the challenges; it never leaves this process.
     challenge_key: [u8; 32],
-    /// Whose TCP connection it is: that this address gets what is sent to it is known.
+    /// The address of the TCP connection, which is validated by it.
     control_peer: IpAddr,
-    /// Where the first authentic HELLO came from that had an address which is known to be its sender's. Others are
-    /// ignored.
+    /// The source of the first authentic HELLO from a validated address. Others are ignored.
     source: Option<SocketAddr>,
     waiting: Vec<HelloBody>,
     service: Option<Service>,
@@ -58,7 +57,7 @@ pub(crate) struct Service {
 pub(super) enum Verdict {
     Taken,
     Unauthentic,
-    /// Anybody may have copied it: this goes to its source, which is to send back what is in it.
+    /// Anybody may have copied it: this goes to its source, which has to send back the challenge in it.
     Challenged(Vec<u8>),
     /// From another address than the first.
     Foreign,
@@ -94,7 +93,8 @@ impl PendingSession {
         let Some(hello) = open_hello(&mut state.open, packet) else {
             return Verdict::Unauthentic;
         };
-        // Once the source is known no challenge is sealed: the session's answers go on from `next_pn` under the same key.
+        // Once the source is known no challenge is sealed: answers of the session continue from `next_pn` under its
+        // key.
         if state.source.is_none() && !state.is_known(from, &hello) {
             return Verdict::Challenged(state.challenge(from, &hello));
         }
@@ -106,7 +106,7 @@ impl PendingSession {
         Verdict::Taken
     }
 
-    /// The first packet number that no challenge has had. There is none any more once the session has its socket.
+    /// The first packet number that no challenge has used. Once the session has its socket it does not change.
     pub(crate) fn next_pn(&self) -> u64 {
         self.lock().next_pn
     }
@@ -154,11 +154,11 @@ impl State {
         from.ip().to_canonical() == self.control_peer || hello.challenge == self.expected_challenge(from)
     }
 
-    /// What an address has to send back: no state, so that copies from other addresses push nothing out.
+    /// What an address has to send back. Derived without state, so copies from other addresses displace nothing.
     fn expected_challenge(&self, from: SocketAddr) -> u64 {
         let hash = blake3::keyed_hash(&self.challenge_key, from.to_string().as_bytes());
         let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
-        // 0 stands for nothing.
+        // 0 is no challenge.
         u64::from_be_bytes(*first).max(1)
     }
 

@@ -45,8 +45,8 @@ impl SessionTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a session with the keys of its HELLOs, of whoever is connected from `control_peer` over TCP; `None`
-    /// if another one has its number (one in four thousand million). `challenge_key` is random.
+    /// Makes room for a session with the keys of its HELLOs, of whoever is connected from `control_peer` over TCP;
+    /// `None` if another one has its number (one in four thousand million). `challenge_key` is random.
     pub(super) fn register(
         self: &Arc<Self>,
         session: u32,

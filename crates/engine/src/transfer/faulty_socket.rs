@@ -1,4 +1,4 @@
-//! The way from a machine to its socket. In test builds (feature `faults`) it can be made a bad one.
+//! The socket as a data thread sends by it. In test builds (feature `faults`) it can lose and damage datagrams.
 
 use haul_base::Ecn;
 use haul_udp::{SendError, Sent, UdpSocket};
@@ -6,7 +6,7 @@ use haul_udp::{SendError, Sent, UdpSocket};
 #[cfg(feature = "faults")]
 use super::faults::Faults;
 
-/// Where a data thread sends its batches.
+/// Sends a data thread's batches; with the feature `faults` as badly as `HAUL_FAULTS` says.
 pub(super) struct FaultySocket<'a> {
     socket: &'a UdpSocket,
     #[cfg(feature = "faults")]

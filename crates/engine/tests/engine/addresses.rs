@@ -39,7 +39,8 @@ impl Victim {
     }
 }
 
-/// The first packet with a message, or what a connection begins with, that the client has sent and the server has not got.
+/// The first packet with a message, or what a connection begins with, that the client has sent and the server has not
+/// got.
 fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
     relay.heard.lock().unwrap().clear();
     relay.to_server.store(false, Ordering::Relaxed);

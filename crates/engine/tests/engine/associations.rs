@@ -1,4 +1,4 @@
-//! Associations: agreed on once, connections begun and ended without a connection, and what strangers can do about it.
+//! Associations: agreed on once, connections begun and ended without TCP, and what strangers can do about it.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
 }
 
 #[test]
-fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard() {
+fn messages_pass_both_ways_with_every_cipher_and_family_and_the_close_arrives() {
     for host in LOOPBACKS {
         let mut listening = listen_options(host);
         listening.permit_cipher_none = true;
@@ -259,7 +259,7 @@ fn a_recipe_without_seal_or_identity_is_not_even_offered() {
             Ends::default(),
         );
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("an association, which carries messages in flights, needs"), "{error}");
+        assert!(error.contains("an association, which carries messages, needs"), "{error}");
         assert!(error.contains(part) && error.contains("docs/recipes.md"), "{error}");
     }
     let of_object = presets::preset("fobs").unwrap().unwrap();
@@ -454,7 +454,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     assert!(matches!(client.recv(Some(Duration::from_millis(900))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);
-    // A copy of the word that the connection is known is no sign of life.
+    // A copy of the frame that opened the connection is no keep-alive.
     let is_opened =
         |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
@@ -464,7 +464,8 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     assert!(server.ended().is_none());
 }
 
-/// Sends `count` messages of `len` bytes to a server with room for `inbox`, and gives how many that has for its application.
+/// Sends `count` messages of `len` bytes to a server with room for `inbox`, and gives how many that has for its
+/// application.
 fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     let listener = listener("127.0.0.1");
     let room = ChannelOptions { inbox, ..ChannelOptions::default() };

@@ -27,7 +27,7 @@ fn a_connection_that_ends_before_its_first_message_begins_and_ends_at_the_server
 }
 
 #[test]
-fn a_goodbye_opens_its_connection_however_late_the_first_packet_gets_through() {
+fn a_close_opens_its_connection_however_late_the_first_packet_gets_through() {
     let listener = listener("127.0.0.1");
     for cut in [false, true] {
         let relay = Relay::start(listener.local_addr());

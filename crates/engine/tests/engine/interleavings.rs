@@ -1,5 +1,5 @@
-//! Threads that send, receive and close at random, on several channels of one endpoint: nobody is left waiting, and every
-//! message comes back once. `HAUL_INTERLEAVINGS` is the number of runs.
+//! Threads that send, receive and close at random, on several channels of one endpoint: nobody is left waiting, and
+//! every message comes back once. `HAUL_INTERLEAVINGS` is the number of runs.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ use crate::waiting::pair_on;
 /// A run that takes longer hangs; most take less than a second.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Pauses now and then, so that the helm stays unmanned for longer or shorter.
+/// Pauses now and then, so that nobody drives the endpoint inline for a while.
 fn dawdle(rng: &mut Rng) {
     match rng.below(8) {
         0 => std::thread::sleep(Duration::from_micros(rng.below(600))),

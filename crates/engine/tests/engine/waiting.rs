@@ -1,5 +1,5 @@
-//! Threads that wait on channels and drive the endpoint meanwhile: together with other threads and tasks, when they stop
-//! coming, and when they come to grief.
+//! Threads that wait on channels and drive the endpoint meanwhile: beside other threads and tasks, when they stop
+//! waiting, and when they fail.
 
 use std::future::poll_fn;
 use std::process::Command;
@@ -75,8 +75,8 @@ fn both_ends_wait_for_each_other_and_drive_their_endpoints() {
         }
         client.close(TIMEOUT).unwrap();
     });
-    let guests = (endpoint.stats().inline_waits, listener.endpoint().stats().inline_waits);
-    assert!(guests.0 > 0 && guests.1 > 0, "{guests:?}");
+    let waits = (endpoint.stats().inline_waits, listener.endpoint().stats().inline_waits);
+    assert!(waits.0 > 0 && waits.1 > 0, "{waits:?}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn what_is_lost_is_repeated_while_nobody_waits() {
 }
 
 #[test]
-fn what_waited_for_the_application_leaves_before_the_goodbye() {
+fn what_waited_for_the_application_leaves_before_the_close() {
     let listener = listener("127.0.0.1");
     for _ in 0..30 {
         let endpoint = endpoint();
@@ -313,7 +313,8 @@ fn a_task_that_panics_when_it_is_woken_ends_neither_an_inline_wait_nor_the_endpo
     of_thread.0.close(TIMEOUT).unwrap();
 }
 
-/// Runs this test again, as root, on a loopback of 20 Mbit/s: packets wait in its queue and fill the socket's send buffer.
+/// Runs this test again, as root, on a loopback of 20 Mbit/s: packets wait in its queue and fill the socket's send
+/// buffer.
 fn on_slow_loopback(test: &str) -> bool {
     const INSIDE: &str = "HAUL_TEST_SLOW_LOOPBACK";
     if std::env::var_os(INSIDE).is_some() {

@@ -1,4 +1,4 @@
-//! Who wants what: the thread that admits clients, and the streams that wait to be accepted.
+//! The thread that accepts clients, and the streams that wait for the application to accept them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,12 +14,12 @@ use super::{Accepted, StreamsPermitted};
 use crate::blocking::wake_later;
 use crate::{ByteReader, ByteWriter};
 
-/// How often the thread that admits clients looks whether it should end.
+/// How often the thread that accepts clients checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Streams that may wait to be accepted.
 const MOST_STREAMS: usize = 64;
 
-/// Streams that clients want, and who waits for them.
+/// Streams that clients ask for, and the tasks that wait for them.
 #[derive(Default)]
 pub(super) struct Streams(Mutex<State>);
 
@@ -33,7 +33,7 @@ struct State {
 
 impl Streams {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is whole, so a panic elsewhere leaves nothing half done.
+        // A poisoned lock is fine: every change is complete before anything can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,7 +47,7 @@ impl Streams {
         result
     }
 
-    /// Takes the client in; gives it back if too many wait.
+    /// Queues a client; gives it back if too many wait.
     fn offer(&self, incoming: Incoming) -> Option<Incoming> {
         if self.lock().pending.len() >= MOST_STREAMS {
             return Some(incoming);
@@ -69,8 +69,8 @@ impl Streams {
         Poll::Pending
     }
 
-    /// As [`Streams::poll_pending`], for tasks: a thread of its own waits until the stream has begun, and the stream stays
-    /// here if nobody asks again.
+    /// As [`Streams::poll_pending`], for tasks: a thread of its own waits until the stream has begun, and the stream
+    /// stays here if nobody asks again.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
         let incoming = match self.poll_pending(context) {
             Poll::Pending => return Poll::Pending,
@@ -120,7 +120,7 @@ fn begin(incoming: Incoming) -> Result<Accepted, Error> {
     })
 }
 
-/// What the thread that admits clients goes by.
+/// What the thread that accepts clients needs.
 pub(super) struct Acceptor {
     pub(super) engine: Arc<haul_engine::Listener>,
     pub(super) terms: Terms,
@@ -134,7 +134,7 @@ impl Acceptor {
     pub(super) fn run(&self) {
         while !self.stop.load(Ordering::Relaxed) {
             match self.engine.accept(LOOK) {
-                // The code of others has its own guards. What they do not catch ends one client's attempt, not the listener.
+                // A panic, say in the application's policy, ends one client's attempt and not the listener.
                 Ok(Some(incoming)) => drop(catch_unwind(AssertUnwindSafe(|| self.accept(incoming)))),
                 Ok(None) => {}
                 Err(_) => return,
@@ -144,9 +144,9 @@ impl Acceptor {
 
     fn accept(&self, incoming: Incoming) {
         match incoming.request() {
-            // Who was refused, and why, is what the client is told.
+            // A client that is refused is told why.
             Request::Associate { .. } => drop(incoming.associate(self.engine.endpoint(), &self.terms)),
-            Request::StreamSend | Request::StreamReceive => match self.objection(&incoming) {
+            Request::StreamSend | Request::StreamReceive => match self.refusal(&incoming) {
                 Some(fault) => incoming.refuse(fault),
                 None => {
                     if let Some(incoming) = self.streams.offer(incoming) {
@@ -163,8 +163,8 @@ impl Acceptor {
         }
     }
 
-    /// What speaks against a stream.
-    fn objection(&self, incoming: &Incoming) -> Option<Fault> {
+    /// Why a stream is refused, if it is.
+    fn refusal(&self, incoming: &Incoming) -> Option<Fault> {
         if let Some(reason) = self.permitted.refusal(incoming.request()) {
             return Some(Fault::new(FaultCode::NotPermitted, reason, ""));
         }

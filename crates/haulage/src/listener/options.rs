@@ -48,8 +48,8 @@ pub struct ListenOptions {
     pub permit_cipher_none: bool,
     /// The micro-protocols that clients' recipes can name.
     pub registry: Arc<Registry>,
-    /// Which recipes are permitted, when a client comes and whenever the recipe of its connection is to change; a client
-    /// that brings another is told the reason.
+    /// Which recipes are permitted, when a client comes and whenever the recipe of its connection is to change; a
+    /// client that brings another is told the reason.
     pub permit: Permit,
     /// Whether clients may send and receive streams of bytes.
     pub streams: StreamsPermitted,
@@ -61,8 +61,7 @@ pub struct ListenOptions {
     pub datagram: u16,
     /// Asks clients for a sign of life when nothing has come for so long.
     pub keep_alive: Option<Duration>,
-    /// A thread that waits for a message looks for itself for so long around the moment at which it is expected, instead of
-    /// sleeping; zero: never.
+    /// How long a waiting thread polls the socket before it sleeps; zero: not at all.
     pub busy_poll: Duration,
 }
 
