@@ -62,7 +62,7 @@ impl Progress {
         crate::fault::show(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Names who learns what is done to names: what is removed, and in a dry run or if it is to be narrated everything.
+    /// Names who learns what is done to names: what is removed, and in a dry run or with `--verbose` everything.
     pub fn on_item(&self, tell: Tell) {
         self.items.set(tell);
     }

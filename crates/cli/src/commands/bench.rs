@@ -10,7 +10,7 @@ use crate::endpoint;
 use crate::output::RunReport;
 use crate::transfer::bench::{receive, send};
 use crate::transfer::context::Context;
-use crate::transfer::drive::Watch;
+use crate::transfer::drive::RunEnv;
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::Sides;
 use crate::transfer::outcome;
@@ -37,7 +37,7 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
     let sides = Sides::new(Facts::of(&session, Cpu::ALL, &url.host));
-    let watch = Watch {
+    let env = RunEnv {
         cancel: &context.cancel,
         role: Role::Client,
         style: context.style.clone(),
@@ -47,9 +47,9 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
         pulse: Pulse::default(),
     };
     let carried = if args.reverse {
-        receive(&mut session, &sides, &watch)
+        receive(&mut session, &sides, &env)
     } else {
-        send(&mut session, limit, &sides, &watch)
+        send(&mut session, limit, &sides, &env)
     };
     let report = outcome::of_memory(context, &sides, carried);
     context.trace_end(&report);

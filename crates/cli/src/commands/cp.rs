@@ -112,7 +112,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     };
     let report = if let CopyPlan::Ssh(SshPlan::Third(third)) = &plan {
         // Asking for it anew would start ssh twice on either machine.
-        traced(context, &plan, || third::itemise(context, &args.ssh, third, &mut say))
+        traced(context, &plan, || third::list_changes(context, &args.ssh, third, &mut say))
     } else {
         say(match &plan {
             CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => {

@@ -18,7 +18,7 @@ use haulage::{
 use zeroize::Zeroizing;
 
 use self::carrier::Carrier;
-use self::stdio::{Cut, Input, Output};
+use self::stdio::{Framing, Input, Output};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
@@ -188,11 +188,11 @@ impl Pipe<'_> {
                 self.send_bytes(ByteWriter::open_with(url, &recipe, &options).map_err(Error::from)?)
             }
             Carrier::Messages(mut recipe) => {
-                let cut = carrier::cut(self.args.frame, &recipe)?;
+                let framing = carrier::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
                 let connection = Connection::open(url, &recipe, &options).map_err(Error::from)?;
-                self.talk(&connection, Ok(cut), !self.args.reverse)
+                self.talk(&connection, Ok(framing), !self.args.reverse)
             }
         }
     }
@@ -225,8 +225,8 @@ impl Pipe<'_> {
             self.go_on()?;
             match listener.accept_any(LOOK).map_err(Error::from)? {
                 Some(Accepted::Messages(connection)) => {
-                    let cut = carrier::cut(self.args.frame, &connection.recipe());
-                    return self.talk(&connection, cut, self.args.reverse);
+                    let framing = carrier::framing(self.args.frame, &connection.recipe());
+                    return self.talk(&connection, framing, self.args.reverse);
                 }
                 Some(Accepted::Reader(reader)) => return self.receive_bytes(*reader),
                 Some(Accepted::Writer(writer)) => return self.send_bytes(*writer),
@@ -248,10 +248,15 @@ impl Pipe<'_> {
         Ok(())
     }
 
-    /// `cut` counts only where this side sends.
-    fn talk(&self, connection: &Connection, cut: Result<Cut, Fault>, sends: bool) -> Result<Tally, Fault> {
-        let done = match cut {
-            Ok(cut) if sends => self.send_messages(connection, cut),
+    /// `framing` counts only where this side sends.
+    fn talk(
+        &self,
+        connection: &Connection,
+        framing: Result<Framing, Fault>,
+        sends: bool,
+    ) -> Result<Tally, Fault> {
+        let done = match framing {
+            Ok(framing) if sends => self.send_messages(connection, framing),
             Err(fault) if sends => Err(fault),
             _ => self.receive_messages(connection),
         };
@@ -332,14 +337,14 @@ impl Pipe<'_> {
         Ok(tally)
     }
 
-    fn send_messages(&self, connection: &Connection, cut: Cut) -> Result<Tally, Fault> {
+    fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::new(), Tally::default());
         loop {
             self.go_on()?;
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }
-            match input.message(cut, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
+            match input.message(framing, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => {}
                 Some([]) => break,
                 Some(message) => {

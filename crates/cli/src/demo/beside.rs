@@ -214,11 +214,11 @@ fn carry(
             socket.connect_timeout(&to.into(), LONGEST)?;
             fill(&socket.into(), bytes, &over)
         });
-        let teller = scope.spawn(|| tell(congestion, &received, &over));
+        let reporter = scope.spawn(|| tell(congestion, &received, &over));
         let took = accept_until(listener, started + LONGEST)
             .and_then(|stream| stream.map_or(Ok(LONGEST), |stream| drain(stream, bytes, started, &received)));
         over.store(true, Ordering::Relaxed);
-        teller.join().unwrap_or_else(|_| Err(io::Error::other("the teller has crashed")))?;
+        reporter.join().unwrap_or_else(|_| Err(io::Error::other("the reporting thread has crashed")))?;
         // That the receiver has gone is no failure of the sender; that nothing could be sent shows in the bytes.
         drop(sender.join());
         took.map(|took| (received.load(Ordering::Relaxed), took))

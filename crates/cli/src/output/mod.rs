@@ -20,7 +20,7 @@ pub(crate) use lines::{
     inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub use name::Name;
-pub use progress::{Progress, ProgressStyle, Snapshot, Stall, Together, Voice};
+pub use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 pub use summary::Summary;
 

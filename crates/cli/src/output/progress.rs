@@ -232,7 +232,7 @@ fn percent_done(bytes: u64, total: u64) -> String {
 
 /// Shows several transfers as one.
 #[derive(Debug)]
-pub struct Together(Arc<Mutex<Sums>>);
+pub struct CombinedProgress(Arc<Mutex<Sums>>);
 
 /// One of them.
 #[derive(Debug, Clone)]
@@ -256,7 +256,7 @@ enum PartState {
     Over(Snapshot),
 }
 
-impl Together {
+impl CombinedProgress {
     /// Starts the clock for so many transfers.
     pub fn start(style: &ProgressStyle, parts: usize) -> Self {
         let sums = Sums { progress: Progress::start(style), parts: vec![PartState::Waiting; parts] };
@@ -406,17 +406,17 @@ mod tests {
 
     #[test]
     fn there_is_a_total_when_all_know_theirs_or_have_ended() {
-        let together = Together::start(&ProgressStyle::Hidden, 3);
-        let now = || sum(&lock(&together.0).parts);
-        together.part(0).update(at(10, 100, 7_000));
-        together.part(1).update(at(20, 50, 3_000));
+        let combined = CombinedProgress::start(&ProgressStyle::Hidden, 3);
+        let now = || sum(&lock(&combined.0).parts);
+        combined.part(0).update(at(10, 100, 7_000));
+        combined.part(1).update(at(20, 50, 3_000));
         assert_eq!(now(), Snapshot { total_bytes: None, files: Some(2), ..at(30, 0, 3_000) });
-        together.part(2).end();
+        combined.part(2).end();
         assert_eq!(now(), Snapshot { files: Some(2), ..at(30, 150, 3_000) });
         // It has failed: what it has not sent is awaited no more.
-        together.part(1).end();
+        combined.part(1).end();
         assert_eq!(now(), Snapshot { files: Some(2), ..at(30, 120, 7_000) });
-        together.part(0).end();
+        combined.part(0).end();
         assert_eq!(now(), Snapshot { files: Some(2), ..at(30, 30, 0) });
     }
 }

@@ -43,14 +43,14 @@ pub struct Third {
     /// The machine that is to serve; `None` if a URL names a server.
     pub serves: Option<SshHost>,
     /// What to copy.
-    pub sources: Vec<Place>,
+    pub sources: Vec<Location>,
     /// Where to.
-    pub to: Place,
+    pub to: Location,
 }
 
 /// One end of a copy between two other machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A path on the machine that connects.
     There(Vec<u8>),
     /// A path on the machine that serves.
@@ -89,22 +89,22 @@ impl SshPlan {
                 Endpoint::Url(url) => Self::Third(Third {
                     at: from,
                     serves: None,
-                    sources: sources.into_iter().map(Place::There).collect(),
-                    to: Place::Url(url),
+                    sources: sources.into_iter().map(Location::There).collect(),
+                    to: Location::Url(url),
                 }),
                 Endpoint::Ssh(to) => Self::Third(Third {
                     at: from,
                     serves: Some(to.host),
-                    sources: sources.into_iter().map(Place::There).collect(),
-                    to: Place::Served(to.path),
+                    sources: sources.into_iter().map(Location::There).collect(),
+                    to: Location::Served(to.path),
                 }),
             }),
             Group::Urls(urls) => match destination {
                 Endpoint::Ssh(to) => Ok(Self::Third(Third {
                     at: to.host,
                     serves: None,
-                    sources: urls.into_iter().map(Place::Url).collect(),
-                    to: Place::There(to.path),
+                    sources: urls.into_iter().map(Location::Url).collect(),
+                    to: Location::There(to.path),
                 })),
                 Endpoint::Local(_) | Endpoint::Url(_) => Err(mixed()),
             },
@@ -136,19 +136,19 @@ impl Third {
     }
 
     /// A place for people, without a URL's secret.
-    fn shown(&self, place: &Place) -> String {
+    fn shown(&self, place: &Location) -> String {
         let on =
             |host: &SshHost, path: &[u8]| SshPath { host: host.clone(), path: path.to_vec() }.to_string();
         match (place, &self.serves) {
-            (Place::There(path), _) => on(&self.at, path),
-            (Place::Served(path), Some(host)) => on(host, path),
-            (Place::Served(path), None) => printable_bytes(path),
-            (Place::Url(url), _) => url.without_key(),
+            (Location::There(path), _) => on(&self.at, path),
+            (Location::Served(path), Some(host)) => on(host, path),
+            (Location::Served(path), None) => printable_bytes(path),
+            (Location::Url(url), _) => url.without_key(),
         }
     }
 }
 
-impl Place {
+impl Location {
     /// The word of a command line for a path on the machine that connects; it cannot be taken for anything
     /// else there.
     pub(crate) fn local_word(path: &[u8]) -> OsString {
@@ -246,7 +246,7 @@ mod tests {
     fn a_path_there_is_never_taken_for_an_option_or_a_host() {
         for (path, word) in [("-x", "./-x"), ("a:b", "./a:b"), ("/a:b", "/a:b"), (".", "./."), ("~x", "./~x")]
         {
-            assert_eq!(Place::local_word(path.as_bytes()), word);
+            assert_eq!(Location::local_word(path.as_bytes()), word);
         }
     }
 }

@@ -35,7 +35,7 @@ const QUEUE: usize = 64;
 
 /// What came from the other side.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum RemoteOutput {
     /// A line behind the announcement.
     Line(String),
     /// Nothing for now.
@@ -205,13 +205,13 @@ impl Remote {
     }
 
     /// What comes next, within `timeout`.
-    pub(crate) fn listen(&mut self, timeout: Duration) -> Heard {
+    pub(crate) fn listen(&mut self, timeout: Duration) -> RemoteOutput {
         match self.out.recv_timeout(timeout) {
-            Ok(Out::Line(line)) => Heard::Line(line),
-            Ok(Out::Announced(_)) | Err(RecvTimeoutError::Timeout) => Heard::Nothing,
+            Ok(Out::Line(line)) => RemoteOutput::Line(line),
+            Ok(Out::Announced(_)) | Err(RecvTimeoutError::Timeout) => RemoteOutput::Nothing,
             Ok(Out::Flood(_) | Out::End(_)) | Err(RecvTimeoutError::Disconnected) => {
                 self.has_ended = true;
-                Heard::End
+                RemoteOutput::End
             }
         }
     }

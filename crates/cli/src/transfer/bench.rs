@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::output::{Progress, Snapshot};
 use crate::transfer::control_socket::{ControlSocket, Side};
 use crate::transfer::counters::counters_json;
-use crate::transfer::drive::{Contact, Watch, for_peer, interrupted, stop};
+use crate::transfer::drive::{Contact, RunEnv, for_peer, interrupted, stop};
 use crate::transfer::link::Sides;
 use crate::transfer::memory::{Gauge, MemorySource, NullSink};
 
@@ -39,11 +39,11 @@ impl Carried {
 }
 
 /// Sends memory until the limit is reached and everything has arrived.
-pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watch: &Watch<'_>) -> Carried {
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, env: &RunEnv<'_>) -> Carried {
     let source = MemorySource::new(limit);
     let gauge = source.gauge();
     let started = Instant::now();
-    let controls = ControlSocket::open(watch.role, Side::of_sender(session.settings()));
+    let controls = ControlSocket::open(env.role, Side::of_sender(session.settings()));
     let transfer = Waker::new().and_then(|waker| session.start_sending(Box::new(source), waker));
     let transfer = match transfer {
         Ok(transfer) => Arc::new(transfer),
@@ -54,7 +54,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watc
         _ => None,
     };
     sides.watch(&transfer);
-    let delivered = wait((&transfer, sides, controls), session.control(), &gauge, total, watch);
+    let delivered = wait((&transfer, sides, controls), session.control(), &gauge, total, env);
     let elapsed = started.elapsed().into();
     let bytes = delivered.and_then(|()| {
         let bytes = match transfer.counters() {
@@ -63,11 +63,11 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watc
         };
         agree_as_sender(session.control(), sides, bytes)
     });
-    finish(session.control(), transfer, bytes, elapsed, watch)
+    finish(session.control(), transfer, bytes, elapsed, env)
 }
 
 /// Receives memory until everything has arrived.
-pub(crate) fn receive(session: &mut Session, sides: &Sides, watch: &Watch<'_>) -> Carried {
+pub(crate) fn receive(session: &mut Session, sides: &Sides, env: &RunEnv<'_>) -> Carried {
     let sink = NullSink::default();
     let gauge = sink.gauge();
     let started = Instant::now();
@@ -77,11 +77,11 @@ pub(crate) fn receive(session: &mut Session, sides: &Sides, watch: &Watch<'_>) -
         Err(error) => return give_up(session.control(), error.into()),
     };
     sides.watch(&transfer);
-    let controls = ControlSocket::open(watch.role, Side::Receives);
-    let complete = wait((&transfer, sides, controls), session.control(), &gauge, None, watch);
+    let controls = ControlSocket::open(env.role, Side::Receives);
+    let complete = wait((&transfer, sides, controls), session.control(), &gauge, None, env);
     let elapsed = started.elapsed().into();
     let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
-    finish(session.control(), transfer, bytes, elapsed, watch)
+    finish(session.control(), transfer, bytes, elapsed, env)
 }
 
 fn give_up(control: &Control, fault: Fault) -> Carried {
@@ -94,15 +94,15 @@ fn finish(
     transfer: Arc<Transfer>,
     bytes: Result<u64, Fault>,
     elapsed: Span,
-    watch: &Watch<'_>,
+    env: &RunEnv<'_>,
 ) -> Carried {
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
         Ok(_) => drop(control.close()),
-        Err(fault) => control.abort(for_peer(fault, watch)),
+        Err(fault) => control.abort(for_peer(fault, env)),
     }
     let data_cpu = transfer.cpu();
-    let bytes = bytes.map_err(|fault| watch.cancel.or_own(fault, ""));
+    let bytes = bytes.map_err(|fault| env.cancel.or_own(fault, ""));
     Carried { bytes, counters: stop(transfer), data_cpu, elapsed }
 }
 
@@ -112,9 +112,9 @@ fn wait(
     control: &Control,
     gauge: &Gauge,
     total_bytes: Option<u64>,
-    watch: &Watch<'_>,
+    env: &RunEnv<'_>,
 ) -> Result<(), Fault> {
-    let mut progress = Progress::start(&watch.style);
+    let mut progress = Progress::start(&env.style);
     let waker = transfer.waker();
     let mut traced = Instant::now();
     let mut contact = Contact::new();
@@ -124,12 +124,12 @@ fn wait(
             Ok(false) => {}
             Err(error) => break Err(error.into()),
         }
-        watch.pulse.note(gauge.bytes());
+        env.pulse.note(gauge.bytes());
         if let Some(controls) = &mut controls {
             controls.answer(transfer, gauge.bytes());
         }
         if let Some(fault) =
-            watch.cancel.is_requested().then(|| interrupted(watch.cancel)).or_else(|| watch.pulse.given_up())
+            env.cancel.is_requested().then(|| interrupted(env.cancel)).or_else(|| env.pulse.given_up())
         {
             break Err(fault);
         }
@@ -142,16 +142,16 @@ fn wait(
         progress.update(&Snapshot { bytes: gauge.bytes(), total_bytes, silent_for, ..Snapshot::default() });
         if traced.elapsed() >= TRACE_INTERVAL {
             traced = Instant::now();
-            trace(watch, gauge, transfer);
+            trace(env, gauge, transfer);
         }
     };
     progress.finish();
-    trace(watch, gauge, transfer);
+    trace(env, gauge, transfer);
     result
 }
 
-fn trace(watch: &Watch<'_>, gauge: &Gauge, transfer: &Transfer) {
-    if let Some(events) = watch.events {
+fn trace(env: &RunEnv<'_>, gauge: &Gauge, transfer: &Transfer) {
+    if let Some(events) = env.events {
         let data = transfer.counters().map(|counters| counters_json(&counters));
         events.write("progress", json!({ "bytes": gauge.bytes(), "data": data }));
     }

@@ -83,8 +83,8 @@ macro_rules! job {
 job!(SendHandle, |_| Vec::new());
 job!(ReceiveHandle, ReceiveHandle::notes);
 
-/// Who looks on.
-pub(crate) struct Watch<'a> {
+/// What the run of a job is given: whether to stop, and where its progress goes.
+pub(crate) struct RunEnv<'a> {
     pub cancel: &'a Cancel,
     /// What this side is to the other one.
     pub role: Role,
@@ -120,17 +120,17 @@ impl Moved {
 }
 
 /// Sends what `job` reads.
-pub(crate) fn send(session: &mut Session, job: SendJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
+pub(crate) fn send(session: &mut Session, job: SendJob, sides: &Sides, env: &RunEnv<'_>) -> Moved {
     let SendJob { source, handle } = job;
     let side = Side::of_sender(session.settings());
-    run(handle, sides, watch, (None, side), |waker| Ok(session.start_sending(source, waker)?))
+    run(handle, sides, env, (None, side), |waker| Ok(session.start_sending(source, waker)?))
 }
 
 /// Receives into what `job` writes.
-pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
+pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, env: &RunEnv<'_>) -> Moved {
     let ReceiveJob { sink, handle } = job;
     let control = session.control().clone();
-    run(handle, sides, watch, (Some(&control), Side::Receives), |waker| {
+    run(handle, sides, env, (Some(&control), Side::Receives), |waker| {
         Ok(session.start_receiving(sink, waker)?)
     })
 }
@@ -138,13 +138,13 @@ pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, wat
 fn run<J: Job>(
     job: J,
     sides: &Sides,
-    watch: &Watch<'_>,
+    env: &RunEnv<'_>,
     (sender, side): (Option<&Control>, Side),
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
-    let progress = Progress::start(&watch.style);
-    let tell = watch.items.and_then(|items| items.tell(progress.voice()));
+    let progress = Progress::start(&env.style);
+    let tell = env.items.and_then(|items| items.tell(progress.voice()));
     job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(Fault::from).and_then(|waker| {
         job.on_wake(wake(&waker));
@@ -167,16 +167,16 @@ fn run<J: Job>(
         }
     };
     sides.watch(&transfer);
-    let part = sender.and_then(|sender| watch.quotas.join(sender, &transfer));
-    let controls = ControlSocket::open(watch.role, side);
-    let stopped_by = look_after(&job, &transfer, watch, (part.as_ref(), controls), progress);
+    let part = sender.and_then(|sender| env.quotas.join(sender, &transfer));
+    let controls = ControlSocket::open(env.role, side);
+    let stopped_by = look_after(&job, &transfer, env, (part.as_ref(), controls), progress);
     drop(part);
     let notes = job.notes();
     let joined = join(job, stopped_by);
     let elapsed = started.elapsed().into();
     let data_cpu = transfer.cpu();
     let counters = stop(transfer);
-    let result = joined.map_err(|fault| watch.cancel.or_own(fault, REST));
+    let result = joined.map_err(|fault| env.cancel.or_own(fault, REST));
     Moved { result, notes, counters, data_cpu, elapsed }
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn stop(transfer: Arc<Transfer>) -> Option<Counters> {
 fn look_after(
     job: &impl Job,
     transfer: &Transfer,
-    watch: &Watch<'_>,
+    env: &RunEnv<'_>,
     (part, mut controls): (Option<&Part>, Option<ControlSocket>),
     mut progress: Progress,
 ) -> Option<Fault> {
@@ -223,25 +223,25 @@ fn look_after(
         std::thread::sleep(tick(started.elapsed()));
         let stall = Stall { lasts: clock.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
         progress.update(&snapshot(&numbers, contact.silent_for(transfer), stall));
-        watch.pulse.note(done(&numbers, transfer));
+        env.pulse.note(done(&numbers, transfer));
         part.inspect(|part| part.look());
         if let Some(controls) = &mut controls {
             controls.answer(transfer, numbers.bytes_done());
         }
         if traced.elapsed() >= TRACE_INTERVAL {
             traced = Instant::now();
-            trace(watch, &numbers, transfer);
+            trace(env, &numbers, transfer);
         }
         if stopped_by.is_none() {
-            let fault = reason_to_stop(transfer, watch).or_else(|| stall::too_long(stall));
+            let fault = reason_to_stop(transfer, env).or_else(|| stall::too_long(stall));
             if let Some(fault) = &fault {
-                job.abort(for_peer(fault, watch));
+                job.abort(for_peer(fault, env));
             }
             stopped_by = fault.map(|fault| (fault, Instant::now()));
         }
     }
     progress.finish();
-    trace(watch, &numbers, transfer);
+    trace(env, &numbers, transfer);
     stopped_by.map(|(fault, _)| fault)
 }
 
@@ -251,11 +251,11 @@ fn tick(elapsed: Duration) -> Duration {
     (elapsed / 50).clamp(TICK, LONGEST_TICK)
 }
 
-fn reason_to_stop(transfer: &Transfer, watch: &Watch<'_>) -> Option<Fault> {
-    if watch.cancel.is_requested() {
-        return Some(interrupted(watch.cancel));
+fn reason_to_stop(transfer: &Transfer, env: &RunEnv<'_>) -> Option<Fault> {
+    if env.cancel.is_requested() {
+        return Some(interrupted(env.cancel));
     }
-    transfer.failure().map(Fault::from).or_else(|| watch.pulse.given_up())
+    transfer.failure().map(Fault::from).or_else(|| env.pulse.given_up())
 }
 
 /// A number that rises with everything that is done.
@@ -275,9 +275,9 @@ pub(crate) fn interrupted(cancel: &Cancel) -> Fault {
 }
 
 /// What the other side is told of a fault that ends the session from here.
-pub(crate) fn for_peer(fault: &Fault, watch: &Watch<'_>) -> Fault {
+pub(crate) fn for_peer(fault: &Fault, env: &RunEnv<'_>) -> Fault {
     match fault.code {
-        FaultCode::Interrupted => watch.cancel.fault_for_peer(watch.role, REST),
+        FaultCode::Interrupted => env.cancel.fault_for_peer(env.role, REST),
         _ => fault.clone(),
     }
 }
@@ -318,8 +318,8 @@ impl Contact {
 }
 
 /// One line of numbers in the trace.
-fn trace(watch: &Watch<'_>, numbers: &JobProgress, transfer: &Transfer) {
-    let Some(events) = watch.events else { return };
+fn trace(env: &RunEnv<'_>, numbers: &JobProgress, transfer: &Transfer) {
+    let Some(events) = env.events else { return };
     let mut fields = json!({
         "bytes": numbers.bytes_done(),
         "bytes_known": numbers.bytes_known(),

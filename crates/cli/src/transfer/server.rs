@@ -14,7 +14,7 @@ use crate::args::PortRange;
 use crate::fault;
 use crate::output::{ProgressStyle, RunReport};
 use crate::transfer::context::Context;
-use crate::transfer::drive::{self, Watch};
+use crate::transfer::drive::{self, RunEnv};
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::{Sides, link};
 use crate::transfer::policy::Policy;
@@ -48,7 +48,7 @@ pub(crate) fn answer(
         Err(error) => return context.failed(error.into()),
     };
     let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
-    let watch = Watch {
+    let env = RunEnv {
         cancel: &context.cancel,
         role: Role::Server,
         style: ProgressStyle::Hidden,
@@ -57,7 +57,7 @@ pub(crate) fn answer(
         quotas: policy.quotas.clone(),
         pulse: pulse.clone(),
     };
-    let report = match serve_request(&mut session, &request, policy, &sides, &watch) {
+    let report = match serve_request(&mut session, &request, policy, &sides, &env) {
         Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
         Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
         Ok(Done::Nothing) => context.report(RunReport::default()),
@@ -92,7 +92,7 @@ fn serve_request(
     request: &Request,
     policy: &Policy,
     sides: &Arc<Sides>,
-    watch: &Watch<'_>,
+    env: &RunEnv<'_>,
 ) -> Result<Done, Fault> {
     let limit = match session.settings().bench_limit {
         BenchLimit::Unlimited => LONGEST_BENCH,
@@ -100,7 +100,7 @@ fn serve_request(
     };
     match request {
         Request::Put { destination, layout, receive_policy } => {
-            receive(session, (destination, *layout, *receive_policy), policy, sides, watch)
+            receive(session, (destination, *layout, *receive_policy), policy, sides, env)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
         Request::PutStream { destination, durability } => {
@@ -110,7 +110,7 @@ fn serve_request(
                 ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
             };
             let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
-            Ok(Done::Files(Box::new(drive::receive(session, job, sides, watch))))
+            Ok(Done::Files(Box::new(drive::receive(session, job, sides, env))))
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let channel = link(session.control(), sides);
@@ -118,10 +118,10 @@ fn serve_request(
             let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
             let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
             let job = send_files(sources, root, selection, channel, limits)?;
-            Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
+            Ok(Done::Files(Box::new(drive::send(session, job, sides, env))))
         }
-        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),
-        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, watch)))),
+        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, env)))),
+        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, env)))),
         Request::Check => check_path(session).map(|()| Done::Nothing),
         // The policy has refused them before.
         Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
@@ -133,7 +133,7 @@ fn receive(
     (destination, layout, receive_policy): (&[u8], Layout, ReceivePolicy),
     policy: &Policy,
     sides: &Arc<Sides>,
-    watch: &Watch<'_>,
+    env: &RunEnv<'_>,
 ) -> Result<drive::Moved, Fault> {
     let durability = policy.at_least(receive_policy.durability);
     let options = ReceiveOptions {
@@ -144,7 +144,7 @@ fn receive(
             .for_round_trip(session.round_trip())
     };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
-    Ok(drive::receive(session, job, sides, watch))
+    Ok(drive::receive(session, job, sides, env))
 }
 
 /// Answers HELLOs until the client has seen enough.

@@ -17,7 +17,7 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
-use crate::transfer::drive::{self, Watch};
+use crate::transfer::drive::{self, RunEnv};
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::{Sides, link};
 use crate::transfer::outcome;
@@ -105,12 +105,12 @@ pub(crate) fn upload(
     let layout = layout_for(&sources, &url.path);
     let request =
         Request::Put { destination: url.path.clone(), layout, receive_policy: context.receive_policy };
-    over(context, url, request, cpu, |session, sides, watch| {
+    over(context, url, request, cpu, |session, sides, env| {
         let channel = link(session.control(), sides);
         let (growth, preserve, set_memory) = (context.growth, context.preserve, context.set_memory);
         let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
         let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
-        Ok(drive::send(session, job, sides, watch).resumable())
+        Ok(drive::send(session, job, sides, env).resumable())
     })
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn download(
         run: what_a_sender_is_told(context.receive_policy.run),
         preserve: context.preserve,
     };
-    over(context, from, request, Cpu::ALL, |session, sides, watch| {
+    over(context, from, request, Cpu::ALL, |session, sides, env| {
         let options = ReceiveOptions {
             permit: context.preserve,
             set_memory: context.set_memory,
@@ -140,7 +140,7 @@ pub(crate) fn download(
         };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
-        Ok(drive::receive(session, job, sides, watch).resumable())
+        Ok(drive::receive(session, job, sides, env).resumable())
     })
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn over(
     url: &HaulUrl,
     request: Request,
     cpu: Cpu,
-    work: impl FnOnce(&mut Session, &Arc<Sides>, &Watch<'_>) -> Result<drive::Moved, Fault>,
+    work: impl FnOnce(&mut Session, &Arc<Sides>, &RunEnv<'_>) -> Result<drive::Moved, Fault>,
 ) -> RunReport {
     let started = Instant::now();
     let mut session = match open(context, url, request, BenchLimit::Unlimited) {
@@ -166,7 +166,7 @@ pub(crate) fn over(
         Err(fault) => return context.failed(fault),
     };
     let sides = Sides::new(Facts::of(&session, cpu, &url.host));
-    let watch = Watch {
+    let env = RunEnv {
         cancel: &context.cancel,
         role: Role::Client,
         style: context.style.clone(),
@@ -175,7 +175,7 @@ pub(crate) fn over(
         quotas: context.quotas.clone(),
         pulse: Pulse::default(),
     };
-    let moved = match work(&mut session, &sides, &watch) {
+    let moved = match work(&mut session, &sides, &env) {
         Ok(moved) => moved,
         Err(fault) => {
             session.control().abort(fault.clone());

@@ -78,8 +78,8 @@ struct Running {
     pulse: Pulse,
 }
 
-/// A session's place, given back when dropped.
-pub(crate) struct Place<'a> {
+/// The right to run a session, given back when dropped.
+pub(crate) struct SessionPermit<'a> {
     sessions: &'a Sessions,
     pub(crate) pulse: Pulse,
 }
@@ -93,11 +93,11 @@ impl Sessions {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a client of this address.
+    /// Admits a client of this address.
     ///
     /// # Errors
     /// What to tell the client when there is none.
-    pub(crate) fn enter(&self, ip: IpAddr) -> Result<Place<'_>, Fault> {
+    pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
         let mut running = self.lock();
         if running.iter().filter(|session| session.ip == ip).count() >= self.limits.per_address {
@@ -110,7 +110,7 @@ impl Sessions {
         }
         let pulse = Pulse::default();
         running.push(Running { ip, pulse: pulse.clone() });
-        Ok(Place { sessions: self, pulse })
+        Ok(SessionPermit { sessions: self, pulse })
     }
 
     /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
@@ -129,7 +129,7 @@ fn busy(what: &str) -> Fault {
     Fault::new(FaultCode::Busy, format!("this server has {what} already"), "try again later")
 }
 
-impl Drop for Place<'_> {
+impl Drop for SessionPermit<'_> {
     fn drop(&mut self) {
         self.sessions.lock().retain(|session| !Arc::ptr_eq(&session.pulse.0, &self.pulse.0));
     }

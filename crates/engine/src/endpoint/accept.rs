@@ -8,7 +8,7 @@ use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, InitialHeader};
 
-use super::address::AddressState;
+use super::address::AddressValidation;
 use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
 use super::guard::caught;
@@ -102,20 +102,13 @@ fn begin(
         Some(entry) => (entry.resumption.clone(), entry.validated),
         None => return Err(Refusal::Unknown),
     };
-    let address_state = if known == Some(source.ip().to_canonical()) {
-        AddressState::Validated
+    let validation = if known == Some(source.ip().to_canonical()) {
+        AddressValidation::Validated
     } else {
-        AddressState::Unvalidated
+        AddressValidation::Unvalidated
     };
-    let made = Connection::new(
-        now,
-        Role::Server,
-        &resumption,
-        id,
-        (source, address_state),
-        &options,
-        Ends::default(),
-    );
+    let made =
+        Connection::new(now, Role::Server, &resumption, id, (source, validation), &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         send_frame(

@@ -11,7 +11,7 @@ use super::shared::Shared;
 
 /// Whether the other end is known to receive at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AddressState {
+pub(super) enum AddressValidation {
     /// It has answered a challenge there, or has the address of its TCP connection or of an earlier connection.
     Validated,
     /// Its packets come from there.
@@ -42,7 +42,7 @@ impl Connection {
     /// Authentic packets with the highest packet number so far have come from `from`.
     pub(super) fn on_newest_from(&self, shared: &Shared, state: &State, from: SocketAddr, header: Header) {
         // The initial header has been answered by a challenge already.
-        let is_challenged = state.address_state == AddressState::Unvalidated && header == Header::Present;
+        let is_challenged = state.validation == AddressValidation::Unvalidated && header == Header::Present;
         if state.peer != from && !is_challenged {
             self.challenge(shared, state, from);
         }
@@ -50,14 +50,14 @@ impl Connection {
 
     /// A response has come: if it is right, the connection moves to its address.
     pub(super) fn on_response(&self, shared: &Shared, state: &mut State, from: SocketAddr, number: u32) {
-        let is_new = state.peer != from || state.address_state == AddressState::Unvalidated;
+        let is_new = state.peer != from || state.validation == AddressValidation::Unvalidated;
         if !is_new || number != self.expected_response(shared, state, from) {
             return;
         }
         tracing::debug!(before = %state.peer, now = %from, "the other end has moved");
-        let opens = state.address_state == AddressState::Unvalidated;
+        let opens = state.validation == AddressValidation::Unvalidated;
         state.peer = from;
-        state.address_state = AddressState::Validated;
+        state.validation = AddressValidation::Validated;
         state.moves = state.moves.wrapping_add(1);
         if opens {
             self.send_frame(shared, from, ControlFrameKind::Opened, 0);
@@ -68,6 +68,6 @@ impl Connection {
 impl State {
     /// The other end's address, if it is validated.
     pub(super) fn validated_peer(&self) -> Option<SocketAddr> {
-        (self.address_state == AddressState::Validated).then_some(self.peer)
+        (self.validation == AddressValidation::Validated).then_some(self.peer)
     }
 }

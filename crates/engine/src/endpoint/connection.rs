@@ -13,7 +13,7 @@ use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError,
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ChannelOptions;
-use super::address::AddressState;
+use super::address::AddressValidation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Opening, Phase};
 use super::shared::{Shared, count, lock};
@@ -56,7 +56,7 @@ pub(super) struct State {
     pub(super) stack: Stack,
     pub(super) peer: SocketAddr,
     /// Whether that address is validated.
-    pub(super) address_state: AddressState,
+    pub(super) validation: AddressValidation,
     /// How often it has moved.
     pub(super) moves: u32,
     pub(super) phase: Phase,
@@ -111,7 +111,7 @@ impl Connection {
         role: Role,
         resumption: &ResumptionState,
         id: ConnectionId,
-        (peer, address_state): (SocketAddr, AddressState),
+        (peer, validation): (SocketAddr, AddressValidation),
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
@@ -143,7 +143,7 @@ impl Connection {
         let state = State {
             stack: build(&resumption.compiled, setup)?,
             peer,
-            address_state,
+            validation,
             moves: 0,
             phase,
             datagram: options.datagram,

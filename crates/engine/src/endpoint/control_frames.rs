@@ -7,7 +7,7 @@ use haul_base::Time;
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use super::address::AddressState;
+use super::address::AddressValidation;
 use super::connection::{Connection, State};
 use super::phase::{KeepAlive, Phase};
 use super::shared::Shared;
@@ -48,7 +48,7 @@ impl Connection {
             ControlFrameKind::Closed => state.end(EngineError::Closed),
             ControlFrameKind::Ping => self.send_frame(shared, peer, ControlFrameKind::Pong, frame.number),
             ControlFrameKind::Challenge => {
-                self.send_frame(shared, peer, ControlFrameKind::Response, frame.number)
+                self.send_frame(shared, peer, ControlFrameKind::Response, frame.number);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
             ControlFrameKind::Pong => {
@@ -104,7 +104,7 @@ impl Connection {
         alive.number = alive.number.wrapping_add(1);
         alive.next = now + alive.every;
         let number = alive.number;
-        if state.address_state == AddressState::Validated {
+        if state.validation == AddressValidation::Validated {
             self.send_frame(shared, state.peer, ControlFrameKind::Ping, number);
         }
     }

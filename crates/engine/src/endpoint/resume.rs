@@ -6,7 +6,7 @@ use haul_stack::{Ends, Recipe, Registry};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
-use super::address::AddressState;
+use super::address::AddressValidation;
 use super::connection::Connection;
 use super::shared::lock;
 use super::table::{Entry, ResumptionState};
@@ -135,7 +135,7 @@ impl Endpoint {
             Role::Client,
             &resumption,
             id,
-            (ticket.server, AddressState::Validated),
+            (ticket.server, AddressValidation::Validated),
             options,
             ends,
         )?;

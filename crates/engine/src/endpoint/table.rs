@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::Role;
-    use crate::endpoint::address::AddressState;
+    use crate::endpoint::address::AddressValidation;
     use crate::endpoint::options::ChannelOptions;
 
     const MOST: usize = 5;
@@ -184,7 +184,7 @@ mod tests {
         }
 
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
-            let from = ("127.0.0.1:9".parse().unwrap(), AddressState::Validated);
+            let from = ("127.0.0.1:9".parse().unwrap(), AddressValidation::Validated);
             let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ChannelOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());

@@ -20,7 +20,7 @@ pub use store::receive_stream;
 /// What the entry of a stream is called while it travels; the receiver gives it the destination's name.
 const STREAM: &[u8] = b"stdin";
 
-/// How long the sender may take to say good-bye.
+/// How long the sender may take to say `Bye`.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest wait before it is looked again whether everything is written.

@@ -118,7 +118,7 @@ impl MetadataWriter {
         Ok(undone)
     }
 
-    /// As [`MetadataWriter::dress`], for a file that has its time already.
+    /// As [`MetadataWriter::apply`], for a file that has its time already.
     pub(crate) fn apply_but_time(
         &self,
         fd: BorrowedFd<'_>,
@@ -143,7 +143,7 @@ impl MetadataWriter {
         Ok(undone)
     }
 
-    /// Whether [`MetadataWriter::dress_but_time`] would change anything of a regular file.
+    /// Whether [`MetadataWriter::apply_but_time`] would change anything of a regular file.
     pub(crate) fn would_change(
         &self,
         fd: BorrowedFd<'_>,

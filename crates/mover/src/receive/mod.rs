@@ -207,8 +207,9 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
             threads.push(thread);
             threads.push(threads::spawn_for(shared, "haul-commit", move || committer.run())?);
             threads.push(threads::spawn_for(shared, "haul-compare", move || comparer.run())?);
-            threads
-                .push(threads::spawn_for(shared, "haul-behind", move || writeback.writeback.run(&ordered))?);
+            threads.push(threads::spawn_for(shared, "haul-writeback", move || {
+                writeback.writeback.run(&ordered);
+            })?);
             Ok(())
         });
     if let Err(fault) = started {

@@ -22,7 +22,7 @@ use crate::report::{MoveReport, report};
 /// Longest wait before it is looked again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long the sender may take to say good-bye after everything is final.
+/// How long the sender may take to say `Bye` after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The receiver's ear.

@@ -41,7 +41,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
             Ok(Some(ControlMessage::Items(items))) => {
                 for item in &items {
-                    itemised(shared, item);
+                    take_item(shared, item);
                 }
                 Ok(None)
             }
@@ -74,7 +74,7 @@ pub(crate) fn is_small_talk(message: &ControlMessage) -> bool {
 }
 
 /// The receiver says what it does to a name, or would do.
-fn itemised(shared: &Shared, item: &Item) {
+fn take_item(shared: &Shared, item: &Item) {
     if let Action::Resume { have, .. } = item.action {
         let mut ledger = shared.ledger();
         ledger.resumed_as_said = ledger.resumed_as_said.saturating_add(have);

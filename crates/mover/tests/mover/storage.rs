@@ -164,7 +164,7 @@ fn behind(errno: Option<Errno>) -> (Disk, Arc<AtomicU64>) {
     let count = Arc::new(AtomicU64::new(0));
     let counted = count.clone();
     let disk = Disk::new(move |_, call| {
-        if call == Call::Sync && std::thread::current().name() == Some("haul-behind") {
+        if call == Call::Sync && std::thread::current().name() == Some("haul-writeback") {
             let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
             return errno.filter(|_| is_first).map_or(Verdict::Pass, |e| Verdict::Fail(e.raw_os_error()));
         }

@@ -8,7 +8,7 @@ use haul_wire::control::{Fault, FaultCode, RunMode};
 
 use self::sum::{Of, added_up};
 use crate::fault::place;
-use crate::output::{ProgressStyle, RunReport, Summary, Together};
+use crate::output::{CombinedProgress, ProgressStyle, RunReport, Summary};
 use crate::ssh::SshPlan;
 use crate::transfer::context::Context;
 use crate::transfer::plan::CopyPlan;
@@ -24,13 +24,13 @@ pub(crate) fn copy_all(
     if !only_looks && let Some(fault) = without_destination(plans) {
         return context.failed(fault);
     }
-    let together = Together::start(&context.style, plans.len());
+    let combined = CombinedProgress::start(&context.style, plans.len());
     // What one may not exceed, all together must not.
     let quotas = Quotas::new(context.settings.rate);
     let copy = &copy;
     let reports: Vec<Of> = thread::scope(|scope| {
         let one = |(at, plan)| {
-            let (machine, part) = (machine(plan), together.part(at));
+            let (machine, part) = (machine(plan), combined.part(at));
             let each = Context {
                 quotas: quotas.clone(),
                 events: context.events.of(&machine),
@@ -53,7 +53,7 @@ pub(crate) fn copy_all(
             .map(|(machine, thread)| Of { machine, report: thread.join().unwrap_or_else(|_| crashed()) });
         ended.collect()
     });
-    together.finish();
+    combined.finish();
     added_up(context.report(RunReport::default()), context.settings.rate, reports)
 }
 

@@ -12,7 +12,7 @@ use crate::args::SshArgs;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
-use crate::ssh::{Heard, ItemThere, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
+use crate::ssh::{ItemThere, Job, Location, Permit, Remote, RemoteOutput, SshCommand, SshHost, Third};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
 
@@ -64,7 +64,7 @@ pub(crate) fn copy(context: &Context, args: &SshArgs, third: &Third) -> Result<R
 ///
 /// # Errors
 /// When it did not begin, or when how it ended is not known.
-pub(crate) fn itemise(
+pub(crate) fn list_changes(
     context: &Context,
     args: &SshArgs,
     third: &Third,
@@ -119,7 +119,7 @@ impl Parties {
         let options = options(context)?;
         let command = SshCommand::new(args)?;
         let server = match (&third.serves, &third.to) {
-            (Some(host), Place::Served(path)) => {
+            (Some(host), Location::Served(path)) => {
                 let permit = Permit::Put(path.clone(), context.receive_policy, context.preserve);
                 Some(Served::start(context, &command, host, &permit)?)
             }
@@ -167,16 +167,16 @@ impl Parties {
         let mut asked_to_stop: Option<Instant> = None;
         loop {
             match self.client.listen(TICK) {
-                Heard::Line(line) => watched.take(&line, &self.client, context, progress),
-                Heard::Nothing => {}
+                RemoteOutput::Line(line) => watched.take(&line, &self.client, context, progress),
+                RemoteOutput::Nothing => {}
                 // Ctrl-C at a terminal reaches ssh as well.
-                Heard::End if context.cancel.is_requested_within(NOTICED) && detach => {
+                RemoteOutput::End if context.cancel.is_requested_within(NOTICED) && detach => {
                     return Err(watched.left(&self.client));
                 }
-                Heard::End if context.cancel.is_requested() => {
+                RemoteOutput::End if context.cancel.is_requested() => {
                     return Err(crate::transfer::drive::interrupted(&context.cancel));
                 }
-                Heard::End => return Err(watched.lost(&self.client)),
+                RemoteOutput::End => return Err(watched.lost(&self.client)),
             }
             if let Some(negotiated) = watched.negotiated.take() {
                 agreed(negotiated);
@@ -218,9 +218,9 @@ fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Re
     words.push("--".into());
     for place in third.sources.iter().chain([&third.to]) {
         words.push(match place {
-            Place::There(path) => Place::local_word(path),
-            Place::Url(url) => url.to_string().into(),
-            Place::Served(path) => {
+            Location::There(path) => Location::local_word(path),
+            Location::Url(url) => url.to_string().into(),
+            Location::Served(path) => {
                 let server = server.ok_or_else(|| fault::usage("no machine is to serve", ""))?;
                 HaulUrl { path: path.clone(), ..server.url.clone() }.to_string().into()
             }

@@ -5,7 +5,7 @@ use haul_wire::control::Fault;
 use haulage::{Error, Options, Recipe};
 
 use crate::args::{Assignment, PipeArgs};
-use crate::commands::pipe::stdio::Cut;
+use crate::commands::pipe::stdio::Framing;
 use crate::config::{Origin, Setting};
 use crate::fault;
 use crate::settings::{Preset, Recipe as Chosen, Settings};
@@ -61,16 +61,16 @@ fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Carrier, Fault>
 }
 
 /// Where messages end, by `--frame` or as the recipe suggests, and none is longer than the recipe carries.
-pub(crate) fn cut(frame: Option<Bytes>, recipe: &Recipe) -> Result<Cut, Fault> {
+pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, Fault> {
     let most = longest_message(recipe);
     match frame {
         Some(size) if size > most => Err(fault::usage(
             format!("--frame {size} is longer than the messages of {} may be ({most})", recipe.name),
             format!("--frame {most} or less; a recipe file can raise fixed_size.max_message"),
         )),
-        Some(size) => check_frame(Some(size)).map(|()| Cut::Frames(size.0 as usize)),
-        None if recipe.has("retransmit") => Ok(Cut::Lines(most.0 as usize)),
-        None => Ok(Cut::Frames(VIZ_FRAME.min(most).0 as usize)),
+        Some(size) => check_frame(Some(size)).map(|()| Framing::Frames(size.0 as usize)),
+        None if recipe.has("retransmit") => Ok(Framing::Lines(most.0 as usize)),
+        None => Ok(Framing::Frames(VIZ_FRAME.min(most).0 as usize)),
     }
 }
 
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn no_message_is_longer_than_its_recipe_carries() {
         let (msg, sensor) = (haulage::preset("msg").unwrap(), haulage::preset("sensor").unwrap());
-        assert_eq!(cut(None, &msg), Ok(Cut::Lines(65_536)));
-        assert_eq!(cut(None, &sensor), Ok(Cut::Lines(1_024)));
-        assert_eq!(cut(Some(Bytes(1_024)), &sensor), Ok(Cut::Frames(1_024)));
-        let error = cut(Some(Bytes(1_025)), &sensor).unwrap_err();
+        assert_eq!(framing(None, &msg), Ok(Framing::Lines(65_536)));
+        assert_eq!(framing(None, &sensor), Ok(Framing::Lines(1_024)));
+        assert_eq!(framing(Some(Bytes(1_024)), &sensor), Ok(Framing::Frames(1_024)));
+        let error = framing(Some(Bytes(1_025)), &sensor).unwrap_err();
         assert!(error.message.contains("sensor") && error.hint.contains("max_message"), "{error}");
-        assert!(cut(Some(Bytes(0)), &sensor).unwrap_err().message.contains("at least one byte"));
+        assert!(framing(Some(Bytes(0)), &sensor).unwrap_err().message.contains("at least one byte"));
         let viz = haulage::preset("viz").unwrap();
-        assert_eq!(cut(None, &viz), Ok(Cut::Frames(1_000)));
+        assert_eq!(framing(None, &viz), Ok(Framing::Frames(1_000)));
     }
 }

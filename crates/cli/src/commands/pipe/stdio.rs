@@ -13,7 +13,7 @@ const PIECE: usize = 64 << 10;
 
 /// Where one message ends and the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum Framing {
     /// Behind every line end, which belongs to the message, and where a line is longer than this.
     Lines(usize),
     /// Every so many bytes; the last message is shorter.
@@ -51,11 +51,11 @@ impl Input {
     }
 
     /// The next message; `None` if it is not complete within `wait`, empty at the end.
-    pub(crate) fn message(&mut self, cut: Cut, wait: Duration) -> io::Result<Option<&[u8]>> {
+    pub(crate) fn message(&mut self, framing: Framing, wait: Duration) -> io::Result<Option<&[u8]>> {
         self.buffer.drain(..self.used);
         self.used = 0;
         loop {
-            if let Some(len) = self.complete(cut) {
+            if let Some(len) = self.complete(framing) {
                 self.used = len;
                 return Ok(Some(&self.buffer[..len]));
             }
@@ -74,14 +74,14 @@ impl Input {
     }
 
     /// Length of the first message, if all of it is there.
-    fn complete(&self, cut: Cut) -> Option<usize> {
+    fn complete(&self, framing: Framing) -> Option<usize> {
         let there = self.buffer.len();
-        let whole = match cut {
-            Cut::Lines(most) => {
+        let whole = match framing {
+            Framing::Lines(most) => {
                 let line = self.buffer.iter().take(most).position(|&byte| byte == b'\n').map(|at| at + 1);
                 line.or((there >= most).then_some(most))
             }
-            Cut::Frames(size) => (there >= size).then_some(size),
+            Framing::Frames(size) => (there >= size).then_some(size),
         };
         whole.or(self.at_end.then_some(there))
     }
@@ -125,11 +125,11 @@ impl Output {
 mod tests {
     use super::*;
 
-    fn cut(text: &[u8], cut: Cut) -> Vec<Vec<u8>> {
+    fn messages(text: &[u8], framing: Framing) -> Vec<Vec<u8>> {
         let mut input = Input { buffer: text.to_vec(), used: 0, at_end: true };
         let mut messages = Vec::new();
         loop {
-            let message = input.message(cut, Duration::ZERO).unwrap().unwrap().to_vec();
+            let message = input.message(framing, Duration::ZERO).unwrap().unwrap().to_vec();
             if message.is_empty() {
                 return messages;
             }
@@ -139,15 +139,15 @@ mod tests {
 
     #[test]
     fn lines_keep_their_ends_and_the_last_needs_none() {
-        let lines = cut(b"one\n\nthree\nrest", Cut::Lines(100));
+        let lines = messages(b"one\n\nthree\nrest", Framing::Lines(100));
         assert_eq!(lines, [&b"one\n"[..], b"\n", b"three\n", b"rest"]);
-        let long = cut(&[&[b'x'; 1_029][..], b"\n"].concat(), Cut::Lines(1_024));
+        let long = messages(&[&[b'x'; 1_029][..], b"\n"].concat(), Framing::Lines(1_024));
         assert_eq!(long.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 6]);
     }
 
     #[test]
     fn frames_have_one_size_but_for_the_last() {
-        assert_eq!(cut(b"abcdefgh", Cut::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
-        assert!(cut(b"", Cut::Frames(3)).is_empty());
+        assert_eq!(messages(b"abcdefgh", Framing::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
+        assert!(messages(b"", Framing::Frames(3)).is_empty());
     }
 }

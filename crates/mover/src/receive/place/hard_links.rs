@@ -41,7 +41,7 @@ impl Place {
     }
 
     /// Makes `path` another name of the file at `target`, which is in place. Where that cannot be, it becomes
-    /// a copy, which `dress` completes. Gives the directory that it lies in, too.
+    /// a copy, which `apply` completes. Gives the directory that it lies in, too.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Gives a name a file of its own with the contents of `there`, which stays as it is under its other names. `dress`
+    /// Gives a name a file of its own with the contents of `there`, which stays as it is under its other names. `apply`
     /// completes it.
     pub(crate) fn detach(
         &self,

@@ -29,7 +29,7 @@ impl Place {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
 
-    /// Sees to it that a symbolic link is there. `dress` is called with the link, open as a path, before it has
+    /// Sees to it that a symbolic link is there. `apply` is called with the link, open as a path, before it has
     /// its time; one that was there keeps its place, unless it may have names elsewhere.
     pub(crate) fn link(
         &self,
