@@ -175,10 +175,10 @@ pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions
 pub(crate) fn with_own_server<R: Send>(
     context: &Context,
     policy: &Policy,
+    ip: Ipv4Addr,
     client: impl FnOnce(&Listener) -> R,
 ) -> Result<R, Fault> {
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listener = Listener::bind(listen_options(addr, policy))?;
+    let listener = Listener::bind(listen_options((ip, 0).into(), policy))?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         while !is_over.load(Ordering::Relaxed) {

@@ -1,5 +1,6 @@
 //! A session with a server: opening it, and moving files in it.
 
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -194,7 +195,7 @@ pub(crate) fn over(
 /// Copies within this machine, through a server of our own on the loopback interface.
 pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Path) -> RunReport {
     let policy = Policy::own(context);
-    let report = with_own_server(context, &policy, |listener| {
+    let report = with_own_server(context, &policy, Ipv4Addr::LOCALHOST, |listener| {
         let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
         upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
     });

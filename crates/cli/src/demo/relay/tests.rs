@@ -27,7 +27,7 @@ fn server() -> (TcpListener, UdpSocket) {
     }
 }
 
-fn client(path: &EmulatedPath) -> UdpSocket {
+fn client(path: &Relay) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(path.address()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -37,7 +37,7 @@ fn client(path: &EmulatedPath) -> UdpSocket {
 #[test]
 fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
     let (_listener, server) = server();
-    let path = EmulatedPath::start(&spec(0.0), server.local_addr().unwrap()).unwrap();
+    let path = Relay::start(&spec(0.0), server.local_addr().unwrap()).unwrap();
     let clients = [client(&path), client(&path)];
     let started = Instant::now();
     for (number, client) in clients.iter().enumerate() {
@@ -67,7 +67,7 @@ fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
 #[test]
 fn every_datagram_is_delivered_or_counted_with_its_reason() {
     let (_listener, server) = server();
-    let path = EmulatedPath::start(&spec(0.2), server.local_addr().unwrap()).unwrap();
+    let path = Relay::start(&spec(0.2), server.local_addr().unwrap()).unwrap();
     let client = client(&path);
     // In steps, so that no socket of the test overflows.
     let mut received = 0;
@@ -93,7 +93,7 @@ fn every_datagram_is_delivered_or_counted_with_its_reason() {
 #[test]
 fn tcp_crosses_in_order_with_the_delay_and_ends_at_the_end() {
     let (listener, udp) = server();
-    let path = EmulatedPath::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
+    let path = Relay::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
     let sent: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     let expected = sent.clone();
     let echo = std::thread::spawn(move || {
@@ -119,13 +119,13 @@ fn a_path_without_a_server_and_a_dropped_path_end_their_connections() {
     let (listener, udp) = server();
     let address = udp.local_addr().unwrap();
     drop((listener, udp));
-    let path = EmulatedPath::start(&spec(0.0), address).unwrap();
+    let path = Relay::start(&spec(0.0), address).unwrap();
     let mut nobody = TcpStream::connect(path.address()).unwrap();
     nobody.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     assert!(!matches!(nobody.read(&mut [0; 10]), Ok(1..)));
 
     let (listener, udp) = server();
-    let path = EmulatedPath::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
+    let path = Relay::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
     let mut stream = TcpStream::connect(path.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let (_server_side, _) = listener.accept().unwrap();
