@@ -11,7 +11,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 use crate::args::{Cli, Command, Global, RecipeArgs};
 use crate::commands;
-use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
+use crate::config::{ConfigRow, Origin, Resolved, Setting, Show, Sources, StartError, resolve};
 use crate::demo::Namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::logging;
@@ -126,10 +126,22 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         _ => Namespaces::Impossible("only the demo asks for them".to_owned()),
     };
     hide_memory();
+    let context = context(&global, &command, &preset, &settings, words)?;
+    run(argv, &global, &command, &context, &namespaces)
+}
+
+/// What a command that moves data works with.
+fn context(
+    global: &Global,
+    command: &Command,
+    preset: &Preset,
+    settings: &[Setting],
+    options: Vec<(String, OsString)>,
+) -> Result<Context, Fault> {
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
-    let items = ItemStyle::choose(&global, &command);
-    let context = Context {
-        settings: build(&preset, &settings)?.settings,
+    let items = ItemStyle::choose(global, command);
+    Ok(Context {
+        settings: build(preset, settings)?.settings,
         named: settings
             .iter()
             .filter(|s| s.origin != Origin::Default)
@@ -141,14 +153,13 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         preserve: command.preserve(),
         set_memory: command.set_memory(),
         quotas: Quotas::default(),
-        cancel: signals::watch(hangup(&command))?,
-        events: events(&command)?,
-        style: ProgressStyle::choose(&global),
+        cancel: signals::watch(hangup(command))?,
+        events: events(command)?,
+        style: ProgressStyle::choose(global),
         quiet: global.quiet || global.json,
         json: global.json,
-        options: words,
-    };
-    run(argv, &global, &command, &context, &namespaces)
+        options,
+    })
 }
 
 /// Keeps other programs of the same user from this process's memory, which holds secrets, and its core from being
