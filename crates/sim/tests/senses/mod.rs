@@ -251,6 +251,26 @@ fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
     }
 }
 
+/// A receiver with the socket of an untuned host, suspended for 100 ms of each second.
+#[test]
+fn a_host_that_is_suspended_now_and_then_is_used_while_it_runs() {
+    for rtt in [10, 20, 70, 100].map(Span::from_millis) {
+        let set =
+            [("controller", "highspeed"), ("rate", "400Mbit"), ("cause_aware", "true"), ("diagnosis", "on")];
+        let suspension = Load::Suspension { every: Span::from_secs(1), stop: Span::from_millis(100) };
+        let host = host(FAIR, 208 << 10, vec![suspension]);
+        let bytes = |run: &Run| run.session.receiver(&run.world).stats().object_bytes;
+        let started = Run::new(&recipe("bulk", &set), 1 << 40, rtt, host).run(Span::from_secs(5));
+        let before = bytes(&started);
+        let run = started.run(Span::from_secs(15));
+        let goodput = Rate::from_transfer(bytes(&run) - before, Span::from_secs(10)).as_bps() as f64;
+        let (drained, lost) = (goodput / (0.9 * 400e6), run.lost(DropReason::SocketBuffer));
+        println!("RTT {rtt}: {drained:.3} of what it could drain, {lost} lost, {:?}", run.phases);
+        assert!(lost > 500, "{lost}");
+        assert!(drained >= 0.85, "RTT {rtt}: {drained}");
+    }
+}
+
 #[test]
 fn losses_of_the_path_are_heard_by_a_law_that_is_cause_aware_as_by_any() {
     let transfer = |cause_aware| {
