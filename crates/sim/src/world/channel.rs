@@ -92,7 +92,7 @@ impl World {
                 let slot = &mut self.nodes[to.0 as usize];
                 let before = slot.node.happenings();
                 let mut out =
-                    Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
+                    Outbox { now: self.now, ahead: Span::ZERO, flights: &mut self.flights, launches: &mut self.launches };
                 slot.node.on_channel(self.now, &message, &mut out);
                 self.after_node(to, before);
             }
