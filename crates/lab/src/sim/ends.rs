@@ -210,12 +210,14 @@ where
         if now >= self.start {
             let ahead = self.ahead();
             arrival.batch.arrival = arrival.batch.arrival.map(|at| at + ahead);
+            out.set_ahead(ahead);
             self.node.on_arrival(now + ahead, arrival, out);
         }
     }
 
     fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
         if now >= self.start {
+            out.set_ahead(self.ahead());
             self.node.on_deadline(now + self.ahead(), out);
         }
     }
