@@ -22,6 +22,7 @@ use crate::output::{
 use crate::settings::{Preset, Recipe, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::context::Context;
+use crate::transfer::facts::Cpu;
 use crate::transfer::plan::DryRun;
 use crate::transfer::quota::Quotas;
 
@@ -190,7 +191,7 @@ fn run(
             return Ok(plan(global, &commands::bench::plan(context, args)?));
         }
         Command::Cp(args) => commands::cp::run(context, args),
-        Command::Bench(args) => commands::bench::run(context, args),
+        Command::Bench(args) => commands::bench::run(context, args, Cpu::ALL),
         Command::Demo(args) => commands::demo::run(context, args, namespaces),
         Command::Serve(args) => return commands::serve::run(context, args),
         Command::Doctor(args) => return commands::doctor::run(context, args),

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Side, TcpWindow, V4, WanError, acquire};
 
 use super::counters::{DirectionCounts, PathCounts};
-use super::relay::Relay;
+use super::relay::{Relay, no_such_path};
 use super::spec::PathSpec;
 use crate::fault::{self, Fault, FaultCode};
 
@@ -142,11 +142,6 @@ pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
         cpu: None,
         names: Names::Hidden,
     })
-}
-
-/// What was asked for cannot be emulated.
-pub(super) fn no_such_path(error: &haul_sim::SpecError) -> Fault {
-    fault::usage(format!("there is no such path: {error}"), "see `haul demo --help`")
 }
 
 fn inside<T: Send>(side: &Side, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {

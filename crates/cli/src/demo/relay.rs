@@ -10,11 +10,10 @@ use std::thread::JoinHandle;
 use haul_udp::{Options, SocketError, UdpSocket};
 
 use super::counters::{Counters, PathCounts};
-use super::path::no_such_path;
 use super::spec::PathSpec;
 use super::tcp::TcpRelay;
 use super::udp::UdpRelay;
-use crate::fault::{Fault, FaultCode};
+use crate::fault::{self, Fault, FaultCode};
 
 /// How often a port is tried that must be free for TCP and UDP alike.
 const PORT_TRIES: u32 = 20;
@@ -71,6 +70,11 @@ impl Drop for Relay {
             let _ = udp.join();
         }
     }
+}
+
+/// What was asked for cannot be emulated.
+pub(super) fn no_such_path(error: &haul_sim::SpecError) -> Fault {
+    fault::usage(format!("there is no such path: {error}"), "see `haul demo --help`")
 }
 
 fn cannot_start(error: &io::Error) -> Fault {

@@ -123,7 +123,7 @@ impl Receiver {
         let address = path.address_of(server)?;
         let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..self.url.clone() };
         let args = BenchArgs { url: Some(url.to_string().into()), time: Some(time), ..BenchArgs::default() };
-        self.suspended(|| bench::run(context, &args))
+        self.suspended(|| bench::run(context, &args, Cpu::DataThread))
     }
 
     /// Does `work` while the process is suspended again and again.
