@@ -146,6 +146,7 @@ struct List {
     items: Vec<Item>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
 fn problem(error: Box<dyn Error>) -> Problem {
     Problem::failed(error.to_string(), "")
 }
