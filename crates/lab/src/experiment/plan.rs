@@ -133,6 +133,8 @@ pub(super) enum PlotSpec {
     Curve(CurveSpec),
     /// Quantities over time in the run of the first seed, one diagram above the other.
     OverTime(OverTimeSpec),
+    /// A quantity over time in the run of the first seed, a small panel for each value of a key.
+    Grid(GridSpec),
     /// Means over two keys, as a table of colours.
     Heat(HeatSpec),
     /// The transmission windows of all runs, of sessions that keep them (`windows = true`).
@@ -191,6 +193,21 @@ pub(super) struct OverTimeSpec {
     pub series: Option<String>,
     /// The key of which each value has a diagram of its own.
     pub each: Option<String>,
+    /// Which of the combinations.
+    #[serde(default)]
+    pub at: Table,
+}
+
+/// See [`PlotSpec::Grid`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GridSpec {
+    /// The recorded quantity.
+    pub grid: String,
+    /// The key of which each value has a panel.
+    pub each: String,
+    /// The key of which each value has a line.
+    pub series: Option<String>,
     /// Which of the combinations.
     #[serde(default)]
     pub at: Table,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use haul_base::{Ecn, Machine, PathId, Received, Time};
 use haul_stack::{SendOptions, Stack};
 
-use crate::extra::{Counter, stack};
-use crate::hand::{HandSender, read};
-use crate::{Extra, Messages, Mode};
+use super::extra::{Counter, stack};
+use super::hand::{HandSender, read};
+use super::{Extra, Messages, Mode};
 
 const SLOT: usize = 65_507;
 const ROUNDS: usize = 41;
@@ -75,14 +75,14 @@ impl Ends {
 }
 
 /// Moves so many batches of one mode, for a profiler.
-pub(crate) fn once(mode: Mode, batches: usize, size: usize) -> Result<(), Box<dyn Error>> {
+pub(super) fn once(mode: Mode, batches: usize, size: usize) -> Result<(), Box<dyn Error>> {
     let (packets, _, _) = Ends::new(mode, size)?.run(batches, &vec![0x5a; size])?;
     println!("{{\"batches\":{batches},\"packets\":{packets}}}");
     Ok(())
 }
 
 /// Prints nanoseconds a packet at either end, of some modes in turn.
-pub(crate) fn measure(size: usize) -> Result<(), Box<dyn Error>> {
+pub(super) fn measure(size: usize) -> Result<(), Box<dyn Error>> {
     let stack = |raises, attributes| Mode::Stack(Extra { raises, attributes, ..Extra::default() });
     let pushed = Mode::Stack(Extra { messages: Messages::Pushed, ..Extra::default() });
     let modes = [

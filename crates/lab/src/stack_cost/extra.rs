@@ -10,7 +10,7 @@ use haul_stack::{
     Order, ParameterKind, ParameterSpec, Recipe, Registration, Registry, Resolution, Setup, Stack,
 };
 
-use crate::{Extra, Messages};
+use super::{Extra, Messages};
 
 /// UDP payload of a packet that fills 1,500 bytes of IP.
 const DATAGRAM: u16 = 1_472;
@@ -196,7 +196,7 @@ impl MessageSource for Endless {
 
 /// Counts what comes.
 #[derive(Clone, Default)]
-pub(crate) struct Counter(pub(crate) Arc<std::sync::atomic::AtomicU64>);
+pub(super) struct Counter(pub(super) Arc<std::sync::atomic::AtomicU64>);
 
 impl MessageSink for Counter {
     fn message(&mut self, _: Time, _: u64, data: &[u8]) {
@@ -225,7 +225,7 @@ fn recipe(extra: Extra) -> Recipe {
 }
 
 /// A stack that sends messages of `size` bytes, or receives them into `counter`.
-pub(crate) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Result<Stack, Box<dyn Error>> {
+pub(super) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Result<Stack, Box<dyn Error>> {
     let compiled = Arc::new(registry()).compile(&recipe(extra), 0)?;
     let mut ends = Ends::default();
     match size {

@@ -11,7 +11,7 @@ const BATCH: usize = 64;
 
 /// Writes batches.
 #[derive(Debug, Default)]
-pub(crate) struct HandSender {
+pub(super) struct HandSender {
     pn: u64,
     message: u32,
     place: usize,
@@ -19,7 +19,7 @@ pub(crate) struct HandSender {
 
 impl HandSender {
     /// Fills `slot`; returns the bytes used and the size of every packet but the last.
-    pub(crate) fn fill(&mut self, slot: &mut [u8], size: usize) -> (usize, usize) {
+    pub(super) fn fill(&mut self, slot: &mut [u8], size: usize) -> (usize, usize) {
         let (mut used, mut stride) = (0, 0);
         for _ in 0..BATCH {
             let payload = (size - self.place).min(DATAGRAM - HEADER);
@@ -50,7 +50,7 @@ impl HandSender {
 }
 
 /// Reads a received buffer; returns the bytes of messages in it.
-pub(crate) fn read(data: &[u8], stride: usize) -> u64 {
+pub(super) fn read(data: &[u8], stride: usize) -> u64 {
     let mut bytes = 0;
     for packet in data.chunks(stride.max(1)) {
         if packet.len() < HEADER || packet[0] != KIND || packet[7..11] != IDENTITY.to_be_bytes() {

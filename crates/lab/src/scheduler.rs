@@ -1,15 +1,13 @@
-//! Who holds the core of a receiving host, and the receiver's sleep average: figures 7 and 8 of the ASYNCH paper.
-//!
-//! `scheduler_trace [--scheduler o1|fair] [--load computation|memory|calls] [--processes N] [--rate PACKETS_PER_SECOND]
-//! [--from MS] [--to MS] [--svg FILE]` prints CSV, and draws the same window when given a file.
+//! `haul-lab scheduler-trace`: who holds the core of a receiving host, and the receiver's sleep average: figures 7 and 8 of the
+//! ASYNCH paper.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
-
-use std::error::Error;
 use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 
+use clap::{Args, ValueEnum};
 use haul_base::{Bytes, Span, Time};
 use haul_sim::host::scheduler::{FairConfig, Nice, O1Config, RunSlice, Sample, SchedulerKind, TaskId, Trace};
 use haul_sim::host::{
@@ -17,52 +15,90 @@ use haul_sim::host::{
     SocketConfig,
 };
 
-const USAGE: &str = "scheduler_trace [--scheduler o1|fair] [--load computation|memory|calls] [--processes N] \
-                     [--rate PACKETS_PER_SECOND] [--from MS] [--to MS] [--svg FILE]";
+use crate::problem::{Problem, While};
 
-#[derive(Debug)]
-struct Options {
-    scheduler: SchedulerKind,
-    load: Load,
-    rate: u64,
-    from: Time,
-    to: Time,
-    svg: Option<String>,
+/// A scheduler of the simulator's hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scheduler {
+    /// Linux 2.6.21
+    O1,
+    /// Linux from 6.6 on
+    Fair,
 }
 
-/// The value of `--name`, or what is usual.
-fn option<T: FromStr>(args: &[String], name: &str, usual: T) -> Result<T, String> {
-    match args.iter().position(|arg| arg == name) {
-        None => Ok(usual),
-        Some(at) => {
-            args.get(at + 1).and_then(|value| value.parse().ok()).ok_or(format!("{name} needs a value"))
+impl Scheduler {
+    fn kind(self) -> SchedulerKind {
+        match self {
+            Self::O1 => SchedulerKind::O1(O1Config::default()),
+            Self::Fair => SchedulerKind::Fair(FairConfig::default()),
         }
     }
 }
 
-fn options(args: &[String]) -> Result<Options, String> {
-    let scheduler = match option(args, "--scheduler", "o1".to_owned())?.as_str() {
-        "o1" => SchedulerKind::O1(O1Config::default()),
-        "fair" => SchedulerKind::Fair(FairConfig::default()),
-        other => return Err(format!("no scheduler `{other}`")),
-    };
-    let processes = option(args, "--processes", 1)?;
-    let load = match option(args, "--load", "memory".to_owned())?.as_str() {
-        "computation" => Load::Computation { processes, nice: Nice::default() },
-        "memory" => Load::Memory { processes, slowdown_permille: 1_200 },
-        "calls" => Load::system_calls(processes),
-        other => return Err(format!("no load `{other}`")),
-    };
-    let ms = |name, usual| option(args, name, usual).map(|ms| Time::ZERO + Span::from_millis(ms));
-    let svg = option(args, "--svg", String::new())?;
-    Ok(Options {
-        scheduler,
-        load,
-        rate: option(args, "--rate", 42_000)?.clamp(1, 1_000_000),
-        from: ms("--from", 3_000)?,
-        to: ms("--to", 4_500)?,
-        svg: (!svg.is_empty()).then_some(svg),
-    })
+/// What runs beside the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Beside {
+    /// Computing
+    Computation,
+    /// Computing that slows the receiver by its use of memory
+    Memory,
+    /// System calls
+    Calls,
+}
+
+/// What `haul-lab scheduler-trace` takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// Who divides the core
+    #[arg(long, value_enum, default_value = "o1")]
+    scheduler: Scheduler,
+
+    /// What runs beside the receiver
+    #[arg(long, value_enum, default_value = "memory")]
+    load: Beside,
+
+    /// Processes of the load
+    #[arg(long, value_name = "N", default_value = "1")]
+    processes: u32,
+
+    /// Packets that arrive each second
+    #[arg(long, value_name = "N", default_value = "42000", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: u64,
+
+    /// What is shown begins so long after the start
+    #[arg(long, value_name = "MS", default_value = "3000")]
+    from: u64,
+
+    /// And ends then
+    #[arg(long, value_name = "MS", default_value = "4500", value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    to: u64,
+
+    /// Where the diagram goes; what it shows is printed as CSV
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl TraceArgs {
+    /// What the documentation shows.
+    fn of(scheduler: Scheduler) -> Self {
+        // The fair scheduler's slices are thirty times as short.
+        let to = if scheduler == Scheduler::Fair { 3_100 } else { 4_500 };
+        Self { scheduler, load: Beside::Memory, processes: 1, rate: 42_000, from: 3_000, to, svg: None }
+    }
+
+    fn window(&self) -> (Time, Time) {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        (at(self.from), at(self.to))
+    }
+
+    fn load(&self) -> Load {
+        let processes = self.processes;
+        match self.load {
+            Beside::Computation => Load::Computation { processes, nice: Nice::default() },
+            Beside::Memory => Load::Memory { processes, slowdown_permille: 1_200 },
+            Beside::Calls => Load::system_calls(processes),
+        }
+    }
 }
 
 /// What happened in the window.
@@ -75,7 +111,8 @@ struct Record {
 }
 
 /// A receiver that needs 10 us a packet, with 8 MiB of socket buffer, as the papers' machines were: Linux 2.6.
-fn simulate(options: &Options) -> Record {
+fn simulate(options: &TraceArgs) -> Record {
+    let (from, to) = options.window();
     let socket = SocketConfig {
         asked: Bytes(4 << 20),
         permitted: Bytes(4 << 20),
@@ -91,10 +128,10 @@ fn simulate(options: &Options) -> Record {
         ..ReceiverConfig::default()
     };
     let config = HostConfig {
-        scheduler: options.scheduler,
+        scheduler: options.scheduler.kind(),
         nic: NicConfig::default(),
         receivers: vec![receiver],
-        loads: vec![options.load],
+        loads: vec![options.load()],
         seed: 1,
     };
     let mut host = ReceivingHost::new(&config, Time::ZERO);
@@ -102,7 +139,7 @@ fn simulate(options: &Options) -> Record {
     let mut losses = Vec::new();
     for n in 0.. {
         let now = Time::from_nanos(n * 1_000_000_000 / options.rate);
-        if now > options.to {
+        if now > to {
             break;
         }
         host.advance(now, &mut |output| {
@@ -112,7 +149,7 @@ fn simulate(options: &Options) -> Record {
         });
         host.on_arrival(now, Incoming { tag: n, socket: 0, flow: 0, bytes: 1_472, packets: 1 });
     }
-    let within = |at: Time| at >= options.from && at <= options.to;
+    let within = |at: Time| at >= from && at <= to;
     let receiver = host.task(0);
     let (slices, samples) = match host.cpu().scheduler().ledger().trace() {
         Some(trace) => (trace.joined(Span::from_millis(1)), trace.samples().to_vec()),
@@ -130,18 +167,19 @@ fn ms(at: Time) -> f64 {
     at.since(Time::ZERO).as_millis_f64()
 }
 
-fn csv(record: &Record) {
-    println!("kind,task,from_ms,to_ms,sleep_average_ms,priority");
+fn csv(record: &Record) -> Result<String, std::fmt::Error> {
+    let mut out = "kind,task,from_ms,to_ms,sleep_average_ms,priority\n".to_owned();
     for slice in &record.slices {
-        println!("slice,{},{:.3},{:.3},,", slice.task.0, ms(slice.from), ms(slice.to));
+        writeln!(out, "slice,{},{:.3},{:.3},,", slice.task.0, ms(slice.from), ms(slice.to))?;
     }
     for sample in &record.samples {
         let (at, average) = (ms(sample.at), sample.sleep_average.as_millis_f64());
-        println!("sample,{},{at:.3},{at:.3},{average:.3},{}", sample.task.0, sample.priority);
+        writeln!(out, "sample,{},{at:.3},{at:.3},{average:.3},{}", sample.task.0, sample.priority)?;
     }
     for &loss in &record.losses {
-        println!("loss,,{0:.3},{0:.3},,", ms(loss));
+        writeln!(out, "loss,,{0:.3},{0:.3},,", ms(loss))?;
     }
+    Ok(out)
 }
 
 const WIDTH: f64 = 960.0;
@@ -149,8 +187,8 @@ const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
 
 /// Two plots one above the other: who held the core, with losses marked, and the receiver's sleep average.
-fn svg(options: &Options, record: &Record) -> Result<String, std::fmt::Error> {
-    let (from, to) = (ms(options.from), ms(options.to));
+fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> {
+    let (from, to) = (options.from as f64, options.to as f64);
     let x = |at: Time| LEFT + (ms(at).clamp(from, to) - from) / (to - from) * (WIDTH - LEFT - RIGHT);
     // The fair scheduler has no sleep average.
     let has_average = record.samples.iter().any(|sample| sample.sleep_average > Span::ZERO);
@@ -218,23 +256,55 @@ fn plot_average(out: &mut String, record: &Record, x: impl Fn(Time) -> f64) -> s
     Ok(())
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let options = options(&args)?;
-    let record = simulate(&options);
-    csv(&record);
-    if let Some(path) = &options.svg {
-        std::fs::write(path, svg(&options, &record)?)?;
-    }
-    Ok(())
+fn save(options: &TraceArgs, record: &Record, file: &Path) -> Result<(), Problem> {
+    let drawing = svg(options, record).map_err(io::Error::other);
+    let doing = format!("writing {}", file.display());
+    fs::write(file, drawing.while_doing(&doing)?).while_doing(&doing)
 }
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}\nusage: {USAGE}");
-            ExitCode::FAILURE
+/// Prints what happened, and draws it if a file is given.
+pub(crate) fn trace(options: &TraceArgs) -> Result<ExitCode, Problem> {
+    if options.from >= options.to {
+        return Err(Problem::usage("--from is not before --to", ""));
+    }
+    let record = simulate(options);
+    let text = csv(&record).map_err(io::Error::other);
+    let doing = "writing to standard output";
+    io::stdout().write_all(text.while_doing(doing)?.as_bytes()).while_doing(doing)?;
+    if let Some(file) = &options.svg {
+        save(options, &record, file)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws both schedulers into a directory.
+pub(crate) fn draw_both(out: &Path) -> Result<ExitCode, Problem> {
+    fs::create_dir_all(out).while_doing(&format!("cannot make {}", out.display()))?;
+    for (scheduler, name) in [(Scheduler::O1, "o1"), (Scheduler::Fair, "fair")] {
+        let options = TraceArgs::of(scheduler);
+        let record = simulate(&options);
+        let file = out.join(format!("scheduler-{name}.svg"));
+        save(&options, &record, &file)?;
+        println!("{}: {} losses in {} time slices", file.display(), record.losses.len(), record.slices.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_window_shows_is_drawn_and_listed() {
+        let options = TraceArgs { to: 3_300, ..TraceArgs::of(Scheduler::O1) };
+        let record = simulate(&options);
+        let text = csv(&record).unwrap();
+        for kind in ["slice,", "sample,", "loss,"] {
+            assert!(text.lines().any(|line| line.starts_with(kind)), "{kind}");
         }
+        let drawing = svg(&options, &record).unwrap();
+        assert!(drawing.contains("Sleep average") && drawing.contains("3300 ms"), "{drawing}");
+        let fair = TraceArgs::of(Scheduler::Fair);
+        assert!(!svg(&fair, &simulate(&fair)).unwrap().contains("Sleep average"));
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul_udp::{Interest, Options as SocketOptions, Receiver, RecvError, UdpSocket};
 
-use crate::sides::{Reading, Sending};
-use crate::{Options, mode};
+use super::sides::{Reading, Sending};
+use super::{Item, Mode};
 
 const SLICE: Duration = Duration::from_millis(40);
 /// Between two slices, so that the receiver has emptied its buffer.
@@ -18,37 +18,19 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The receiver ends when nothing has come for so long.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// A mode with the size of its messages: `base` or `base@8192`.
-struct Item {
-    name: String,
-    mode: crate::Mode,
-    size: usize,
-}
-
-fn items(list: &str, size: usize) -> Result<Vec<Item>, Box<dyn Error>> {
-    let item = |name: &str| {
-        let (of, bytes) = name.split_once('@').unwrap_or((name, ""));
-        let size = if bytes.is_empty() { size } else { bytes.parse()? };
-        let mode = mode(of).ok_or_else(|| format!("no mode {of}"))?;
-        Ok(Item { name: name.to_owned(), mode, size })
-    };
-    list.split(',').map(item).collect()
-}
-
 /// Each item has a port of its own.
 fn port(addr: SocketAddr, place: usize) -> SocketAddr {
     SocketAddr::new(addr.ip(), addr.port() + place as u16)
 }
 
-/// Sends slices of all modes in turn for `--seconds`.
-pub(crate) fn send(list: &str, options: &Options) -> Result<(), Box<dyn Error>> {
-    let items = items(list, options.size)?;
+/// Sends slices of all modes in turn for so long.
+pub(super) fn send(items: &[Item], to: SocketAddr, time: Duration) -> Result<(), Box<dyn Error>> {
     let mut sendings = Vec::new();
     for (place, item) in items.iter().enumerate() {
-        sendings.push(Sending::new(item.mode, port(options.addr, place), item.size)?);
+        sendings.push(Sending::new(item.mode, port(to, place), item.size)?);
     }
     let start = Instant::now();
-    while start.elapsed() < options.time {
+    while start.elapsed() < time {
         for sending in &mut sendings {
             sending.run(start, SLICE)?;
             thread::sleep(PAUSE);
@@ -59,12 +41,11 @@ pub(crate) fn send(list: &str, options: &Options) -> Result<(), Box<dyn Error>> 
 
 /// Receives what [`send`] sends and prints medians: of the rates, and of the ratios to the first mode and to the
 /// second in the same turn.
-pub(crate) fn receive(list: &str, options: &Options) -> Result<(), Box<dyn Error>> {
-    let items = items(list, options.size)?;
+pub(super) fn receive(items: &[Item], bind: SocketAddr) -> Result<(), Box<dyn Error>> {
     let gap = (SLICE + PAUSE) * (items.len() as u32).saturating_sub(1) / 2;
     let (tell, told) = mpsc::channel();
     for (place, item) in items.iter().enumerate() {
-        let socket = UdpSocket::bind(port(options.addr, place), &SocketOptions::default())?;
+        let socket = UdpSocket::bind(port(bind, place), &SocketOptions::default())?;
         let (mode, tell) = (item.mode, tell.clone());
         thread::spawn(move || {
             tell.send((place, slices(&socket, mode, gap).map_err(|error| error.to_string())))
@@ -97,7 +78,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Gbit/s of message bytes in each slice; a pause of `gap` ends one.
-fn slices(socket: &UdpSocket, mode: crate::Mode, gap: Duration) -> Result<Vec<f64>, Box<dyn Error>> {
+fn slices(socket: &UdpSocket, mode: Mode, gap: Duration) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut reading = Reading::new(mode)?;
     let mut receiver = Receiver::new(socket);
     let (start, mut rates) = (Instant::now(), Vec::new());

@@ -7,38 +7,38 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Ecn, Machine, Received, Time};
 use haul_stack::{SendError as Refused, SendOptions, Stack};
-use haul_udp::{Full, Interest, Options as SocketOptions, Receiver, RecvError, SendError, UdpSocket};
+use haul_udp::{Full, Interest, Options, SendError, UdpSocket};
 
-use crate::extra::{Counter, stack};
-use crate::hand::{HandSender, read};
-use crate::{Messages, Mode, Options};
+use super::extra::{Counter, stack};
+use super::hand::{HandSender, read};
+use super::{Messages, Mode};
 
-/// The receiver ends when nothing has come for so long.
+/// A full socket is looked at again after so long.
 const QUIET: Duration = Duration::from_secs(1);
 const SLOT: usize = 65_507;
 
 /// What reads.
-pub(crate) enum Reading {
+pub(super) enum Reading {
     Hand(u64),
     Stack(Box<Stack>, Counter),
 }
 
 impl Reading {
-    pub(crate) fn new(mode: Mode) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn new(mode: Mode) -> Result<Self, Box<dyn Error>> {
         let Mode::Stack(extra) = mode else { return Ok(Self::Hand(0)) };
         let counter = Counter::default();
         Ok(Self::Stack(Box::new(stack(extra, None, counter.clone())?), counter))
     }
 
     /// Bytes of messages that have come.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Hand(bytes) => *bytes,
             Self::Stack(_, counter) => counter.0.load(Ordering::Relaxed),
         }
     }
 
-    pub(crate) fn take(&mut self, data: &mut [u8], stride: usize, start: Instant) {
+    pub(super) fn take(&mut self, data: &mut [u8], stride: usize, start: Instant) {
         match self {
             Self::Hand(bytes) => *bytes += read(data, stride),
             Self::Stack(stack, _) => {
@@ -51,39 +51,6 @@ impl Reading {
     }
 }
 
-/// Receives until nothing comes, and prints Gbit/s of message bytes.
-pub(crate) fn receive(mode: Mode, options: &Options) -> Result<(), Box<dyn Error>> {
-    let socket = UdpSocket::bind(options.addr, &SocketOptions::default())?;
-    let mut reading = Reading::new(mode)?;
-    let mut receiver = Receiver::new(&socket);
-    while !socket.wait(Interest::Read, Duration::from_secs(3_600))? {}
-    let start = Instant::now();
-    let end = loop {
-        match receiver.recv(&socket) {
-            Ok(_) => {
-                for batch in receiver.datagrams() {
-                    reading.take(batch.data, batch.stride, start);
-                }
-            }
-            Err(RecvError::WouldBlock) => {
-                let idle = Instant::now();
-                if !socket.wait(Interest::Read, QUIET)? {
-                    break idle;
-                }
-            }
-            Err(error) if error.is_fatal() => return Err(error.into()),
-            Err(_) => {}
-        }
-    };
-    let seconds = (end - start).as_secs_f64();
-    println!(
-        "{{\"gbit_per_s\":{:.4},\"bytes\":{}}}",
-        reading.bytes() as f64 * 8e-9 / seconds,
-        reading.bytes()
-    );
-    Ok(())
-}
-
 fn since(start: Instant) -> Time {
     Time::from_nanos(start.elapsed().as_nanos() as u64)
 }
@@ -94,7 +61,7 @@ enum Writing {
 }
 
 /// What sends to one address.
-pub(crate) struct Sending {
+pub(super) struct Sending {
     socket: UdpSocket,
     writing: Writing,
     message: Vec<u8>,
@@ -102,9 +69,9 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    pub(crate) fn new(mode: Mode, to: SocketAddr, size: usize) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn new(mode: Mode, to: SocketAddr, size: usize) -> Result<Self, Box<dyn Error>> {
         let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-        let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &SocketOptions::default())?;
+        let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options::default())?;
         socket.connect(to)?;
         let writing = match mode {
             Mode::Hand => Writing::Hand(HandSender::default()),
@@ -116,7 +83,7 @@ impl Sending {
     }
 
     /// Sends for so long, as fast as the socket takes it; the stack's time counts from `start`.
-    pub(crate) fn run(&mut self, start: Instant, time: Duration) -> Result<(), Box<dyn Error>> {
+    pub(super) fn run(&mut self, start: Instant, time: Duration) -> Result<(), Box<dyn Error>> {
         let begin = Instant::now();
         while begin.elapsed() < time {
             let (len, stride) = match &mut self.writing {
@@ -135,11 +102,6 @@ impl Sending {
         }
         Ok(())
     }
-}
-
-/// Sends as fast as the socket takes it.
-pub(crate) fn send(mode: Mode, options: &Options) -> Result<(), Box<dyn Error>> {
-    Sending::new(mode, options.addr, options.size)?.run(Instant::now(), options.time)
 }
 
 /// Keeps the queue filled with a few batches.

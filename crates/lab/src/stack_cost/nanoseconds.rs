@@ -7,8 +7,8 @@ use std::time::Instant;
 use haul_base::{Machine, Time};
 use haul_stack::{Pool, SendOptions};
 
-use crate::extra::{Counter, stack};
-use crate::{Extra, Messages};
+use super::extra::{Counter, stack};
+use super::{Extra, Messages};
 
 const ROUNDS: usize = 21;
 const MESSAGES: usize = 2_000;
@@ -27,7 +27,7 @@ fn time(count: usize, mut work: impl FnMut()) -> f64 {
 }
 
 /// Prints nanoseconds for construction, attribute access and destruction.
-pub(crate) fn measure() -> Result<(), Box<dyn Error>> {
+pub(super) fn measure() -> Result<(), Box<dyn Error>> {
     let body = vec![0x5a; SIZE];
     let (mut construct, mut submit, mut pass, mut destroy) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut pool = Pool::new(MESSAGES);
