@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # What the diagnosis is worth where the receiver loses: a receiver with the socket buffer of an untuned host (208 KiB) that is suspended
-# for 100 ms of each second, 70 ms away. HighSpeed's response (preset fobs-classifier) with the diagnosis and without, in turn.
-# Needs root, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. ROUNDS=7, SECONDS_EACH=20; some five minutes.
+# for 100 ms of each second, 100 ms away. HighSpeed's response (preset fobs-classifier) with the diagnosis and without, in turn.
+# Needs root, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. ROUNDS=7, SECONDS_EACH=20, RTT=100ms, RATE=500Mbit: some six minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export HAUL="$PWD/${CARGO_TARGET_DIR:-target}/release/haul"
 lab="${HAUL%/haul}/haul-lab"
 WORK="$(mktemp -d)"
-export WORK SECONDS_EACH=${SECONDS_EACH:-20}
+export WORK SECONDS_EACH=${SECONDS_EACH:-20} RATE=${RATE:-500Mbit}
 trap 'rm -rf "$WORK"' EXIT
 
 cat >"$WORK/server" <<'SH'
@@ -32,7 +32,7 @@ def suspend():
 thread = threading.Thread(target=suspend)
 thread.start()
 told = subprocess.run(
-    [haul, "bench", "--json", "--time", os.environ["SECONDS_EACH"] + "s", "--preset", "fobs-classifier", "--rate", "400Mbit",
+    [haul, "bench", "--json", "--time", os.environ["SECONDS_EACH"] + "s", "--preset", "fobs-classifier", "--rate", os.environ["RATE"],
      "--set", "socket_buffer=208KiB", "--diagnosis", sys.argv[1], f"@{work}/url"], stdout=subprocess.PIPE, check=True).stdout
 done.set()
 thread.join()
@@ -44,7 +44,7 @@ PY
 for _ in $(seq "${ROUNDS:-7}"); do
     for mode in on off; do
         rm -f "$WORK/url"
-        "$lab" wan --rtt 70ms --rate 600Mbit --queue 50ms --server "sh $WORK/server" -- python3 "$WORK/client" "$mode" 2>"$WORK/log" |
+        "$lab" wan --rtt "${RTT:-100ms}" --rate 900Mbit --queue 50ms --server "sh $WORK/server" -- python3 "$WORK/client" "$mode" 2>"$WORK/log" |
             tee -a "$WORK/told"
         # The truth: what the path dropped.
         grep '^A to B' "$WORK/log" || true

@@ -3,6 +3,7 @@
 //! the control law hears of the losses.
 
 mod kernel;
+mod longer;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -117,6 +118,10 @@ fn is_contested(counts: &CauseCounts) -> bool {
     counts.of(Cause::Congestion) as f64 > CONTESTED * counts.whole() as f64
 }
 
+/// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds nothing.
+/// Our choice.
+const COUNTED: f64 = 0.2;
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Diagnostician {
@@ -131,6 +136,8 @@ pub(crate) struct Diagnostician {
     by_signature: Cause,
     /// Losses whose window has not ended.
     present: CauseCounts,
+    /// Of these, those that the receiver's kernel has dropped.
+    by_kernel: u64,
     /// Losses of windows that have.
     past: CauseCounts,
     /// The verdict on what was lost last.
@@ -152,6 +159,7 @@ impl Diagnostician {
             accumulated: Signature::new(),
             by_signature: Cause::Inconclusive,
             present: CauseCounts::default(),
+            by_kernel: 0,
             past: CauseCounts::default(),
             verdict: None,
             windows: WindowCounts::default(),
@@ -203,6 +211,7 @@ impl Diagnostician {
             }
             cause => lost.add(cause, others),
         }
+        self.by_kernel += by_host;
         self.present.merge(&lost);
         self.verdict = lost.verdict();
         self.verdict
@@ -277,6 +286,7 @@ impl Diagnostician {
     /// The losses of a window that has ended, now that its signature is known.
     fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> CauseCounts {
         let mut counts = std::mem::take(&mut self.present);
+        let is_counted = std::mem::take(&mut self.by_kernel) as f64 > COUNTED * counts.whole() as f64;
         if by_signature.metric.is_some() {
             let cause = by_signature.cause();
             match self.evidence {
@@ -285,11 +295,11 @@ impl Diagnostician {
                         counts.attribute(other, cause);
                     }
                 }
-                // Random losses are those for which nothing else was found.
-                Evidence::All if cause == Cause::ReceiverHost && !is_contested(&counts) => {
-                    counts.attribute(Cause::Random, cause);
+                Evidence::All if is_counted || is_contested(&counts) => {
+                    self.by_signature = Cause::Inconclusive
                 }
-                Evidence::All if is_contested(&counts) => self.by_signature = Cause::Inconclusive,
+                // Random losses are those for which nothing else was found.
+                Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),
                 _ => {}
             }
         }

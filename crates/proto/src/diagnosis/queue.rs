@@ -2,6 +2,7 @@
 
 use haul_base::{Cause, Span, Time};
 
+use super::longer::LongerPath;
 use crate::control::FeedbackSample;
 
 /// A queue that never held packets for longer than this is none: bursts of the sender's own make as much.
@@ -45,6 +46,7 @@ pub(super) struct Queue {
     recent: [Span; 2],
     recent_turned_at: Time,
     rate_bps: f64,
+    path: LongerPath,
 }
 
 impl Default for Queue {
@@ -59,6 +61,7 @@ impl Default for Queue {
             recent: [Span::ZERO; 2],
             recent_turned_at: Time::ZERO,
             rate_bps: 0.0,
+            path: LongerPath::default(),
         }
     }
 }
@@ -83,7 +86,12 @@ impl Queue {
             self.rate_bps = rate.as_bps() as f64;
         }
         let Some(delay) = sample.queue_delay else { return };
-        let delay = delay.max(self.longer_round_trip(sample));
+        let longer = delay.max(self.longer_round_trip(sample));
+        let known = self.path.added();
+        let delay = self.path.without(sample.now, longer, sample.rtt.smoothed());
+        if self.path.added() > known {
+            (self.deepest, self.recent) = ([Span::ZERO; 2], [Span::ZERO; 2]);
+        }
         if sample.now.since(self.recent_turned_at) > sample.rtt.smoothed() / 2 {
             self.recent = [Span::ZERO, self.recent[0]];
             self.recent_turned_at = sample.now;

@@ -94,7 +94,7 @@ fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
     // One packet of each 500 is lost; every other second there is a queue, of which nothing is lost at first.
     let lost = |n: u64| u64::from(n.is_multiple_of(5));
     for n in 0..1_000 {
-        hear(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15 } else { 0 });
+        hear(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15.min(n % 100 * 5) } else { 0 });
     }
     let counts = of.counts();
     assert_eq!(counts.whole(), 200);
@@ -163,6 +163,22 @@ fn a_signature_is_not_believed_against_the_queue() {
     // Nor for what comes after it.
     hear(&mut of, 410, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
+}
+
+#[test]
+fn a_signature_adds_nothing_where_the_kernel_counts() {
+    // 200 packets of one gap that the kernel knows of, and 60 that it does not.
+    let mixed = Signature::of_lost(PACKETS, (5_000..5_200).chain((0..60).map(|n| 6_000 + 1_000 * n)));
+    let mut of = Diagnostician::new(Evidence::All);
+    let mut millis = 0;
+    for _ in 0..3 {
+        millis += 1_000;
+        hear(&mut of, millis, 200, 20, 0);
+        hear(&mut of, millis + 600, 60, 0, 0);
+        let told = window(&mut of, &mixed);
+        assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
+        assert_eq!((told.counts.of(Cause::ReceiverHost), told.counts.of(Cause::Random)), (200, 60));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use haul_base::{Cause, Rate, Span};
 use haul_proto::presets::preset;
 use haul_sim::host::Load;
 use haul_sim::host::scheduler::SleepKind;
-use haul_sim::{DropReason, Outage};
+use haul_sim::{DropReason, Outage, StageChange};
 use haul_stack::Recipe;
 
 use crate::common::Channel;
@@ -114,6 +114,22 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
         println!("bbr, {loss}: {}", describe(&run));
         assert!(run.lost(DropReason::Random) > 200, "{}", describe(&run));
         assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.95, "{loss}: {}", describe(&run));
+    }
+}
+
+/// A path that has become longer has no queue for that, and a law that keeps a queue on it has one still.
+#[test]
+fn random_losses_on_a_path_that_has_become_longer_are_told_as_such() {
+    let fixed = [("controller", "fixed"), ("rate", "150Mbit")];
+    let bbr = [("controller", "bbr")];
+    for (set, loss) in [(fixed.as_slice(), 0.001), (bbr.as_slice(), 0.001)] {
+        let lossy = Channel { loss, ..channel(200) };
+        let mut run = Run::over(&recipe("bulk", set), 1 << 40, RTT, &lossy, host(FAIR, 4 << 20, vec![]));
+        run.change(Span::from_secs(4), "delay", StageChange::Delay(RTT));
+        let run = run.run(Span::from_secs(40));
+        println!("{set:?}: {}", describe(&run));
+        assert!(run.lost(DropReason::Random) > 400, "{}", describe(&run));
+        assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.95, "{set:?}: {}", describe(&run));
     }
 }
 

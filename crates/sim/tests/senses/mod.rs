@@ -10,7 +10,8 @@ use haul_proto::presets::preset;
 use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{
-    Distribution, DropReason, FlowId, HostId, LinkId, Pattern, Sink, UdpSource, UdpSourceSpec, World,
+    Distribution, DropReason, FlowId, HostId, LinkId, Pattern, Sink, StageChange, StageRef, UdpSource,
+    UdpSourceSpec, World,
 };
 use haul_stack::Recipe;
 
@@ -55,6 +56,7 @@ pub(crate) struct Run {
     pub(crate) data: FlowId,
     host: HostId,
     there: LinkId,
+    back: LinkId,
     /// Milliseconds in each phase of the law.
     phases: BTreeMap<&'static str, u64>,
 }
@@ -76,7 +78,7 @@ impl Run {
         let (from, to) = ((session.sender, port), (session.receiver, port));
         let data = world.connect("data", from, to, &[there]).unwrap();
         world.connect("feedback", to, from, &[back]).unwrap();
-        Self { world, session, data, host, there, phases: BTreeMap::new() }
+        Self { world, session, data, host, there, back, phases: BTreeMap::new() }
     }
 
     /// Runs until all has arrived, and not longer than `cap`.
@@ -98,6 +100,16 @@ impl Run {
         let sink = self.world.add_node("others' end", Sink::new());
         let port = PathId::default();
         self.world.connect("others", (source, port), (sink, port), &[self.there]).unwrap();
+    }
+
+    /// Stage `name` changes in both directions at `at`.
+    pub(crate) fn change(&mut self, at: Span, name: &'static str, change: StageChange) {
+        let links = [self.there, self.back];
+        self.world.at(Time::ZERO + at, move |world| {
+            for link in links {
+                world.change_link(link, &StageRef::Name(name.into()), &change).unwrap();
+            }
+        });
     }
 
     /// `load` runs for `lasts` of each `period`, the first time at 1 s.

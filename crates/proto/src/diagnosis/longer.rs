@@ -1,0 +1,122 @@
+//! Tells a path that has become longer from one with a queue: it does so at once, and stays.
+
+use haul_base::{Span, Time};
+
+/// Shorter steps are the jitter of a receive path.
+const LEAST_STEP: Span = Span::from_millis(2);
+/// A delay that grows by at least this share of the time between two feedbacks has taken a step. A queue grows as fast only if
+/// three times the rate comes that leaves it: more than any law sends when it starts. Our choice.
+const STEEP: f64 = 2.0 / 3.0;
+/// A step counts if the delay has stayed for this long and four round trips: a queue that a burst has filled empties.
+const HOLD: Span = Span::from_secs(1);
+const HOLD_ROUNDS: u64 = 4;
+
+/// A step that may be one of the path.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    at: Time,
+    from: Span,
+    /// Half way up: a delay below that has not stayed.
+    half: Span,
+    least: Span,
+}
+
+/// What the path itself has added to the delay.
+#[derive(Debug, Default)]
+pub(super) struct LongerPath {
+    last: Option<(Time, Span)>,
+    step: Option<Step>,
+    added: Span,
+}
+
+impl LongerPath {
+    /// What the path has added.
+    pub(super) fn added(&self) -> Span {
+        self.added
+    }
+
+    /// Takes a delay above the least that is remembered; gives what the queue holds of it.
+    pub(super) fn without(&mut self, now: Time, delay: Span, round_trip: Span) -> Span {
+        if let Some((at, before)) = self.last.replace((now, delay)) {
+            let grown = delay.saturating_sub(before);
+            if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {
+                // Both ways become longer one after the other.
+                let from = self.step.map_or(before, |step| step.from);
+                self.step = Some(Step { at: now, from, half: (from + delay) / 2, least: delay });
+            }
+        }
+        if let Some(step) = &mut self.step {
+            step.least = step.least.min(delay);
+            if delay < step.half {
+                self.step = None;
+            } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
+                self.added = step.least;
+                self.step = None;
+            }
+        }
+        // What is remembered as the least has grown as well, or the path is shorter again.
+        self.added = self.added.min(delay);
+        delay.saturating_sub(self.added)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The queue that is told of a delay (ms) every 5 ms.
+    fn told(delays: impl IntoIterator<Item = f64>) -> Vec<u64> {
+        let mut path = LongerPath::default();
+        let tell = |(n, delay): (usize, f64)| {
+            let now = Time::ZERO + Span::from_millis(5) * n as u64;
+            path.without(now, Span::from_secs_f64(delay / 1e3), Span::from_millis(40)).as_micros() / 1_000
+        };
+        delays.into_iter().enumerate().map(tell).collect()
+    }
+
+    #[test]
+    fn a_step_that_stays_is_the_path_and_what_comes_on_top_a_queue() {
+        let steps = |n: usize| {
+            if n < 10 {
+                0.0
+            } else if n < 400 {
+                30.0
+            } else {
+                30.0 + (n % 100) as f64 / 10.0
+            }
+        };
+        let queue = told((0..800).map(steps));
+        assert_eq!((queue[20], queue[300], queue[799]), (30, 0, 9));
+    }
+
+    #[test]
+    fn a_path_that_is_short_again_has_added_nothing() {
+        let queue = told((0..900).map(|n| {
+            if (10..400).contains(&n) {
+                30.0
+            } else if n < 600 {
+                0.0
+            } else {
+                20.0
+            }
+        }));
+        assert_eq!((queue[399], queue[500], queue[650]), (0, 0, 20));
+    }
+
+    #[test]
+    fn a_queue_that_grows_or_is_filled_by_a_burst_is_one() {
+        // It grows by 1 ms in each 5, and stays full.
+        let grows = told((0..800).map(|n| f64::min(n as f64, 20.0)));
+        assert_eq!((grows[300], grows[799]), (20, 20));
+        let bursts = told((0..800).map(|n| {
+            if n % 100 == 50 {
+                20.0
+            } else if n % 100 > 50 {
+                70.0 - (n % 100) as f64
+            } else {
+                0.0
+            }
+        }));
+        assert_eq!(bursts[750], 20);
+    }
+}
