@@ -14,7 +14,6 @@ mod crypto;
 mod data_path;
 mod endpoint;
 mod error;
-mod hello;
 mod identity;
 mod listener;
 mod recipe;
@@ -31,13 +30,10 @@ pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use data_path::DataPath;
 pub use endpoint::{
-    Channel, ChannelOptions, Endpoint, EndpointStats, Message, Terms, Ticket, TicketError, TicketFile,
-    associate,
+    Channel, ChannelOptions, Endpoint, EndpointStats, MIN_DATAGRAM, Message, PathProbe, Terms, Ticket,
+    TicketError, TicketFile, associate,
 };
 pub use error::EngineError;
-pub use hello::{
-    DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,
-};
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
 pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};

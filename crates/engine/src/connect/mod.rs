@@ -16,8 +16,8 @@ use haul_wire::control::{
 
 use crate::clock::unix_now;
 use crate::control::Timing;
-use crate::data_path::send_hellos;
-use crate::hello::{HelloDriver, HelloExchange};
+use crate::data_path::send_probes;
+use crate::endpoint::PathProbe;
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;
@@ -57,8 +57,8 @@ impl ConnectOptions {
     }
 }
 
-/// Opens a session with the server of `url`. When it returns, the server has accepted the request, and HELLO
-/// packets are on their way: data may follow them at once.
+/// Opens a session with the server of `url`. When it returns, the server has accepted the request, and challenges are
+/// on their way: data may follow them at once.
 ///
 /// # Errors
 /// [`EngineError::Expired`] before anything is sent; [`EngineError::Resolve`], [`EngineError::Connect`],
@@ -175,15 +175,15 @@ fn session(
         keys: secrets.data_keys(accept.cipher),
         round_trip,
         clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.driver)))),
+        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.probe)))),
     }
 }
 
-/// The client's UDP socket, and the HELLOs that it sends while the server has not decided yet.
+/// The client's UDP socket, and the challenges that it sends while the server has not decided yet.
 struct Udp {
     peer: SocketAddr,
     socket: UdpSocket,
-    driver: HelloDriver,
+    probe: PathProbe,
     clock: Clock,
 }
 
@@ -196,27 +196,29 @@ impl Udp {
         local.set_port(0);
         let socket = UdpSocket::connected(local, peer, &udp_options(settings, false))
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        let nonce = u64::from_be_bytes(random()?);
+        let first_number = u32::from_be_bytes(random()?);
         let clock = Clock::start();
-        let driver = HelloDriver::new(clock.now(), secrets.session, peer, &secrets.hello_keys, nonce);
-        Ok(Self { peer, socket, driver, clock })
+        let probe = PathProbe::client(clock.now(), secrets.frame_keys(Role::Client), peer, first_number);
+        Ok(Self { peer, socket, probe, clock })
     }
 
-    /// Repeats HELLOs until the server accepts. Answers and data that come meanwhile wait in the socket.
-    fn wait_for_accept(self, control: &Control, timeout: Duration) -> Result<(Self, Accept), EngineError> {
-        let Self { peer, socket, driver, clock } = self;
+    /// Repeats challenges until the server accepts. Answers and data that come meanwhile wait in the socket.
+    fn wait_for_accept(
+        mut self,
+        control: &Control,
+        timeout: Duration,
+    ) -> Result<(Self, Accept), EngineError> {
         let until = Instant::now() + timeout;
-        let mut hello = HelloExchange::Driver(driver);
         let message = loop {
-            let now = clock.now();
-            hello.on_deadline(now);
-            send_hellos(&socket, &mut hello, now);
+            let now = self.clock.now();
+            self.probe.on_deadline(now);
+            send_probes(&self.socket, &mut self.probe, now);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let (what, seconds) = ("the server's answer to the request", timeout.as_secs_f64());
                 return Err(EngineError::TimedOut { what, seconds });
             }
-            let wait = hello.deadline().map_or(left, |at| at.since(now).into()).min(left);
+            let wait = self.probe.deadline().map_or(left, |at| at.since(now).into()).min(left);
             if let Some(message) = control.try_recv(wait)? {
                 break message;
             }
@@ -224,11 +226,8 @@ impl Udp {
         let ControlMessage::Accept(accept) = message else {
             return Err(EngineError::protocol(format!("{} instead of accept", message.name())));
         };
-        let HelloExchange::Driver(mut driver) = hello else {
-            return Err(EngineError::Closed);
-        };
-        driver.on_accepted(clock.now());
-        Ok((Self { peer, socket, driver, clock }, accept))
+        self.probe.on_accepted(self.clock.now());
+        Ok((self, accept))
     }
 }
 

@@ -142,7 +142,7 @@ impl Control {
         self.shared().poll_end(waker).filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// Size of the first HELLO that the server saw, once it has told this client so.
+    /// Size of the first datagram that the server saw, once it has told this client so.
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)

@@ -47,7 +47,7 @@ pub(super) struct Shared {
     /// Signalled at every change that a user may be waiting for.
     changed: Condvar,
     pub(super) wake: OwnedFd,
-    /// Size of the HELLO that the server saw first; 0 before.
+    /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
     pub(super) transport: Transport,
 }

@@ -142,7 +142,7 @@ fn pings_keep_an_idle_channel_alive_and_measure_the_round_trip() {
 #[test]
 fn udp_seen_is_noted_and_not_delivered() {
     let [a, b] = channels(Timing::default());
-    b.send(ControlMessage::UdpSeen { hello_size: 1472 }).unwrap();
+    b.send(ControlMessage::UdpSeen { size: 1472 }).unwrap();
     b.send(ControlMessage::ObjectSent { bytes: 5 }).unwrap();
     assert_eq!(a.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes: 5 });
     assert_eq!(a.udp_seen(), Some(1472));

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
-use haul_wire::packet::{ConnectionId, FRAME_MAC_LEN};
+use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN};
 
 use super::direction::{Opening, Origin, Sealing};
 use super::generation::tag_len;
 use crate::{Role, Secret};
 
-const DATA_CONTEXT: &str = "haulage 1 association: secret of one direction of a flight";
-const CONTROL_CONTEXT: &str = "haulage 1 association: key of opening headers and words";
+const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
+const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and control frames";
 
 /// What both ends keep for later connections: exported from the TLS connection over which they met.
 #[derive(Clone)]
@@ -57,12 +57,51 @@ impl fmt::Debug for ResumptionSecret {
     }
 }
 
+/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that no
+/// state is kept for an address that is not validated.
+pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
+    let hash = blake3::keyed_hash(key, what.as_bytes());
+    let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+    u32::from_be_bytes(*first)
+}
+
+/// What authenticates the control frames of a connection at one end.
+#[derive(Clone, Debug)]
+pub(crate) struct FrameKeys {
+    secret: ResumptionSecret,
+    id: ConnectionId,
+    role: Role,
+}
+
+impl FrameKeys {
+    /// Those of `role`'s end.
+    pub(crate) fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
+        Self { secret: secret.clone(), id, role }
+    }
+
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// A control frame of this end, as a datagram of `size` bytes.
+    pub(crate) fn frame(&self, kind: ControlFrameKind, number: u32, size: u16) -> Vec<u8> {
+        let mut frame = ControlFrame { id: self.id, kind, number, size, mac: [0; FRAME_MAC_LEN] };
+        frame.mac = self.secret.mac(self.role, &frame.authenticated());
+        let mut datagram = vec![0; size.into()];
+        frame.write(&mut datagram);
+        datagram
+    }
+
+    /// Whether the other end of this connection has sent the frame.
+    pub(crate) fn verifies(&self, frame: &ControlFrame) -> bool {
+        frame.id == self.id && self.secret.verifies(self.role.peer(), &frame.authenticated(), &frame.mac)
+    }
+}
+
 /// The keys of both directions at one end of a connection, and what they are derived from. A server may have many
 /// thousand connections, so keys exist only while packets come.
 pub(crate) struct ConnectionKeys {
-    secret: ResumptionSecret,
-    connection: ConnectionId,
-    role: Role,
+    frames: FrameKeys,
     cipher: Cipher,
     sealing: Mutex<Sealing>,
     opening: Mutex<Opening>,
@@ -74,7 +113,8 @@ struct SentBy<'k>(Role, &'k ConnectionKeys);
 impl Origin for SentBy<'_> {
     /// Costs one hash for each generation before it, each of which took millions of packets.
     fn secret_of(&self, generation: u64) -> Option<Secret> {
-        let first = self.1.secret.connection_secret(&self.1.connection, self.0);
+        let FrameKeys { secret, id, .. } = &self.1.frames;
+        let first = secret.connection_secret(id, self.0);
         Some((0..generation).fold(first, |secret, _| secret.next()))
     }
 }
@@ -87,9 +127,8 @@ impl ConnectionKeys {
         role: Role,
         cipher: Cipher,
     ) -> Arc<Self> {
-        let (secret, connection) = (secret.clone(), *connection);
-        let (sealing, opening) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { secret, connection, role, cipher, sealing, opening })
+        let frames = FrameKeys::new(secret, *connection, role);
+        Arc::new(Self { frames, cipher, sealing: Mutex::default(), opening: Mutex::default() })
     }
 
     /// What a stack takes as its keys.
@@ -98,24 +137,29 @@ impl ConnectionKeys {
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
-        self.connection
+        self.frames.id
     }
 
     pub(crate) fn role(&self) -> Role {
-        self.role
+        self.frames.role
     }
 
-    /// This end's authentication code of an initial header or a control frame.
+    /// This end's authentication code of an initial header.
     pub(crate) fn mac(&self, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
-        self.secret.mac(self.role, bytes)
+        self.frames.secret.mac(self.role(), bytes)
+    }
+
+    /// What authenticates control frames.
+    pub(crate) fn frames(&self) -> &FrameKeys {
+        &self.frames
     }
 
     /// Makes the keys and loads the cipher's code, so that the first message waits for neither.
     pub(crate) fn prepare(&self) {
         let mut sealing = lock(&self.sealing);
         if !sealing.is_prepared() {
-            sealing.prepare(self.cipher, &SentBy(self.role, self));
-            lock(&self.opening).prepare(self.cipher, &SentBy(self.role.peer(), self));
+            sealing.prepare(self.cipher, &SentBy(self.role(), self));
+            lock(&self.opening).prepare(self.cipher, &SentBy(self.role().peer(), self));
             rehearse(self.cipher);
         }
     }
@@ -162,7 +206,7 @@ impl Seal for Shared {
 
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
         let keys = &self.0;
-        let origin = SentBy(keys.role, keys);
+        let origin = SentBy(keys.role(), keys);
         lock(&keys.sealing).seal_batch(keys.cipher, &origin, (batch, stride, header_len), first_pn);
     }
 }
@@ -174,7 +218,7 @@ impl Open for Shared {
         if !opening.window.is_new(pn) {
             return Err(Unauthentic);
         }
-        let len = opening.open(keys.cipher, &SentBy(keys.role.peer(), keys), (packet, header_len), pn)?;
+        let len = opening.open(keys.cipher, &SentBy(keys.role().peer(), keys), (packet, header_len), pn)?;
         opening.window.mark(pn);
         Ok(len)
     }

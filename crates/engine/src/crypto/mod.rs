@@ -11,7 +11,7 @@ use std::fmt;
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 
-pub(crate) use self::connection::{ConnectionKeys, ResumptionSecret};
+pub(crate) use self::connection::{ConnectionKeys, FrameKeys, ResumptionSecret, challenge_number};
 use self::direction::{Exported, Opening, Sealing};
 pub(crate) use self::generation::tag_len;
 use crate::{Role, Secret};

@@ -9,15 +9,14 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::address::AddressValidation;
 use super::connection::{Connection, State};
+use super::path_probe::BARE;
 use super::phase::{KeepAlive, Phase};
 use super::shared::Shared;
 use crate::{Direction, EngineError};
 
 impl Connection {
     pub(super) fn send_frame(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
-        let mut packet = ControlFrame { id: self.id(), kind, number, mac: [0; 12] };
-        packet.mac = self.keys().mac(&packet.authenticated());
-        shared.send(&packet.to_bytes(), to);
+        shared.send(&self.keys().frames().frame(kind, number, BARE), to);
     }
 
     /// An authentic control frame of this connection has come.
@@ -48,7 +47,9 @@ impl Connection {
             ControlFrameKind::Closed => state.end(EngineError::Closed),
             ControlFrameKind::Ping => self.send_frame(shared, peer, ControlFrameKind::Pong, frame.number),
             ControlFrameKind::Challenge => {
-                self.send_frame(shared, peer, ControlFrameKind::Response, frame.number);
+                let response =
+                    self.keys().frames().frame(ControlFrameKind::Response, frame.number, frame.size);
+                shared.send(&response, peer);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
             ControlFrameKind::Pong => {

@@ -7,7 +7,7 @@ use haul_base::{Received as Packets, Time};
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
 use haul_wire::packet::{
     CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind, IDENTITY_AT, INITIAL_HEADER_KIND, InitialHeader,
-    PAIR_KIND, PacketKind, PairHeader,
+    PAIR_KIND, PairHeader,
 };
 
 use super::connection::{Connection, Header, received};
@@ -34,9 +34,7 @@ fn kind_of(packet: &[u8]) -> DatagramKind {
         (Some(&INITIAL_HEADER_KIND), Some(_)) => DatagramKind::Open,
         (Some(&CONTROL_FRAME_KIND), Some(_)) => DatagramKind::ControlFrame,
         (Some(&PAIR_KIND), Some(_)) => DatagramKind::Pair,
-        (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
-            DatagramKind::Stack(u32::from_be_bytes(identity))
-        }
+        (_, Some(identity)) => DatagramKind::Stack(u32::from_be_bytes(identity)),
         _ => DatagramKind::Stray,
     }
 }
@@ -112,7 +110,7 @@ fn dispatch(
                 }
             }
             DatagramKind::Open => super::accept::on_open(shared, now, these, source, ecn),
-            DatagramKind::ControlFrame => on_frame(shared, now, these, source),
+            DatagramKind::ControlFrame => on_frame(shared, strays, now, these, source),
             DatagramKind::Pair => on_pair(shared, now, these, source, |packet| {
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
@@ -157,8 +155,11 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Connection>> {
     lock(&shared.table).live(identity)
 }
 
-fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
+fn on_frame(shared: &Arc<Shared>, strays: &mut Strays, now: Time, packet: &mut [u8], source: SocketAddr) {
     let Ok(frame) = ControlFrame::parse(packet) else { return count(&shared.counters.strays) };
+    if frame.id.has_control_channel() {
+        return stray(shared, strays, packet, source);
+    }
     let (secret, live) = match lock(&shared.table).get(frame.id.identity) {
         Some(entry) => (entry.resumption.secret.clone(), entry.live.clone()),
         None => return count(&shared.counters.unknown),

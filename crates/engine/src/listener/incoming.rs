@@ -7,7 +7,7 @@ use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Setting
 
 use super::pending::Service;
 use super::table::Registration;
-use crate::crypto::{DataKeys, ResumptionSecret};
+use crate::crypto::{DataKeys, FrameKeys, ResumptionSecret};
 use crate::session::{UdpSide, udp_options};
 use crate::{Clock, Control, EngineError, Role, Session, recipe};
 
@@ -19,7 +19,7 @@ pub struct Incoming {
     pub(super) control: Control,
     pub(super) registration: Registration,
     pub(super) keys: DataKeys,
-    pub(super) hello_keys: DataKeys,
+    pub(super) frame_keys: FrameKeys,
     pub(super) ticket: ResumptionSecret,
     pub(super) request: Request,
     pub(super) settings: Settings,
@@ -92,7 +92,7 @@ impl Incoming {
             keys: self.keys,
             round_trip: self.round_trip,
             clock: Clock::start(),
-            udp: Some(UdpSide::Server { registration: self.registration, hello_keys: self.hello_keys }),
+            udp: Some(UdpSide::Server { registration: self.registration, frame_keys: self.frame_keys }),
         })
     }
 

@@ -37,7 +37,7 @@ use crate::identity::ServerIdentity;
 use crate::tls::server_config;
 use crate::{Endpoint, EngineError, HaulUrl, Role};
 
-/// HELLOs, and the packets of all associations; other sessions have sockets of their own.
+/// Challenges, and the packets of all associations; other sessions have sockets of their own.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Ports tried when the system chooses one and it is free for TCP only.
 const PORT_TRIES: u32 = 16;
@@ -59,7 +59,7 @@ pub struct ListenOptions {
     pub handshake_timeout: Duration,
     /// Authenticated clients that may wait for [`Listener::accept`].
     pub max_waiting: usize,
-    /// UDP is taken for blocked when no HELLO comes so long after [`Incoming::accept`].
+    /// UDP is taken for blocked when no challenge comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
     /// Associations that are kept. Above, the one without a connection that has been idle longest is dropped; while all
     /// have connections, clients that want another one are refused with

@@ -2,27 +2,23 @@
 //! the two ends of this TLS connection know.
 
 use haul_wire::control::Cipher;
+use haul_wire::packet::ConnectionId;
 use rustls::Connection;
 
-use crate::crypto::{DataKeys, ResumptionSecret};
+use crate::crypto::{DataKeys, FrameKeys, ResumptionSecret};
 use crate::{EngineError, Role, Secret};
 
 const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
 const DATA_LABEL: &[u8] = b"EXPORTER-haul-data";
-const HELLO_LABEL: &[u8] = b"EXPORTER-haul-hello";
 const TICKET_LABEL: &[u8] = b"EXPORTER-haul-ticket";
 const SESSION_LABEL: &[u8] = b"EXPORTER-haul-session";
-/// HELLOs are sealed before the cipher of the session is agreed, so theirs is fixed.
-const HELLO_CIPHER: Cipher = Cipher::Aes128Gcm;
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
 /// Everything that is exported from the TLS connection of a session.
 pub(crate) struct SessionSecrets {
-    /// Names the session in HELLO packets; not secret.
+    /// Names the session in control frames; not secret.
     pub(crate) session: u32,
-    /// Keys of HELLO and `HELLO_ACK`, with packet numbers of their own.
-    pub(crate) hello_keys: DataKeys,
-    /// What an association's keys are derived from.
+    /// What the keys of control frames are derived from, and those of later connections.
     pub(crate) ticket: ResumptionSecret,
     auth: Secret,
     data: Vec<DataSecrets>,
@@ -38,10 +34,8 @@ impl SessionSecrets {
     /// Exports them from a connection whose handshake is complete.
     pub(crate) fn export(tls: &Connection) -> Result<Self, EngineError> {
         let data = CIPHERS.map(|cipher| export_directions(tls, DATA_LABEL, cipher));
-        let hello = export_directions(tls, HELLO_LABEL, HELLO_CIPHER)?;
         Ok(Self {
             session: u32::from_be_bytes(export(tls, SESSION_LABEL, &[])?),
-            hello_keys: hello.keys(),
             ticket: ResumptionSecret(export::<32>(tls, TICKET_LABEL, &[])?.into()),
             auth: export::<32>(tls, AUTH_LABEL, &[])?.into(),
             data: data.into_iter().collect::<Result<_, _>>()?,
@@ -55,14 +49,13 @@ impl SessionSecrets {
 
     /// The packet keys for the cipher that was agreed.
     pub(crate) fn data_keys(&self, cipher: Cipher) -> DataKeys {
-        let secrets = self.data.iter().find(|s| s.cipher == cipher);
-        secrets.expect("every cipher has its secrets").keys()
+        let secrets = self.data.iter().find(|s| s.cipher == cipher).expect("every cipher has its secrets");
+        DataKeys::new(cipher, secrets.from_client.clone(), secrets.from_server.clone())
     }
-}
 
-impl DataSecrets {
-    fn keys(&self) -> DataKeys {
-        DataKeys::new(self.cipher, self.from_client.clone(), self.from_server.clone())
+    /// What authenticates the control frames of the session at the end of `role`.
+    pub(crate) fn frame_keys(&self, role: Role) -> FrameKeys {
+        FrameKeys::new(&self.ticket, ConnectionId::of_session(self.session), role)
     }
 }
 

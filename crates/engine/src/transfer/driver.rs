@@ -8,14 +8,16 @@ use haul_base::{
 };
 use haul_proto::ChosenLaw;
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
+use haul_wire::packet::CONTROL_FRAME_KIND;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::faulty_socket::FaultySocket;
 use super::host::HostWatch;
 use super::shared::Shared;
 use super::wake::Waker;
-use crate::data_path::send_hellos;
-use crate::hello::{HelloExchange, is_hello};
+use crate::data_path::send_probes;
+use crate::endpoint::PathProbe;
+use crate::listener::Registration;
 use crate::{Clock, Control, EngineError};
 
 /// Room for one batch: no UDP message of the kernel is larger.
@@ -26,8 +28,8 @@ const ROUNDS: usize = 4;
 const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// How often the counters are published.
 const PUBLISH: Span = Span::from_millis(50);
-/// How often the HELLO exchange is asked what it has to send.
-const HELLO_POLL: Span = Span::from_millis(1);
+/// How often the path probe is asked what it has to send.
+const PROBE_POLL: Span = Span::from_millis(1);
 /// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
 /// no wake-up of its own. The machine has nothing to send before the pause ends.
 const PACED_SLEEP: Span = Span::from_millis(3);
@@ -56,9 +58,11 @@ pub(super) trait Driven: Machine {
 
 /// What a data thread knows of its session beside the socket.
 pub(super) struct Peer {
-    pub(super) hello: HelloExchange,
+    pub(super) probe: PathProbe,
     pub(super) control: Control,
     pub(super) clock: Clock,
+    /// The server's: late challenges find the session by it.
+    pub(super) _registration: Option<Registration>,
 }
 
 /// Whether to go on.
@@ -84,8 +88,8 @@ pub(super) struct Driver<'a, M> {
     blocked_until: Option<Time>,
     arrivals: ArrivalClock,
     published: Time,
-    /// When the HELLO exchange was last asked what it has to send.
-    hello_polled: Time,
+    /// When the path probe was last asked what it has to send.
+    probe_polled: Time,
     quota: Rate,
     host: HostWatch,
 }
@@ -113,7 +117,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             blocked_until: None,
             arrivals: ArrivalClock::new(),
             published: Time::ZERO,
-            hello_polled: Time::ZERO,
+            probe_polled: Time::ZERO,
             quota: Rate::MAX,
             host: if M::LOOKS_AT_HOST { HostWatch::of_this_thread() } else { HostWatch::absent() },
         }
@@ -138,9 +142,9 @@ impl<'a, M: Driven> Driver<'a, M> {
             if self.machine.deadline().is_some_and(|d| d.at <= now) {
                 self.machine.on_deadline(now);
             }
-            if now.since(self.hello_polled) >= HELLO_POLL {
-                self.hello_polled = now;
-                self.exchange_hellos(now)?;
+            if now.since(self.probe_polled) >= PROBE_POLL {
+                self.probe_polled = now;
+                self.probe_path(now)?;
             }
             let quota = Rate::from_bps(self.shared.quota.load(Ordering::Relaxed));
             if quota != self.quota {
@@ -215,23 +219,23 @@ impl<'a, M: Driven> Driver<'a, M> {
         Ok(true)
     }
 
-    /// Sends what the HELLO exchange has to send; fails if it says that UDP is blocked.
-    fn exchange_hellos(&mut self, now: Time) -> Result<(), EngineError> {
-        self.peer.hello.on_deadline(now);
-        send_hellos(self.socket, &mut self.peer.hello, now);
+    /// Sends what the path probe has to send; fails if it says that UDP is blocked.
+    fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
+        self.peer.probe.on_deadline(now);
+        send_probes(self.socket, &mut self.peer.probe, now);
         let seen = self.peer.control.udp_seen().is_some();
-        self.peer.hello.failure(now, seen).map_or(Ok(()), Err)
+        self.peer.probe.failure(now, seen).map_or(Ok(()), Err)
     }
 
     fn hand_over(&mut self) {
         let now = self.peer.clock.now();
         self.arrivals.sync(now);
         for mut message in self.buffers.datagrams() {
-            for datagram in message.iter_mut().filter(|datagram| is_hello(datagram)) {
-                if self.peer.hello.on_packet(now, datagram) {
-                    self.machine.on_size_passed(now, self.peer.hello.sizes().outgoing);
-                    // An answer may be due at once.
-                    self.hello_polled = Time::ZERO;
+            for frame in message.iter_mut().filter(|datagram| datagram.first() == Some(&CONTROL_FRAME_KIND)) {
+                if self.peer.probe.on_packet(now, frame) {
+                    self.machine.on_size_passed(now, self.peer.probe.datagram());
+                    // A response may be due at once.
+                    self.probe_polled = Time::ZERO;
                 }
             }
             let mut batch = Received {
@@ -298,8 +302,7 @@ impl<'a, M: Driven> Driver<'a, M> {
     fn wait(&mut self) -> Result<(), EngineError> {
         let now = self.peer.clock.now();
         let deadline = self.machine.deadline().map(|d| d.at);
-        let hello = self.peer.hello.deadline();
-        let until = [deadline, self.blocked_until, hello].into_iter().flatten().min();
+        let until = [deadline, self.blocked_until, self.peer.probe.deadline()].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
         let mut events =
             if sleeps_through(now, self.machine.deadline()) { PollFlags::empty() } else { PollFlags::IN };
