@@ -87,5 +87,11 @@ pub(crate) fn agree(
     check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
     // The association exists whether or not the close leaves.
     let _ = control.send_now(&ControlMessage::Bye);
-    Ok(Agreed { server, identity: accept.session, secret: secrets.ticket, cipher: accept.cipher, round_trip })
+    Ok(Agreed {
+        server,
+        identity: accept.session,
+        secret: secrets.connection,
+        cipher: accept.cipher,
+        round_trip,
+    })
 }

@@ -172,7 +172,7 @@ fn session(
         request,
         settings: accept.settings,
         program: accept.server,
-        keys: secrets.data_keys(accept.cipher),
+        keys: secrets.connection.data_keys(secrets.session, accept.cipher),
         round_trip,
         clock: udp.clock,
         udp: Some(UdpSide::Client(Box::new((udp.socket, udp.probe)))),

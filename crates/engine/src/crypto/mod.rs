@@ -16,7 +16,7 @@ use self::direction::{Exported, Opening, Sealing};
 pub(crate) use self::generation::tag_len;
 use crate::{Role, Secret};
 
-/// The first secret of each direction of a session, as both ends derive them from the TLS session.
+/// The first secret of each direction of a session.
 pub struct DataKeys {
     cipher: Cipher,
     from_client: Secret,

@@ -71,7 +71,7 @@ fn find_or_begin(
     }
     let id = header.id;
     let (secret, live, last) = known(&lock(&shared.table), id.identity)?;
-    if !secret.verifies(Role::Client, &InitialHeader::authenticated(&id), &header.mac) {
+    if !FrameKeys::new(&secret, id, Role::Server).verifies_initial(header) {
         return Err(Refusal::Unauthentic);
     }
     if let Some(live) = live.filter(|live| live.id() == id) {

@@ -76,13 +76,13 @@ impl Connection {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
-                shared.send(&self.initial_header(), peer);
+                shared.send(&self.keys().frames().initial_header(), peer);
             }
             Phase::Closing(closing) if closing.next <= now => {
                 let (kind, reason, opens) = (closing.kind, closing.reason, closing.opens());
                 match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
-                        shared.send(&self.initial_header(), peer);
+                        shared.send(&self.keys().frames().initial_header(), peer);
                         self.send_frame(shared, peer, kind, reason as u32);
                     }
                     (true, false) => self.send_frame(shared, peer, kind, reason as u32),

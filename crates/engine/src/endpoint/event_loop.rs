@@ -14,6 +14,7 @@ use super::connection::{Connection, Header, received};
 use super::driver::Received;
 use super::shared::{Shared, count, lock};
 use crate::EngineError;
+use crate::crypto::FrameKeys;
 
 /// Handles a datagram that belongs to no connection; returns the answer to its source.
 pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
@@ -164,7 +165,7 @@ fn on_frame(shared: &Arc<Shared>, strays: &mut Strays, now: Time, packet: &mut [
         Some(entry) => (entry.resumption.secret.clone(), entry.live.clone()),
         None => return count(&shared.counters.unknown),
     };
-    if !secret.verifies(shared.role.peer(), &frame.authenticated(), &frame.mac) {
+    if !FrameKeys::new(&secret, frame.id, shared.role).verifies(&frame) {
         return count(&shared.counters.unauthentic);
     }
     match live.filter(|live| live.id() == frame.id) {

@@ -222,9 +222,9 @@ fn incoming(
     Incoming {
         control,
         registration,
-        keys: secrets.data_keys(cipher),
+        keys: secrets.connection.data_keys(secrets.session, cipher),
         frame_keys: secrets.frame_keys(Role::Server),
-        ticket: secrets.ticket,
+        secret: secrets.connection,
         request: hello.request,
         settings: hello.settings,
         peer: ends.peer,

@@ -20,7 +20,7 @@ pub struct Incoming {
     pub(super) registration: Registration,
     pub(super) keys: DataKeys,
     pub(super) frame_keys: FrameKeys,
-    pub(super) ticket: ResumptionSecret,
+    pub(super) secret: ResumptionSecret,
     pub(super) request: Request,
     pub(super) settings: Settings,
     pub(super) peer: SocketAddr,
@@ -108,7 +108,7 @@ impl Incoming {
 
     /// What an association with this client is made of: its number, its secret, and about one round trip.
     pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
-        (self.registration.session(), self.ticket.clone(), self.round_trip)
+        (self.registration.session(), self.secret.clone(), self.round_trip)
     }
 
     /// The answer to a client that wants an association, and the channel to send it by.
