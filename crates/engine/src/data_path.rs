@@ -9,8 +9,7 @@ use haul_proto::{Open, Seal};
 use haul_udp::{Interest, Receiver, SendError, UdpSocket};
 use haul_wire::control::Settings;
 
-use crate::endpoint::PathProbe;
-use crate::listener::Registration;
+use crate::endpoint::{PathProbe, Registration};
 use crate::{Clock, Control, EngineError, Role};
 
 /// Longest time without a look at the control channel.

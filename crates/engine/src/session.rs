@@ -9,8 +9,7 @@ use haul_wire::control::{Cipher, Request, Settings};
 
 use crate::crypto::{DataKeys, FrameKeys};
 use crate::data_path::DataPath;
-use crate::endpoint::PathProbe;
-use crate::listener::Registration;
+use crate::endpoint::{PathProbe, Registration};
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.

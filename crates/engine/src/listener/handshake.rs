@@ -16,8 +16,8 @@ use rustls::{Connection, ServerConnection};
 use super::Server;
 use super::incoming::Incoming;
 use super::limiter::{Handshake, WorkerPermit};
-use super::table::Registration;
 use crate::control::Timing;
+use crate::endpoint::Registration;
 use crate::identity::random;
 use crate::tls::{ALPN, HandshakeError, SessionSecrets, handshake, prepare_tcp, read_exact, say_last};
 use crate::{Control, EngineError, Role};
@@ -80,7 +80,7 @@ fn serve(server: &Server, client: Handshake) -> Result<Incoming, Failure> {
     let begun = authenticate(server, &secrets, &mut tls, &client.tcp, deadline)
         .map_err(|refusal| refused(server, peer, &mut tls, &client.tcp, refusal))?;
     // From here on challenges find the session, although it is not accepted yet.
-    let registration = server.table.register(secrets.frame_keys(Role::Server), peer.ip(), random::<32>()?);
+    let registration = server.sessions.register(secrets.frame_keys(Role::Server), peer.ip(), random::<32>()?);
     let tcp = client.leave().ok_or_else(|| Failure::Handshake("closed in favour of another".to_owned()))?;
     let asked = registration.ok_or_else(|| Refusal::Fault(number_taken())).and_then(|registration| {
         Ok((

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
-use super::pending::Service;
-use super::table::Registration;
 use crate::crypto::{DataKeys, FrameKeys, ResumptionSecret};
+use crate::endpoint::{Registration, Service};
 use crate::session::{UdpSide, udp_options};
 use crate::{Clock, Control, EngineError, Role, Session, recipe};
 

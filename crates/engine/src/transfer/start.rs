@@ -10,9 +10,9 @@ use haul_proto::{
 use haul_udp::UdpSocket;
 use haul_wire::control::Settings;
 
-use super::{Peer, Transfer, Waker};
+use super::{Peer, Transfer};
 use crate::recipe::{feedback_interval, in_force};
-use crate::{DataPath, EngineError, Session};
+use crate::{DataPath, EngineError, Session, Waker};
 
 /// Silence after which the sender gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);

@@ -30,14 +30,6 @@ struct Early {
     source: SocketAddr,
 }
 
-/// Whom a control frame is for.
-pub(super) enum Lookup {
-    Found(Arc<PendingSession>),
-    /// Kept for a while.
-    Early,
-    Unknown,
-}
-
 impl SessionTable {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,7 +37,7 @@ impl SessionTable {
 
     /// Makes room for the session with these keys, of whoever is connected from `control_peer` over TCP; `None` if
     /// another one has its number (one in four thousand million). `challenge_key` is random.
-    pub(super) fn register(
+    pub(crate) fn register(
         self: &Arc<Self>,
         keys: FrameKeys,
         control_peer: IpAddr,
@@ -71,24 +63,30 @@ impl SessionTable {
 
     /// Finds the session of a frame. If there is none and `expecting` says that there may soon be, the frame is kept,
     /// in the place of the oldest if there are many.
-    pub(super) fn find(&self, frame: &ControlFrame, expecting: bool, source: SocketAddr) -> Lookup {
+    pub(super) fn find(
+        &self,
+        frame: &ControlFrame,
+        expecting: bool,
+        source: SocketAddr,
+    ) -> Option<Arc<PendingSession>> {
         let mut state = self.lock();
-        if let Some(pending) = state.sessions.get(&frame.id.identity) {
-            return Lookup::Found(pending.clone());
+        let found = state.sessions.get(&frame.id.identity).cloned();
+        if found.is_some() {
+            return found;
         }
         if !expecting {
             state.early.clear();
-            return Lookup::Unknown;
+            return None;
         }
         if state.early.len() == MAX_EARLY {
             state.early.pop_front();
         }
         state.early.push_back(Early { frame: *frame, source });
-        Lookup::Early
+        None
     }
 
     /// How many sessions there are, from the end of the TLS handshake on.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lock().sessions.len()
     }
 }
@@ -123,11 +121,11 @@ mod tests {
     use haul_base::Time;
     use haul_wire::packet::ConnectionId;
 
+    use super::super::path_probe::PathProbe;
     use super::super::pending::Verdict;
     use super::*;
     use crate::Role;
     use crate::crypto::ResumptionSecret;
-    use crate::endpoint::PathProbe;
 
     const CLIENT: &str = "192.0.2.7:5000";
     const ELSEWHERE: &str = "198.51.100.9:7";
@@ -157,11 +155,11 @@ mod tests {
     fn a_challenge_that_overtakes_the_handshake_finds_its_session_later() {
         let table = Arc::new(SessionTable::default());
         let source = CLIENT.parse().unwrap();
-        assert!(matches!(table.find(&challenge(5), true, source), Lookup::Early));
-        assert!(matches!(table.find(&challenge(6), true, source), Lookup::Early));
+        assert!(table.find(&challenge(5), true, source).is_none());
+        assert!(table.find(&challenge(6), true, source).is_none());
         let registration = register(&table, 5).unwrap();
         assert_eq!(registration.pending().largest(), 1200);
-        assert!(matches!(table.find(&challenge(5), false, source), Lookup::Found(_)));
+        assert!(table.find(&challenge(5), false, source).is_some());
         assert!(register(&table, 5).is_none());
         drop(registration);
         assert_eq!(table.len(), 0);
@@ -178,7 +176,7 @@ mod tests {
         assert_eq!(table.lock().early.len(), 64, "docs/security.md");
         let registration = register(&table, 5).unwrap();
         assert_eq!(registration.pending().largest(), 0);
-        assert!(matches!(table.find(&forged(9), false, source), Lookup::Unknown));
+        assert!(table.find(&forged(9), false, source).is_none());
         assert!(table.lock().early.is_empty());
     }
 
@@ -191,7 +189,7 @@ mod tests {
         let copy = challenge(5);
         match registration.pending().on_frame(&copy, elsewhere) {
             Verdict::Challenged(challenge) => {
-                assert!(challenge.len() <= copy.size.into(), "{}", challenge.len())
+                assert!(challenge.len() <= copy.size.into(), "{}", challenge.len());
             }
             verdict => panic!("{verdict:?}"),
         }

@@ -10,14 +10,14 @@ use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
+use super::path_probe::{BARE, Challenges};
 use crate::crypto::{FrameKeys, challenge_number};
-use crate::endpoint::{BARE, Challenges};
 use crate::{Control, Direction, EngineError};
 
 /// Longest time without a look at the control channel.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The UDP side of one session, as the thread that reads the listener's socket sees it.
+/// The UDP side of one session, as an endpoint's driver sees it.
 pub(crate) struct PendingSession {
     state: Mutex<State>,
     changed: Condvar,
@@ -41,7 +41,7 @@ enum Stage {
     Undecided,
     Accepted(Service),
     /// Its socket, or why there is none; taken once.
-    Opened(Option<Result<UdpSocket, EngineError>>),
+    Opened(Option<Box<Result<UdpSocket, EngineError>>>),
 }
 
 /// What an accepted session brings.
@@ -127,7 +127,9 @@ impl PendingSession {
         let mut state = self.lock();
         loop {
             let service = match &mut state.stage {
-                Stage::Opened(socket) => return socket.take().unwrap_or(Err(EngineError::Closed)),
+                Stage::Opened(socket) => {
+                    return socket.take().map_or(Err(EngineError::Closed), |opened| *opened);
+                }
                 Stage::Undecided => return Err(EngineError::Closed),
                 Stage::Accepted(service) => service,
             };
@@ -178,6 +180,6 @@ impl State {
                 let _ = socket.send(&response, response.len(), Ecn::NotEct);
             }
         }
-        self.stage = Stage::Opened(Some(socket));
+        self.stage = Stage::Opened(Some(Box::new(socket)));
     }
 }
