@@ -147,12 +147,12 @@ fn receive(
     Ok(drive::receive(session, job, sides, env))
 }
 
-/// Answers HELLOs until the client has seen enough.
+/// Answers challenges until the client has seen enough.
 fn check_path(session: &mut Session) -> Result<(), Fault> {
     let started = Instant::now();
     let mut path = session.take_data_path()?;
     while started.elapsed() < CHECK {
-        path.exchange_hellos(POLL)?;
+        path.probe_path(POLL)?;
         match session.control().try_recv(Duration::ZERO) {
             Ok(_) => {}
             Err(EngineError::Closed) => return Ok(()),

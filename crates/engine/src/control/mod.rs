@@ -63,7 +63,7 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.update(|state| state.abandoned = true);
-        self.shared.wake_thread();
+        self.shared.wake.wake();
     }
 }
 
@@ -142,14 +142,14 @@ impl Control {
         self.shared().poll_end(waker).filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// Size of the first HELLO that the server saw, once it has told this client so.
+    /// Size of the first datagram that the server saw, once it has told this client so.
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)
     }
 
     /// The data thread to wake when a message of the transport comes, and when another one may be sent.
-    pub(crate) fn set_data_thread(&self, waker: crate::transfer::Waker) {
+    pub(crate) fn set_data_thread(&self, waker: crate::Waker) {
         self.shared().transport.set_data_thread(waker);
     }
 
@@ -161,7 +161,7 @@ impl Control {
     /// Sends a message of the transport. Never waits.
     pub(crate) fn send_transport(&self, message: Vec<u8>) {
         self.shared().transport.put(message);
-        self.shared().wake_thread();
+        self.shared().wake.wake();
     }
 
     /// The other side's messages of the transport since the last time, the newest few.

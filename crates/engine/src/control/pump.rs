@@ -183,7 +183,10 @@ impl Pump {
         let mut interest = PollFlags::empty();
         interest.set(PollFlags::IN, !self.shared.is_full());
         interest.set(PollFlags::OUT, self.tls.wants_write());
-        let mut fds = [PollFd::new(&self.tcp, interest), PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let mut fds = [
+            PollFd::new(&self.tcp, interest),
+            PollFd::from_borrowed_fd(self.shared.wake.fd(), PollFlags::IN),
+        ];
         let timeout = Timespec::try_from(until.saturating_duration_since(now)).ok();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -191,7 +194,7 @@ impl Pump {
         }
         let events = fds[0].revents();
         if !fds[1].revents().is_empty() {
-            self.shared.clear_wake();
+            self.shared.wake.reset();
         }
         let broken = PollFlags::HUP | PollFlags::ERR;
         Ok(events.intersects(PollFlags::IN) || events.intersects(broken))

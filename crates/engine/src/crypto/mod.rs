@@ -11,12 +11,12 @@ use std::fmt;
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 
-pub(crate) use self::connection::{ConnectionKeys, ResumptionSecret};
+pub(crate) use self::connection::{ConnectionKeys, FrameKeys, ResumptionSecret, challenge_number};
 use self::direction::{Exported, Opening, Sealing};
 pub(crate) use self::generation::tag_len;
 use crate::{Role, Secret};
 
-/// The first secret of each direction of a session, as both ends derive them from the TLS session.
+/// The first secret of each direction of a session.
 pub struct DataKeys {
     cipher: Cipher,
     from_client: Secret,

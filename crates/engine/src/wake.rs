@@ -1,4 +1,4 @@
-//! Waking a data thread from other threads.
+//! Waking a thread that waits for descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use rustix::io::{read, write};
 
 use crate::EngineError;
 
-/// Wakes a data thread that waits for its socket: more of the object can be read, or the sink has room again.
-/// Cheap to clone; waking a thread that has ended does nothing.
+/// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
+/// again. Cheap to clone; waking a thread that has ended does nothing.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// A new waker, for one data thread.
+    /// A new waker, for one thread.
     ///
     /// # Errors
     /// If the process has no file descriptor left.
