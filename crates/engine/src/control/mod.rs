@@ -18,6 +18,7 @@ use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
 use self::pump::Pump;
+pub(crate) use self::pump::Timing;
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
@@ -28,21 +29,6 @@ pub(crate) use check::check;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long [`Control::abort`] tries to get its message out.
 const ABORT: Duration = Duration::from_secs(1);
-
-/// How often to show life and how long to believe in the peer's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timing {
-    /// Time between pings.
-    pub(crate) ping: Duration,
-    /// Nothing heard for so long: the peer is gone.
-    pub(crate) silence: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self { ping: Duration::from_secs(1), silence: Duration::from_secs(15) }
-    }
-}
 
 /// One end of a session's control channel. Clones are the same channel, and any thread may use them.
 ///

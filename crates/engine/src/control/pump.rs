@@ -9,7 +9,6 @@ use haul_wire::control::ControlMessage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 
-use super::Timing;
 use super::incoming::Incoming;
 use super::state::{Room, Shared};
 use crate::EngineError;
@@ -19,6 +18,21 @@ use crate::error::CloseReason;
 const TLS_BUFFER: usize = 256 << 10;
 /// How long the last words may take, and how long the peer's end of the connection is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How often to show life and how long to believe in the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// Time between pings.
+    pub(crate) ping: Duration,
+    /// Nothing heard for so long: the peer is gone.
+    pub(crate) silence: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { ping: Duration::from_secs(1), silence: Duration::from_secs(15) }
+    }
+}
 
 pub(super) struct Pump {
     shared: Arc<Shared>,

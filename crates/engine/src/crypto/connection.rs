@@ -13,9 +13,9 @@ use haul_wire::packet::{
     ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::DataKeys;
 use super::direction::{Opening, Origin, Sealing};
 use super::generation::tag_len;
+use super::session::DataKeys;
 use crate::{Role, Secret};
 
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
