@@ -101,7 +101,7 @@ fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
         each = "law"
         [[plot]]
         kind = "grid"
-        grid = "goodput_bps.bulk"
+        grid = "goodput_bps.bulk@0s..2s"
         each = "law"
         series = "runner"
         [[check]]

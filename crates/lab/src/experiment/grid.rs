@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use plotters::prelude::*;
+use toml::Table;
 
 use super::measure::label;
 use super::plan::GridSpec;
-use super::plot::{COLOURS, lines_of, recorded, scale, text, values_of};
+use super::plot::{COLOURS, lines_of, scale, text, values_of};
 use super::results::Results;
 
 const COLUMNS: usize = 4;
@@ -56,7 +57,7 @@ pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Resu
         at.insert(spec.each.clone(), value);
         let lines = lines_of(results, spec.series.as_ref(), &at);
         names = lines.iter().map(|(name, _)| name.clone()).collect();
-        let points = lines.iter().map(|(_, at)| recorded(results, &spec.grid, at).map(Iterator::collect));
+        let points = lines.iter().map(|(_, at)| points(spec, results, at));
         panels.push((name, points.collect::<Result<_, _>>()?));
     }
     let ends = Ends::of(&panels);
@@ -75,6 +76,13 @@ pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Resu
     root.present().map_err(text)
 }
 
+/// What the first of these runs has recorded.
+fn points(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<(f64, f64)>, String> {
+    let run = results.select(at).next().and_then(|cell| cell.runs.first());
+    let points = run.and_then(|run| spec.grid.of(run));
+    points.map(Iterator::collect).ok_or_else(|| format!("nothing was recorded of `{}`", spec.grid.series))
+}
+
 /// The upper left corner of a panel, pixels.
 fn corner(column: usize, row: usize) -> (i32, i32) {
     let along = |index: usize, step: i32| step * i32::try_from(index).unwrap_or(i32::MAX / step);
@@ -90,7 +98,7 @@ fn put(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Res
 fn draw_legend(root: &Root<'_>, spec: &GridSpec, names: &[String], ends: &Ends) -> Result<(), String> {
     let (_, unit) = scale(ends.value);
     let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
-    let what = format!("{}{unit} over {:.0} seconds", spec.grid, ends.seconds);
+    let what = format!("{}{unit} over {:.0} seconds", spec.grid.series, ends.seconds);
     put(root, &what, (LEFT, 6), BLACK)?;
     for (index, (name, colour)) in names.iter().zip(COLOURS.iter().cycle()).enumerate() {
         put(root, name, (corner(index % COLUMNS, 0).0 + 2 * WIDTH, 6), *colour)?;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::check::CheckSpec;
-use super::measure::Quantity;
+use super::measure::{Quantity, Stretch};
 use crate::problem::Problem;
 use crate::sim::{self, Axis, Values};
 
@@ -202,8 +202,8 @@ pub(super) struct OverTimeSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GridSpec {
-    /// The recorded quantity.
-    pub grid: String,
+    /// The recorded quantity, and between which times: `law_bps.bulk@0s..6s`.
+    pub grid: Stretch,
     /// The key of which each value has a panel.
     pub each: String,
     /// The key of which each value has a line.

@@ -141,24 +141,17 @@ fn draw_over_time(spec: &OverTimeSpec, results: &Results, file: &Path) -> Result
     for (area, name) in root.split_evenly((panels, 1)).iter().zip(&spec.over_time) {
         let mut lines = Vec::new();
         for (title, at) in lines_of(results, spec.series.as_ref(), &spec.at) {
-            let points = recorded(results, name, &at)?.map(|(time, value)| (time, value, 0.0)).collect();
+            let run = results.select(&at).next().and_then(|cell| cell.runs.first());
+            let (interval, values) = run
+                .and_then(|run| run.recorded(name))
+                .ok_or_else(|| format!("nothing was recorded of `{name}`"))?;
+            let point = |(index, value): (usize, &u64)| ((index + 1) as f64 * interval, *value as f64, 0.0);
+            let points = values.iter().enumerate().map(point).collect();
             lines.push(Line { name: title, points, style: Style::Joined });
         }
         panel(area, &lines, name, "seconds")?;
     }
     root.present().map_err(text)
-}
-
-/// Times and values of a recorded quantity in the first of these runs.
-pub(super) fn recorded(
-    results: &Results,
-    name: &str,
-    at: &Table,
-) -> Result<impl Iterator<Item = (f64, f64)>, String> {
-    let run = results.select(at).next().and_then(|cell| cell.runs.first());
-    let (interval, values) =
-        run.and_then(|run| run.recorded(name)).ok_or_else(|| format!("nothing was recorded of `{name}`"))?;
-    Ok(values.iter().enumerate().map(move |(index, value)| ((index + 1) as f64 * interval, *value as f64)))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -315,7 +308,7 @@ fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
         let what = match plot {
             PlotSpec::Curve(curve) => curve.measure.text.rsplit('.').next().unwrap_or_default().to_owned(),
             PlotSpec::OverTime(_) => "over-time".to_owned(),
-            PlotSpec::Grid(grid) => grid.grid.split('.').next().unwrap_or_default().to_owned(),
+            PlotSpec::Grid(grid) => grid.grid.series.split('.').next().unwrap_or_default().to_owned(),
             PlotSpec::Heat(_) => "heat".to_owned(),
             PlotSpec::Windows(windows) => windows.show.name().to_owned(),
         };

@@ -222,6 +222,17 @@ where
         }
     }
 
+    fn on_channel(&mut self, now: Time, message: &[u8], out: &mut Outbox<'_>) {
+        if now >= self.start {
+            out.set_ahead(self.ahead());
+            self.node.on_channel(now + self.ahead(), message, out);
+        }
+    }
+
+    fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        now >= self.start && self.node.poll_channel(now + self.ahead(), out)
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.node.deadline().map(|at| (at - self.ahead()).max(self.start))
     }
