@@ -3,6 +3,7 @@
 
 mod built_in;
 mod check;
+mod classes;
 mod measure;
 mod plan;
 mod plot;
