@@ -296,7 +296,7 @@ impl Diagnostician {
                     }
                 }
                 Evidence::All if is_counted || is_contested(&counts) => {
-                    self.by_signature = Cause::Inconclusive
+                    self.by_signature = Cause::Inconclusive;
                 }
                 // Random losses are those for which nothing else was found.
                 Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),
