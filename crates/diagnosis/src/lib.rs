@@ -23,4 +23,4 @@ pub use sample::Sample;
 pub use shapiro::{Normality, shapiro_wilk};
 pub use signature::{Run, Signature};
 pub use text::{SignatureError, read_signatures, write_signature};
-pub use train::{Bin, TrainError, Trained, cross_validate, train};
+pub use train::{Bin, TrainError, Trained, bins, cross_validate, train};

@@ -137,7 +137,8 @@ fn without_outliers(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers
 }
 
-fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
+/// Windows, as their loss rate and their complexity, in bins of the loss rate beside a curve.
+pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
     let Range { from, to } = PAPERS_RANGES[0];
     let edge = |bin: usize| from * (to / from).powf(bin as f64 / BINS as f64);
     let bin = |number: usize| {

@@ -7,6 +7,7 @@ mod control;
 mod delivery_rate;
 mod diagnosis;
 pub mod group;
+mod limit;
 mod link;
 pub mod micro;
 mod mtu;
@@ -32,6 +33,7 @@ pub use control::{
     law_names, laws, register_law,
 };
 pub use diagnosis::{DiagnosedWindow, WindowCounts};
+pub use limit::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, limit_of_sender};
 pub use link::Link;
 pub use micro::rate_control::ChosenLaw;
 pub use micro::shared::{PeerHost, Waiting, WaitingFor};

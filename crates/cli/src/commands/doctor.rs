@@ -26,6 +26,7 @@ fn advice(limit: &LimitedBy) -> Option<&'static str> {
             "nothing on either machine: the path carries no more, or loses what a law takes for congestion; the causes of \
              losses stand above, and `haul presets` lists other laws"
         }
+        "law" => "take a law that bears losses at random: --set rate_control.controller=bbr",
         "start_up" => "nothing: measure for longer with --time",
         _ => return None,
     })

@@ -2,11 +2,10 @@
 
 use haul_base::{Cause, Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
-use haul_proto::SenderStats;
+use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_wire::control::{Counted, CountedSending};
 
 use crate::output::LimitedBy;
-use crate::transfer::limits::{self, SenderEvidence};
 use crate::transfer::usage;
 
 /// Whose processor time the report gives for this side.
@@ -93,7 +92,7 @@ pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) 
 
 fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<LimitedBy> {
     let min_rtt = if stats.min_rtt > Span::ZERO { stats.min_rtt } else { facts.round_trip };
-    limits::of_sender(&SenderEvidence {
+    let found = limit_of_sender(&LimitEvidence {
         waiting: stats.waiting,
         min_rtt,
         elapsed: moving,
@@ -102,7 +101,8 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
         ceiling: facts.ceiling,
         packets: stats.packets,
         lost: stats.lost,
-        lost_by_host: stats.lost_by_cause.of(Cause::ReceiverHost),
+        lost_by_cause: stats.lost_by_cause,
         receiver_drops: u64::from(stats.receiver_drops),
-    })
+    });
+    found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
 }

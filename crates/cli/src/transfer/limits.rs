@@ -1,137 +1,12 @@
-//! "Limited by": which part of the chain kept a transfer from being faster, told from where the sender's time
-//! went.
+//! "Limited by", as a receiver sees it; a sender knows more (`haul_proto::limit_of_sender`).
 
-use haul_base::{Rate, Span};
-use haul_proto::Waiting;
+use haul_base::Rate;
+use haul_proto::{CEILING_SHARE, HOST_DROPS_SHARE};
 
 use crate::output::LimitedBy;
 
-/// A sender that spends less than this share of its time waiting for anything else is itself the limit.
-const BUSY_SHARE: f64 = 0.5;
-/// From this share of the rate asked for, the ceiling is taken as reached.
-const CEILING_SHARE: f64 = 0.9;
-/// A run of fewer round trips than this is mostly start and end.
-const FEW_ROUND_TRIPS: f64 = 12.0;
-/// From this share of packets on, drops at the receiver are worth naming.
-const HOST_DROPS_SHARE: f64 = 0.001;
-/// A run that is shorter and in which no rate of delivery was measured is all set-up and end: it tells nothing.
-const TELLING: Span = Span::from_secs(1);
 /// What a receiver says that has seen nothing of the limit.
 pub(crate) const NOT_SEEN_HERE: &str = "path_or_sender";
-
-/// What a sender says that waited for its controller.
-const PATH: &str = "path";
-
-/// What the sending side knows at the end.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SenderEvidence {
-    /// Where time went.
-    pub waiting: Waiting,
-    /// Smallest round-trip time.
-    pub min_rtt: Span,
-    /// From the first packet to the end, when everything was written and verified.
-    pub elapsed: Span,
-    /// UDP payload bits sent per second of that time, resent packets included.
-    pub sent: Rate,
-    /// The highest rate of delivery seen.
-    pub peak_delivery: Rate,
-    /// The ceiling asked for.
-    pub ceiling: Option<Rate>,
-    /// Data packets sent.
-    pub packets: u64,
-    /// Of these, lost.
-    pub lost: u64,
-    /// Of these, those that the diagnosis puts on the receiving host.
-    pub lost_by_host: u64,
-    /// Socket buffers that the receiver's kernel dropped.
-    pub receiver_drops: u64,
-}
-
-/// Names the limit of a run as its sender saw it; `None` if next to nothing was measured.
-pub(crate) fn of_sender(evidence: &SenderEvidence) -> Option<LimitedBy> {
-    let has_rate = evidence.peak_delivery > Rate::ZERO;
-    let found = most_time(evidence);
-    let is_told = if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= TELLING };
-    is_told.then_some(found)
-}
-
-/// Names where most of the time went.
-fn most_time(evidence: &SenderEvidence) -> LimitedBy {
-    let Waiting { ceiling, quota, receiver, source, acknowledgement, busy, .. } = evidence.waiting;
-    let path = for_path(&evidence.waiting);
-    let sending = [path, ceiling, quota, receiver, source, acknowledgement, busy];
-    let sending = sending.into_iter().fold(Span::ZERO, |a, b| a + b);
-    let settling = evidence.elapsed.saturating_sub(sending);
-    let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
-    let most = [path, ceiling, quota, receiver, source, busy, settling, acknowledgement];
-    let most = most.into_iter().max().unwrap_or_default();
-    let found =
-        |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
-    match most {
-        Span::ZERO => of_path(evidence),
-        _ if most == path || most == ceiling => of_path(evidence),
-        _ if most == quota => {
-            found("receiver_share", quota, "the receiver, which divides what it takes, assigned no more")
-        }
-        _ if most == receiver => found("receiver_storage", receiver, "its disk was behind"),
-        _ if most == source => found("sender_storage", source, "reading was behind"),
-        _ if most == settling => found(
-            "receiver_storage",
-            settling,
-            "all bytes had arrived and were being written out and verified",
-        ),
-        _ if most == acknowledgement => {
-            found("round_trips", acknowledgement, "all was sent and its acknowledgement was awaited")
-        }
-        _ if share(busy) >= BUSY_SHARE => found("sender_cpu", busy, "the sender was at work"),
-        _ => of_path(evidence),
-    }
-}
-
-/// Time in which the controller permitted no more, and nothing but the path could have kept it from that.
-fn for_path(waiting: &Waiting) -> Span {
-    waiting.pacer + waiting.window
-}
-
-/// The sender waited mostly for its controller: what had the controller seen?
-fn of_path(evidence: &SenderEvidence) -> LimitedBy {
-    if let Some(words) = lost_at_host(evidence) {
-        return limit("receiver_host", words);
-    }
-    if let Some(ceiling) = evidence.ceiling.filter(|&ceiling| is_reached(ceiling, evidence)) {
-        return limit("rate_ceiling", format!("{ceiling} was asked for and {} was sent", evidence.sent));
-    }
-    if evidence.ceiling.is_none() && evidence.waiting.ceiling > for_path(&evidence.waiting) {
-        return limit("rate_ceiling", format!("it was given one on the way, and {} was sent", evidence.sent));
-    }
-    let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
-    if round_trips < FEW_ROUND_TRIPS {
-        return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
-    }
-    limit(PATH, path_evidence(evidence))
-}
-
-/// What the receiving host has lost, if that is worth naming.
-fn lost_at_host(evidence: &SenderEvidence) -> Option<String> {
-    let is_much = |count: u64| count as f64 / evidence.packets.max(1) as f64 >= HOST_DROPS_SHARE;
-    if is_much(evidence.receiver_drops) {
-        Some(format!("its kernel dropped {} socket buffers", evidence.receiver_drops))
-    } else if is_much(evidence.lost_by_host) {
-        let share = evidence.lost_by_host as f64 / evidence.lost.max(1) as f64;
-        Some(format!(
-            "{} of the lost packets died in the receiving host, by the pattern of the losses",
-            percent(share)
-        ))
-    } else {
-        None
-    }
-}
-
-/// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is assigned less for
-/// a while does not keep it in the mean.
-fn is_reached(ceiling: Rate, evidence: &SenderEvidence) -> bool {
-    evidence.sent >= ceiling.mul_f64(CEILING_SHARE) || evidence.waiting.ceiling > for_path(&evidence.waiting)
-}
 
 /// Names the limit of a run as its receiver saw it, which does not know where the sender's time went.
 pub(crate) fn of_receiver(
@@ -154,115 +29,13 @@ pub(crate) fn of_receiver(
     limit(NOT_SEEN_HERE, words)
 }
 
-fn path_evidence(evidence: &SenderEvidence) -> String {
-    let loss = evidence.lost as f64 / evidence.packets.max(1) as f64;
-    format!(
-        "it delivered at most {} and lost {:.2} % of the packets; rtt {:.1} ms",
-        evidence.peak_delivery,
-        loss * 100.0,
-        evidence.min_rtt.as_millis_f64()
-    )
-}
-
 fn limit(what: &str, evidence: String) -> LimitedBy {
     LimitedBy { what: what.to_owned(), evidence }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn seconds(s: f64) -> Span {
-        Span::from_secs_f64(s)
-    }
-
-    fn evidence(waiting: Waiting) -> SenderEvidence {
-        SenderEvidence {
-            waiting,
-            min_rtt: Span::from_millis(50),
-            elapsed: seconds(10.0),
-            sent: Rate::from_mbps(900),
-            peak_delivery: Rate::from_mbps(950),
-            packets: 700_000,
-            lost: 700,
-            lost_by_host: 0,
-            ..SenderEvidence::default()
-        }
-    }
-
-    #[test]
-    fn the_place_where_most_time_went_is_named() {
-        let name = |waiting| of_sender(&evidence(waiting)).unwrap().what;
-        let base = Waiting { busy: seconds(1.0), ..Waiting::default() };
-        assert_eq!(name(base), "receiver_storage");
-        assert_eq!(name(Waiting { receiver: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_storage");
-        assert_eq!(name(Waiting { source: seconds(6.0), pacer: seconds(3.0), ..base }), "sender_storage");
-        assert_eq!(name(Waiting { busy: seconds(6.0), pacer: seconds(3.0), ..base }), "sender_cpu");
-        assert_eq!(name(Waiting { window: seconds(2.0), pacer: seconds(7.0), ..base }), "path");
-        assert_eq!(name(Waiting { acknowledgement: seconds(9.0), ..base }), "round_trips");
-        assert_eq!(name(Waiting { quota: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_share");
-    }
-
-    #[test]
-    fn a_ceiling_counts_only_if_it_was_reached() {
-        let waiting = Waiting { pacer: seconds(9.0), busy: seconds(1.0), ..Waiting::default() };
-        let with = |ceiling| SenderEvidence { ceiling: Some(Rate::from_mbps(ceiling)), ..evidence(waiting) };
-        assert_eq!(of_sender(&with(950)).unwrap().what, "rate_ceiling");
-        assert_eq!(of_sender(&with(2_000)).unwrap().what, "path");
-    }
-
-    #[test]
-    fn a_ceiling_that_came_on_the_way_is_one_too() {
-        let waiting = Waiting { ceiling: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() };
-        assert_eq!(of_sender(&evidence(waiting)).unwrap().what, "rate_ceiling");
-        let waiting = Waiting { ceiling: seconds(1.0), pacer: seconds(8.0), ..Waiting::default() };
-        assert_eq!(of_sender(&evidence(waiting)).unwrap().what, PATH);
-    }
-
-    #[test]
-    fn a_ceiling_that_held_the_sender_most_of_the_time_counts_whatever_the_mean_is() {
-        let with = |waiting| {
-            let ceiling = Some(Rate::from_mbps(2_000));
-            of_sender(&SenderEvidence { ceiling, ..evidence(waiting) }).unwrap().what
-        };
-        let base = Waiting { ceiling: seconds(5.0), busy: seconds(1.0), ..Waiting::default() };
-        assert_eq!(with(Waiting { quota: seconds(4.0), ..base }), "rate_ceiling");
-        assert_eq!(with(Waiting { quota: seconds(6.0), ..base }), "receiver_share");
-        assert_eq!(with(Waiting { pacer: seconds(3.0), window: seconds(3.0), ..base }), "path");
-        assert_eq!(with(Waiting { source: seconds(6.0), ..base }), "sender_storage");
-    }
-
-    #[test]
-    fn short_runs_and_dropping_receivers_are_told_apart_from_the_path() {
-        let waiting = Waiting { pacer: seconds(0.2), ..Waiting::default() };
-        let short = SenderEvidence { elapsed: seconds(0.3), ..evidence(waiting) };
-        assert_eq!(of_sender(&short).unwrap().what, "start_up");
-        let waiting = Waiting { pacer: seconds(9.0), ..Waiting::default() };
-        let dropping = SenderEvidence { receiver_drops: 5_000, ..evidence(waiting) };
-        assert_eq!(of_sender(&dropping).unwrap().what, "receiver_host");
-        assert!(of_sender(&evidence(waiting)).unwrap().evidence.contains("0.10 %"));
-    }
-
-    #[test]
-    fn next_to_nothing_measured_is_no_evidence() {
-        let tiny = |waiting, seconds_in_all| {
-            let (elapsed, peak_delivery) = (seconds(seconds_in_all), Rate::ZERO);
-            let name = |found: LimitedBy| found.what;
-            of_sender(&SenderEvidence { elapsed, peak_delivery, packets: 1, lost: 0, ..evidence(waiting) })
-                .map(name)
-        };
-        let paced = Waiting { pacer: seconds(0.05), ..Waiting::default() };
-        assert_eq!(tiny(Waiting::default(), 0.1), None, "all of it was settling");
-        assert_eq!((tiny(paced, 0.05), tiny(paced, 0.08)), (None, None));
-        let path = Waiting { pacer: seconds(60.0), ..Waiting::default() };
-        assert_eq!(tiny(path, 60.0), None, "a path of which no delivery was seen");
-        // Nothing but empty files, or a storage that takes its time for one.
-        assert_eq!(tiny(Waiting::default(), 3.0).as_deref(), Some("receiver_storage"));
-    }
 
     #[test]
     fn a_receiver_says_only_what_it_can_know() {

@@ -1,9 +1,12 @@
 //! What must come out of an experiment, and what came of it.
 
+use std::collections::BTreeMap;
+
 use haul_diagnosis::clopper_pearson;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::classes;
 use super::measure::{Quantity, label, number};
 use super::results::{Cell, Results};
 use super::stats::{
@@ -73,6 +76,16 @@ pub(super) enum Test {
     /// (Clopper and Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower
     /// end, otherwise the upper.
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
+    /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
+    FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
+    /// The posterior of kept windows is as far from the truth as this, on average.
+    Calibration {
+        #[serde(default)]
+        at: Table,
+        at_most: f64,
+    },
+    /// The share of the bins of the loss rate in which the complexity of kept windows may be normal without outliers.
+    Normality { at: Table, host: bool, at_least: f64 },
     /// No mean of other measures is nearer to a number.
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
     /// A mean is at least this share of the best of others.
@@ -131,6 +144,11 @@ impl Verdict {
         }
     }
 
+    /// Of a check that holds or does not.
+    fn simple((holds, ours): (bool, String)) -> Finding {
+        (if holds { Self::Reproduced } else { Self::Differs }, ours, None)
+    }
+
     /// Of a check with an order and perhaps a number.
     const fn of(is_ordered: bool, is_expected: bool) -> Self {
         match (is_ordered, is_expected) {
@@ -166,9 +184,12 @@ impl CheckSpec {
         match &self.test {
             Test::Ordering { lower, higher, .. } => vec![lower, higher],
             Test::Alike { at, like, .. } | Test::Ranking { at, like, .. } => vec![at, like],
+            Test::FScore { .. } => Vec::new(),
             Test::AtLeast { at, of, .. } => std::iter::once(at).chain(of).collect(),
             Test::Value { at, .. }
             | Test::Proportion { at, .. }
+            | Test::Calibration { at, .. }
+            | Test::Normality { at, .. }
             | Test::Nearest { at, .. }
             | Test::Knee { at, .. }
             | Test::Trend { at, .. }
@@ -187,6 +208,15 @@ impl CheckSpec {
                 value(results.cell(at)?, measure, *expected, *tolerance)
             }
             Test::Proportion { hits, trials, at, bound } => proportion(results, (hits, trials), at, *bound),
+            Test::FScore { over, named, at_least } => {
+                classes::f_score(results, over, named, *at_least).map(Verdict::simple)
+            }
+            Test::Calibration { at, at_most } => {
+                classes::calibration(results, at, *at_most).map(Verdict::simple)
+            }
+            Test::Normality { at, host, at_least } => {
+                classes::normality(results, at, *host, *at_least).map(Verdict::simple)
+            }
             Test::Nearest { measure, others, at, to } => nearest(results.cell(at)?, measure, others, *to),
             Test::AtLeast { measure, at, share, of } => at_least(results, measure, (at, of), *share),
             Test::Alike { measure, at, like, tolerance } => alike(results, measure, (at, like), *tolerance),

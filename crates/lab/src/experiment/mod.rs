@@ -3,6 +3,7 @@
 
 mod built_in;
 mod check;
+mod classes;
 mod grid;
 mod measure;
 mod plan;

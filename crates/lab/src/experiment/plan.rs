@@ -33,6 +33,7 @@ const PLANS: &[(&str, &str)] = &[
     ("discriminators", include_str!("../../plans/discriminators.toml")),
     ("moving", include_str!("../../plans/moving.toml")),
     ("neighbours", include_str!("../../plans/neighbours.toml")),
+    ("bottleneck", include_str!("../../plans/bottleneck.toml")),
     ("laws", include_str!("../../plans/laws.toml")),
     ("real-network", include_str!("../../plans/real-network.toml")),
     ("real-host", include_str!("../../plans/real-host.toml")),
@@ -166,6 +167,10 @@ pub(super) enum WindowView {
     MeanComplexity,
     /// How the success proportion is distributed: the share of the windows in each hundredth.
     SuccessProportion,
+    /// How many different words the first window has up to each of its packets, which its complexity is made of.
+    Words,
+    /// The share of windows that the host lost over the posterior probability that it did; both causes weigh the same.
+    Reliability,
 }
 
 /// See [`PlotSpec::Curve`].

@@ -7,7 +7,7 @@ use super::plan::{Plan, Profile, World};
 use crate::emulator::Emulator;
 use crate::problem::Problem;
 use crate::sim::real::RealJob;
-use crate::sim::{self, RunReport, Values};
+use crate::sim::{self, KeptWindow, RunReport, Values};
 
 /// All runs of one combination of values.
 #[derive(Debug)]
@@ -100,6 +100,11 @@ impl Results {
     pub(super) fn select<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a Cell> + use<'a> {
         let at = at.clone();
         self.cells.iter().filter(move |cell| matches(&cell.values, &at))
+    }
+
+    /// The kept windows of the runs with all of these values.
+    pub(super) fn windows<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a KeptWindow> + use<'a> {
+        self.select(at).flat_map(|cell| &cell.runs).flat_map(RunReport::windows)
     }
 
     /// What went wrong in runs, with the run.

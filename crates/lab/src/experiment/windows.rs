@@ -1,15 +1,15 @@
-//! Diagrams of transmission windows: figures 1, 4, 5 and 6 of dickens-classifier.
+//! Diagrams of transmission windows: figures 1, 2, 4, 5 and 6 of dickens-classifier, and the calibration.
 
 use std::path::Path;
 
-use haul_diagnosis::{Curve, Model};
+use haul_diagnosis::{Curve, Model, Signature, Words};
 use toml::Table;
 
+use super::classes::reliability;
 use super::plan::{WindowView, WindowsSpec};
 use super::plot::{Line, Style, draw_lines, lines_of};
 use super::results::Results;
 use super::stats::{deviation, mean};
-use crate::sim::{KeptWindow, RunReport};
 
 /// Bins of the loss rate, and of the success proportion: the paper's are hundredths.
 const LOSS_BIN: f64 = 0.0025;
@@ -23,6 +23,8 @@ impl WindowView {
             Self::Complexity => "complexity",
             Self::MeanComplexity => "mean-complexity",
             Self::SuccessProportion => "success-proportion",
+            Self::Words => "words",
+            Self::Reliability => "reliability",
         }
     }
 
@@ -32,6 +34,8 @@ impl WindowView {
             Self::Complexity => ("complexity", "loss rate"),
             Self::MeanComplexity => ("mean complexity", "loss rate"),
             Self::SuccessProportion => ("share of the windows", "success proportion"),
+            Self::Words => ("different words of 17 packets", "packets of the window"),
+            Self::Reliability => ("share that the host lost", "posterior probability of the host"),
         }
     }
 }
@@ -40,11 +44,21 @@ impl WindowView {
 pub(super) fn draw_windows(spec: &WindowsSpec, results: &Results, file: &Path) -> Result<(), String> {
     let mut lines = Vec::new();
     for (index, (name, at)) in lines_of(results, spec.series.as_ref(), &spec.at).into_iter().enumerate() {
+        let mut name = name;
         let (points, style) = match spec.show {
             WindowView::Positions => (positions(results, &at, index), Style::Dots),
             WindowView::Complexity => (complexities(results, &at), Style::Dots),
             WindowView::MeanComplexity => (mean_complexities(results, &at), Style::Joined),
             WindowView::SuccessProportion => (success_proportions(results, &at), Style::Joined),
+            WindowView::Words => {
+                let (points, complexity) = words(results, &at);
+                name = format!("{name}: complexity {complexity:.3}");
+                (points, Style::Joined)
+            }
+            WindowView::Reliability => {
+                let bins = reliability(results, &at);
+                (bins.iter().map(|bin| (bin.posterior, bin.by_host, 0.0)).collect(), Style::Dots)
+            }
         };
         lines.push(Line { name, points, style });
     }
@@ -53,24 +67,40 @@ pub(super) fn draw_windows(spec: &WindowsSpec, results: &Results, file: &Path) -
         lines.push(curve("model, host", &model.host.complexity));
         lines.push(curve("model, network", &model.network.complexity));
     }
+    if spec.show == WindowView::Reliability {
+        let points = vec![(0.0, 0.0, 0.0), (1.0, 1.0, 0.0)];
+        lines.push(Line { name: "calibrated".to_owned(), points, style: Style::Joined });
+    }
     let (y, x) = spec.show.axes();
     draw_lines(&lines, y, x, file)
 }
 
-fn windows<'a>(results: &'a Results, at: &Table) -> impl Iterator<Item = &'a KeptWindow> + use<'a> {
-    results.select(at).flat_map(|cell| &cell.runs).flat_map(RunReport::windows)
-}
-
 /// A row for each value of the series.
 fn positions(results: &Results, at: &Table, row: usize) -> Vec<(f64, f64, f64)> {
-    let first = windows(results, at).find(|window| !window.lost.is_empty());
+    let first = results.windows(at).find(|window| !window.lost.is_empty());
     first
         .map(|window| window.lost.iter().map(|at| (*at as f64, row as f64, 0.0)).collect())
         .unwrap_or_default()
 }
 
+/// Points in which words are counted.
+const PARTS: u64 = 100;
+
+/// The different words of the first window up to each hundredth of it, and its complexity.
+fn words(results: &Results, at: &Table) -> (Vec<(f64, f64, f64)>, f64) {
+    let mut words = Words::of_length(Model::shipped().word_length).expect("the shipped model was checked");
+    let first = results.windows(at).find(|window| !window.lost.is_empty());
+    let Some(window) = first else { return (Vec::new(), 0.0) };
+    let up_to = |part: u64| {
+        let packets = window.packets * part / PARTS;
+        let lost = window.lost.iter().copied().filter(|lost| *lost < packets);
+        (packets as f64, words.count(&Signature::of_lost(packets, lost)) as f64, 0.0)
+    };
+    ((1..=PARTS).map(up_to).collect(), window.complexity.unwrap_or_default())
+}
+
 fn measured(results: &Results, at: &Table) -> Vec<(f64, f64)> {
-    windows(results, at).filter_map(|window| Some((window.loss_rate, window.complexity?))).collect()
+    results.windows(at).filter_map(|window| Some((window.loss_rate, window.complexity?))).collect()
 }
 
 fn complexities(results: &Results, at: &Table) -> Vec<(f64, f64, f64)> {
@@ -91,7 +121,7 @@ fn mean_complexities(results: &Results, at: &Table) -> Vec<(f64, f64, f64)> {
 }
 
 fn success_proportions(results: &Results, at: &Table) -> Vec<(f64, f64, f64)> {
-    let all: Vec<f64> = windows(results, at).filter_map(|window| window.success_proportion).collect();
+    let all: Vec<f64> = results.windows(at).filter_map(|window| window.success_proportion).collect();
     let share = |index: usize| {
         let inside = all.iter().filter(|value| (**value * SUCCESS_BINS as f64) as usize == index).count();
         inside as f64 / all.len().max(1) as f64

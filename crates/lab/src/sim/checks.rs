@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 37] = [
+const MEASURES: [(&str, Unit); 43] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -69,6 +69,12 @@ const MEASURES: [(&str, Unit); 37] = [
     ("windows", Unit::Count),
     ("virtual_goodput", Unit::Rate),
     ("virtual_goodput_unaware", Unit::Rate),
+    ("limited_by_path", Unit::Truth),
+    ("limited_by_law", Unit::Truth),
+    ("limited_by_ceiling", Unit::Truth),
+    ("limited_by_host", Unit::Truth),
+    ("limited_by_reading", Unit::Truth),
+    ("limited_by_writing", Unit::Truth),
     ("drops", Unit::Count),
     ("drops_back", Unit::Count),
     ("fairness", Unit::Share),
@@ -138,6 +144,12 @@ impl Subject {
                 "windows",
                 "virtual_goodput",
                 "virtual_goodput_unaware",
+                "limited_by_path",
+                "limited_by_law",
+                "limited_by_ceiling",
+                "limited_by_host",
+                "limited_by_reading",
+                "limited_by_writing",
                 "drops",
                 "drops_back",
             ],

@@ -73,6 +73,9 @@ pub(super) fn link(damage: bool) -> Link {
 const AHEAD: u64 = 16 << 20;
 const AHEAD_OF_PAUSES: u64 = 256 << 10;
 
+/// How much a receiver takes that its storage has not written.
+pub(super) const UNWRITTEN: u64 = 1 << 20;
+
 /// An object: of known length, or until it is told to end. Its bytes are whatever the buffer had.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -90,6 +93,19 @@ pub(super) struct Application {
     pub has_ended: AtomicBool,
     /// That nothing comes for a while.
     pub is_paused: AtomicBool,
+    /// How many bytes storage has read or written, if it takes time.
+    pub stored: Option<AtomicU64>,
+}
+
+impl Application {
+    /// One whose storage takes time, or does not.
+    pub(super) fn new(takes_time: bool) -> Self {
+        Self { stored: takes_time.then(AtomicU64::default), ..Self::default() }
+    }
+
+    fn stored(&self) -> Option<u64> {
+        self.stored.as_ref().map(|stored| stored.load(Ordering::Relaxed))
+    }
 }
 
 impl Source {
@@ -107,6 +123,9 @@ impl Source {
 impl ObjectSource for Source {
     fn available(&mut self) -> Available {
         if let Some(len) = self.len {
+            if let Some(stored) = self.says.stored().filter(|stored| *stored < len) {
+                return Available { upto: stored, end: false };
+            }
             return Available { upto: len, end: true };
         }
         let end = self.says.has_ended.load(Ordering::Relaxed);
@@ -128,12 +147,14 @@ impl ObjectSource for Source {
 pub(super) struct Bin {
     delivered: u64,
     complete: Arc<AtomicU64>,
+    /// Whose storage takes time, if it does.
+    storage: Arc<Application>,
 }
 
 impl Bin {
     /// A sink that says in `complete` when all has come.
-    pub(super) fn new(complete: Arc<AtomicU64>) -> Self {
-        Self { delivered: 0, complete }
+    pub(super) fn new(complete: Arc<AtomicU64>, storage: Arc<Application>) -> Self {
+        Self { delivered: 0, complete, storage }
     }
 }
 
@@ -143,7 +164,7 @@ impl ObjectSink for Bin {
     }
 
     fn limit(&mut self) -> u64 {
-        u64::MAX >> 16
+        self.storage.stored().map_or(u64::MAX >> 16, |stored| stored + UNWRITTEN)
     }
 
     fn complete(&mut self, len: u64) {

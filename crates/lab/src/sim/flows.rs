@@ -19,7 +19,7 @@ use haul_stack::{Part, Recipe, RecipeError};
 
 use super::build::{PORT, Site, node, recipe_of};
 use super::discriminate::Watched;
-use super::ends::{Application, Bin, Late, Source, link};
+use super::ends::{Application, Bin, Late, Source, UNWRITTEN, link};
 use super::locate::Fault;
 use super::scenario::{SessionEnd, SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
 
@@ -32,6 +32,8 @@ pub(super) struct Session {
     pub controller: String,
     /// When it begins.
     pub start: Time,
+    /// The most that its law may send, if it was told.
+    pub ceiling: Option<Rate>,
     /// Its packets with data.
     pub data: FlowId,
     /// Its packets with feedback.
@@ -224,6 +226,23 @@ fn add_application(world: &mut World, sender: NodeId, application: &Arc<Applicat
     }
 }
 
+/// How often storage has read or written something.
+const STORED_EACH: Span = Span::from_millis(2);
+
+/// Storage reads or writes at `rate` from now on, and wakes the end of the session that waits for it.
+fn run_storage<M>(world: &mut World, end: NodeId, storage: Arc<Application>, rate: Rate, since: Time)
+where
+    M: haul_base::Machine + std::fmt::Debug + Send + 'static,
+    M::Event: std::fmt::Debug + Send,
+{
+    let bytes = rate.bytes_in(world.now().since(since));
+    let Some(stored) = &storage.stored else { return };
+    stored.store(bytes, Ordering::Relaxed);
+    world.node_mut::<Late<M>>(end);
+    let next = world.now() + STORED_EACH;
+    world.at(next, move |world| run_storage::<M>(world, end, storage, rate, since));
+}
+
 fn add_clock_jumps(world: &mut World, (sender, receiver): (NodeId, NodeId), entry: &SessionEntry) {
     for jump in entry.clock_jump.iter().copied() {
         world.at(Time::ZERO + entry.start.0 + jump.at.0, move |world| {
@@ -265,6 +284,9 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
             "is for a session with a time; with bytes, all is there at once".to_owned(),
         ));
     }
+    if entry.reads.is_some() && entry.bytes.is_none() {
+        return Err(fault("reads", "is for a session with bytes".to_owned()));
+    }
     if entry.chunk.is_some_and(|chunk| chunk.0.0 == 0) {
         return Err(fault("chunk", "must be above zero".to_owned()));
     }
@@ -285,14 +307,16 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
         silence: config.silence,
     };
     let start = Time::ZERO + entry.start.0;
-    let application = Arc::new(Application::default());
+    let application = Arc::new(Application::new(entry.reads.is_some()));
+    let storage = Arc::new(Application::new(entry.writes.is_some()));
     let complete = Arc::new(AtomicU64::new(0));
     let source = Source::new(len, Arc::clone(&application));
     let source = Box::new(if entry.pause.is_empty() { source } else { source.with_pauses() });
+    let limit = if entry.writes.is_some() { UNWRITTEN } else { u64::MAX >> 16 };
     let wrong = |error: RecipeError| fault("recipe", error.to_string());
-    let sender = Sender::of_recipe(start, recipe.clone(), &config, link(damages), source, u64::MAX >> 16)
-        .map_err(wrong)?;
-    let sink = Box::new(Bin::new(complete.clone()));
+    let sender =
+        Sender::of_recipe(start, recipe.clone(), &config, link(damages), source, limit).map_err(wrong)?;
+    let sink = Box::new(Bin::new(complete.clone(), Arc::clone(&storage)));
     let receiver =
         Receiver::of_recipe(start, &recipe, receiver_config, link(damages), sink).map_err(wrong)?;
     let received = |machine: &Receiver| Some(machine.stats().object_bytes);
@@ -308,6 +332,12 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let node = Late::new(start, receiver);
     let receiver = world.add_node(&format!("{} receiver", entry.name), node);
     add_application(world, sender, &application, entry);
+    if let Some(rate) = entry.reads {
+        world.at(start, move |world| run_storage::<Sender>(world, sender, application, rate.0, start));
+    }
+    if let Some(rate) = entry.writes {
+        world.at(start, move |world| run_storage::<Receiver>(world, receiver, storage, rate.0, start));
+    }
     add_clock_jumps(world, (sender, receiver), entry);
     add_switches(site.world, sender, &recipe, index, entry)?;
     site.place(receiver, entry.host.as_ref(), "session", index)?;
@@ -327,6 +357,7 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
         name,
         controller,
         start,
+        ceiling: entry.rate.map(|rate| rate.0),
         data,
         feedback,
         sender,

@@ -1,6 +1,7 @@
 //! What came out of a run, in numbers.
 
 mod real;
+mod told;
 
 use std::collections::BTreeMap;
 
@@ -13,11 +14,13 @@ use super::build::Built;
 use super::checks::{CheckReport, Condition, Measure, Subject};
 use super::direct::virtual_transfer;
 use super::discriminate::Watched;
-use super::flows::{Session, Windows};
+use super::flows::Session;
 use super::scenario::{CheckEntry, Scenario};
 use super::service::ServiceReport;
 use super::sweep::Values;
 pub(super) use real::Real;
+pub(crate) use told::KeptWindow;
+use told::{limit, names_limit};
 
 /// One run.
 #[derive(Debug, Serialize)]
@@ -81,38 +84,15 @@ pub(super) struct SessionReport {
     min_rtt_ms: f64,
     silences: u64,
     probe_timeouts: u32,
+    /// What limited it, as its sender says.
+    limited_by: Option<String>,
+    limit_evidence: Option<String>,
     /// What its diagnosis says.
     diagnosis: DiagnosisReport,
     /// What became of its data packets.
     data: FlowTruth,
     /// What became of the packets that came back.
     feedback: FlowTruth,
-}
-
-/// A transmission window that lost something.
-#[derive(Debug, Serialize)]
-pub(crate) struct KeptWindow {
-    pub loss_rate: f64,
-    pub complexity: Option<f64>,
-    pub success_proportion: Option<f64>,
-    /// Which of its packets were lost, from 0; of the first window of a run only.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lost: Vec<u64>,
-}
-
-impl KeptWindow {
-    fn all(windows: &Windows) -> Vec<Self> {
-        let windows = windows.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let lossy = windows.iter().filter(|window| window.sample.lost > 0).enumerate();
-        lossy
-            .map(|(index, window)| Self {
-                loss_rate: window.sample.loss_rate(),
-                complexity: window.sample.complexity,
-                success_proportion: window.sample.success_proportion,
-                lost: window.signature.lost_positions().filter(|_| index == 0).collect(),
-            })
-            .collect()
-    }
 }
 
 /// What a sender says of its losses, beside the truth.
@@ -166,7 +146,7 @@ impl DiagnosisReport {
             attributed: share(right, told.whole().max(died.whole())),
             virtual_goodput_bps: driven.map(|driven| driven.with),
             virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
-            kept: session.kept.as_ref().map(KeptWindow::all).unwrap_or_default(),
+            kept: session.kept.as_ref().map(|kept| KeptWindow::all(kept, truth)).unwrap_or_default(),
             discriminators: session.watched.as_ref().map(Watched::shares).unwrap_or_default(),
         }
     }
@@ -217,6 +197,7 @@ fn sessions(built: &Built) -> Vec<SessionReport> {
     let world = &built.world;
     let report = |session: &Session| {
         let (stats, bytes) = (session.stats(world), session.bytes(world));
+        let limit = limit(session, world, &stats);
         let time = session.finished(world).unwrap_or(world.now()).since(session.start);
         SessionReport {
             name: session.name.clone(),
@@ -233,6 +214,8 @@ fn sessions(built: &Built) -> Vec<SessionReport> {
             min_rtt_ms: stats.min_rtt.as_millis_f64(),
             silences: session.silences(world),
             probe_timeouts: stats.probe_timeouts,
+            limited_by: limit.as_ref().map(|limit| limit.what.to_owned()),
+            limit_evidence: limit.map(|limit| limit.evidence),
             diagnosis: DiagnosisReport::new(session, &stats, &world.truth(session.data)),
             data: world.truth(session.data),
             feedback: world.truth(session.feedback),
@@ -388,6 +371,9 @@ impl RunReport {
             "windows" => session.diagnosis.windows() as f64,
             "virtual_goodput" => session.diagnosis.virtual_goodput_bps?,
             "virtual_goodput_unaware" => session.diagnosis.virtual_goodput_unaware_bps?,
+            name if name.starts_with("limited_by_") => {
+                f64::from(u8::from(names_limit(name, session.limited_by.as_deref()?)))
+            }
             "drops" => drops(&session.data, measure.reason),
             "drops_back" => drops(&session.feedback, measure.reason),
             _ => return None,

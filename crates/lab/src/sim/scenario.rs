@@ -235,6 +235,10 @@ pub(super) struct SessionEntry {
     /// Jumps of the clock of either end.
     #[serde(default)]
     pub clock_jump: Vec<ClockJump>,
+    /// The rate at which the sender's storage reads; at once if absent. For a session with bytes.
+    pub reads: Option<Text<Rate>>,
+    /// The rate at which the receiver's storage writes; at once if absent.
+    pub writes: Option<Text<Rate>>,
 }
 
 /// A pause of the application that sends.

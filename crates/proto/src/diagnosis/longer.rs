@@ -108,15 +108,9 @@ mod tests {
         // It grows by 1 ms in each 5, and stays full.
         let grows = told((0..800).map(|n| f64::min(n as f64, 20.0)));
         assert_eq!((grows[300], grows[799]), (20, 20));
-        let bursts = told((0..800).map(|n| {
-            if n % 100 == 50 {
-                20.0
-            } else if n % 100 > 50 {
-                70.0 - (n % 100) as f64
-            } else {
-                0.0
-            }
-        }));
-        assert_eq!(bursts[750], 20);
+        // It is filled at once each 500 ms, and empties in 250.
+        let bursts =
+            told((0..800).map(|n| if n < 50 { 0.0 } else { 20.0 - f64::min((n % 100) as f64 * 0.4, 20.0) }));
+        assert_eq!((bursts[700], bursts[760]), (20, 0));
     }
 }

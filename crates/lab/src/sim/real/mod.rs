@@ -119,6 +119,7 @@ impl RealJob {
             (!session.switch.is_empty(), "the law is not switched"),
             (!session.pause.is_empty(), "the application does not pause"),
             (!session.clock_jump.is_empty(), "clocks do not jump"),
+            (session.reads.is_some() || session.writes.is_some(), "storage takes the time that it takes"),
             (
                 self.loads().any(is_odd_load),
                 "loads are `computation`, `generator` and `suspension`, for the whole run and with their usual costs",

@@ -113,6 +113,8 @@ impl Real {
             min_rtt_ms: last["min_rtt_ms"].as_f64().unwrap_or(0.0),
             silences: 0,
             probe_timeouts: 0,
+            limited_by: result["limited_by"].as_str().map(str::to_owned),
+            limit_evidence: None,
             diagnosis: self.diagnosis(&data.drops),
             data,
             feedback: truth(ways[1]),

@@ -1,0 +1,147 @@
+//! Checks of verdicts against the truth: F over classes, calibration of the posterior, normality of the complexity.
+
+use std::collections::BTreeMap;
+
+use haul_diagnosis::{Bin, Model, bins};
+use toml::Table;
+
+use super::measure::{Quantity, label};
+use super::results::Results;
+
+/// Whether a check holds, and the numbers.
+type Found = (bool, String);
+
+/// The F of each class: the harmonic mean of the share of its runs that are called it, and of the share of the runs called it
+/// that are. `named` has the measure that is 1 in runs that are called a class; a class is a value of `over` up to its comma.
+pub(super) fn f_score(
+    results: &Results,
+    over: &str,
+    named: &BTreeMap<String, Quantity>,
+    at_least: f64,
+) -> Result<Found, String> {
+    let mut all = 0;
+    let mut counts: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
+    for cell in &results.cells {
+        let value = cell.value(over).map(label).ok_or_else(|| format!("runs have no `{over}`"))?;
+        let truth = value.split(", ").next().unwrap_or_default();
+        all += cell.runs.len();
+        for (class, measure) in named {
+            let called: f64 = cell.of(measure)?.iter().sum();
+            let [right, missed, false_alarms] = counts.entry(class).or_default();
+            if class == truth {
+                *right += called;
+                *missed += cell.runs.len() as f64 - called;
+            } else {
+                *false_alarms += called;
+            }
+        }
+    }
+    let least = counts.values().map(|of| f(*of)).fold(1.0, f64::min);
+    let each: Vec<String> = counts.iter().map(|(class, of)| format!("{class} {:.3}", f(*of))).collect();
+    Ok((least >= at_least, format!("F over {all} runs: {}", each.join(", "))))
+}
+
+/// Of runs that are rightly called a class, are of it and called otherwise, and are called it and are not.
+fn f([right, missed, wrong]: [f64; 3]) -> f64 {
+    2.0 * right / (2.0 * right + missed + wrong).max(1.0)
+}
+
+/// Bins of the posterior.
+const POSTERIORS: usize = 10;
+
+/// Windows in a bin of the posterior.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reliability {
+    /// Their weight: both causes have one half of the whole, as the prior has it.
+    pub weight: f64,
+    /// Their mean posterior.
+    pub posterior: f64,
+    /// The share that the host lost.
+    pub by_host: f64,
+}
+
+/// What was told with which posterior, and how much of that was so.
+pub(super) fn reliability(results: &Results, at: &Table) -> Vec<Reliability> {
+    let told = results.windows(at).filter_map(|window| Some((window.p_host?, window.by_host?)));
+    reliability_of(&told.collect::<Vec<_>>())
+}
+
+/// The same of posteriors and whether the host lost.
+fn reliability_of(told: &[(f64, bool)]) -> Vec<Reliability> {
+    let count = |truth: bool| told.iter().filter(|(_, by_host)| *by_host == truth).count().max(1) as f64;
+    let weights = [0.5 / count(false), 0.5 / count(true)];
+    let mut found = [Reliability::default(); POSTERIORS];
+    for &(posterior, by_host) in told {
+        let bin = &mut found[((posterior * POSTERIORS as f64) as usize).min(POSTERIORS - 1)];
+        let weight = weights[usize::from(by_host)];
+        bin.weight += weight;
+        bin.posterior += weight * posterior;
+        bin.by_host += weight * f64::from(u8::from(by_host));
+    }
+    let mean = |bin: &Reliability| Reliability {
+        weight: bin.weight,
+        posterior: bin.posterior / bin.weight,
+        by_host: bin.by_host / bin.weight,
+    };
+    found.iter().filter(|bin| bin.weight > 0.0).map(mean).collect()
+}
+
+/// The mean distance of the posterior from the truth (expected calibration error) is at most so large.
+pub(super) fn calibration(results: &Results, at: &Table, at_most: f64) -> Result<Found, String> {
+    let found = reliability(results, at);
+    if found.is_empty() {
+        return Err(format!("no window is told in the runs with {at}"));
+    }
+    let error: f64 = found.iter().map(|bin| bin.weight * (bin.posterior - bin.by_host).abs()).sum();
+    Ok((error <= at_most, format!("mean distance {error:.4} over {} bins", found.len())))
+}
+
+/// The level at which normality is rejected.
+const LEVEL: f64 = 0.05;
+
+/// The share of the bins of the loss rate in which Shapiro and Wilk do not reject that the complexity is normal around the
+/// shipped curve, once outliers are out, is at least so high.
+pub(super) fn normality(results: &Results, at: &Table, host: bool, at_least: f64) -> Result<Found, String> {
+    let model = Model::shipped();
+    let curve = if host { &model.host.complexity } else { &model.network.complexity };
+    let points: Vec<(f64, f64)> =
+        results.windows(at).filter_map(|window| Some((window.loss_rate, window.complexity?))).collect();
+    let bins = bins(&points, curve);
+    let passes = |of: fn(&Bin) -> Option<haul_diagnosis::Normality>| {
+        let tested: Vec<_> = bins.iter().filter_map(of).collect();
+        (tested.iter().filter(|normality| normality.p >= LEVEL).count(), tested.len())
+    };
+    let (all, of_all) = passes(|bin| bin.normality);
+    let (inner, of_inner) = passes(|bin| bin.normality_without_outliers);
+    if of_inner == 0 {
+        return Err(format!("too few windows in the runs with {at}"));
+    }
+    let ours = format!("normal in {all} of {of_all} bins, without outliers in {inner} of {of_inner}");
+    Ok((inner as f64 / of_inner as f64 >= at_least, ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f_counts_what_is_missed_and_what_is_called_wrongly() {
+        assert!((f([90.0, 10.0, 0.0]) - 180.0 / 190.0).abs() < 1e-9);
+        assert!((f([90.0, 0.0, 30.0]) - 180.0 / 210.0).abs() < 1e-9);
+        assert!(f([0.0, 5.0, 0.0]) < 1e-9 && f([5.0, 0.0, 0.0]) > 1.0 - 1e-9);
+    }
+
+    #[test]
+    fn causes_weigh_the_same_however_many_windows_they_have() {
+        // Of 100 windows of the host and 10 of the network, one in ten of each is told as the other.
+        let windows = |count: usize, by_host: bool, posterior: f64| vec![(posterior, by_host); count];
+        let told =
+            [windows(90, true, 0.9), windows(10, true, 0.1), windows(9, false, 0.1), windows(1, false, 0.9)];
+        let bins = reliability_of(&told.concat());
+        let found: Vec<_> = bins.iter().map(|bin| (bin.weight, bin.posterior, bin.by_host)).collect();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert_eq!(found.len(), 2);
+        assert!(near(found[0].0, 0.5) && near(found[0].1, 0.1) && near(found[0].2, 0.1), "{found:?}");
+        assert!(near(found[1].0, 0.5) && near(found[1].1, 0.9) && near(found[1].2, 0.9), "{found:?}");
+    }
+}

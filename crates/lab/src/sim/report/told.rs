@@ -1,0 +1,88 @@
+//! What a sender told: its windows, and what limited it.
+
+use std::sync::PoisonError;
+
+use haul_base::Rate;
+use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
+use haul_sim::{DropReason, FlowTruth, World};
+use serde::Serialize;
+
+use crate::sim::flows::{Session, Windows};
+
+/// A transmission window that lost something.
+#[derive(Debug, Serialize)]
+pub(crate) struct KeptWindow {
+    pub loss_rate: f64,
+    pub complexity: Option<f64>,
+    pub success_proportion: Option<f64>,
+    /// The posterior probability that the receiving host lost it, if its signature can be told by.
+    pub p_host: Option<f64>,
+    /// Whether it did: what nearly all packets of the run were lost to. `None` if that is neither the host nor a full queue.
+    pub by_host: Option<bool>,
+    /// Its packets.
+    pub packets: u64,
+    /// Which of its packets were lost, from 0; of the first window of a run only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<u64>,
+}
+
+/// From this share on of a flow's drops, its windows are of one cause.
+const NEARLY_ALL: f64 = 0.99;
+
+/// Whether nearly all that died died in the receiving host, or in a full queue.
+fn by_host(truth: &FlowTruth) -> Option<bool> {
+    let share = |reason| truth.drops.of(reason) as f64 / truth.drops.total().max(1) as f64;
+    let causes = [(DropReason::SocketBuffer, true), (DropReason::QueueFull, false)];
+    causes.into_iter().find(|(reason, _)| share(*reason) >= NEARLY_ALL).map(|(_, by_host)| by_host)
+}
+
+impl KeptWindow {
+    pub(super) fn all(windows: &Windows, truth: &FlowTruth) -> Vec<Self> {
+        let by_host = by_host(truth);
+        let windows = windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let lossy = windows.iter().filter(|window| window.sample.lost > 0).enumerate();
+        lossy
+            .map(|(index, window)| Self {
+                loss_rate: window.sample.loss_rate(),
+                complexity: window.sample.complexity,
+                success_proportion: window.sample.success_proportion,
+                p_host: window.by_signature.metric.map(|_| window.by_signature.p_host),
+                by_host,
+                packets: window.sample.packets,
+                lost: window.signature.lost_positions().filter(|_| index == 0).collect(),
+            })
+            .collect()
+    }
+}
+
+/// What limited a session, told from the same evidence as that of a real one.
+pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Option<Limit> {
+    let elapsed = session.finished(world).unwrap_or(world.now()).since(session.start);
+    limit_of_sender(&LimitEvidence {
+        waiting: stats.waiting,
+        min_rtt: stats.min_rtt,
+        elapsed,
+        sent: Rate::from_transfer(stats.datagram_bytes, elapsed),
+        peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
+        ceiling: session.ceiling,
+        packets: stats.packets,
+        lost: stats.lost,
+        lost_by_cause: stats.lost_by_cause,
+        receiver_drops: u64::from(stats.receiver_drops),
+    })
+}
+
+/// Measures, and the verdicts for which they hold.
+const LIMITS: [(&str, &str); 6] = [
+    ("limited_by_path", "path"),
+    ("limited_by_law", "law"),
+    ("limited_by_ceiling", "rate_ceiling"),
+    ("limited_by_host", "receiver_host"),
+    ("limited_by_reading", "sender_storage"),
+    ("limited_by_writing", "receiver_storage"),
+];
+
+/// Whether a measure asks for this verdict.
+pub(super) fn names_limit(measure: &str, verdict: &str) -> bool {
+    LIMITS.contains(&(measure, verdict))
+}
