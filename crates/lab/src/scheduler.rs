@@ -1,5 +1,5 @@
-//! `haul-lab scheduler-trace`: who holds the core of a receiving host, and the receiver's sleep average: figures 7 and 8 of the
-//! ASYNCH paper.
+//! `haul-lab scheduler-trace`: who holds the core of a receiving host, and the receiver's sleep average: figures 7
+//! and 8 of the ASYNCH paper.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -62,7 +62,12 @@ pub(crate) struct TraceArgs {
     processes: u32,
 
     /// Packets that arrive each second
-    #[arg(long, value_name = "N", default_value = "42000", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "42000",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
     rate: u64,
 
     /// What is shown begins so long after the start

@@ -1,4 +1,5 @@
-//! Small panels, one for each value of a key, all on the same axes: many runs at one look, in a file of a few kilobytes.
+//! Small panels, one for each value of a key, all on the same axes: many runs at one look, in a file of a few
+//! kilobytes.
 
 use std::path::Path;
 

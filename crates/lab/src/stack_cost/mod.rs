@@ -1,5 +1,5 @@
-//! `haul-lab stack-cost`: what the framework costs. Stacks of the least micro-protocols beside the same loop written by hand,
-//! with more event raises, more attributes, more copies, and without a pool (wu-h-ctp section 3.3).
+//! `haul-lab stack-cost`: what the framework costs. Stacks of the least micro-protocols beside the same loop written
+//! by hand, with more event raises, more attributes, more copies, and without a pool (wu-h-ctp section 3.3).
 
 mod compare;
 mod extra;

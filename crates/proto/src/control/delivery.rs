@@ -175,8 +175,9 @@ impl Delivery {
         self.round_end = now + self.loop_time();
     }
 
-    /// What two bandwidth-delay products in flight may queue makes round trips twice as long. If all of a cycle, which has a
-    /// round that drains, are longer than that, the path has become longer, and what arrives has been held by the window.
+    /// What two bandwidth-delay products in flight may queue makes round trips twice as long. If all of a cycle,
+    /// which has a round that drains, are longer than that, the path has become longer, and what arrives has been
+    /// held by the window.
     fn on_cycle(&mut self) {
         let least = std::mem::replace(&mut self.least, Span::MAX);
         if least < Span::MAX && least > self.loop_time() * 2 + queue_delay(self.min_rtt) {

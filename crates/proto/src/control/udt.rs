@@ -13,10 +13,10 @@
 //! loss in an epoch, so that flows which lose together do not fall together. An epoch ends with the packets that left before its
 //! last decrease.
 //!
-//! It has nine tenths of a path after 7.5 s, whatever its rate and round trip, as each step is 0.12 % of the decade that `B - C`
-//! lies in; there are none while the window is full. Flows that know the capacity share it whatever their round trips. Flows that
-//! measure it each know what they had themselves: over round trips of 20 and 80 ms one had 160 and the other 23 of 200 Mbit/s,
-//! where with the parameter both had 93.
+//! It has nine tenths of a path after 7.5 s, whatever its rate and round trip, as each step is 0.12 % of the decade
+//! that `B - C` lies in; there are none while the window is full. Flows that know the capacity share it whatever
+//! their round trips. Flows that measure it each know what they had themselves: over round trips of 20 and 80 ms one
+//! had 160 and the other 23 of 200 Mbit/s, where with the parameter both had 93.
 //!
 //! Choices, since the sources have something that is not here or differ:
 //! - UDT measures `B` with pairs of packets, which nothing here sends. If the parameter does not say it, it is the highest arrival rate
@@ -91,8 +91,9 @@ const START_PACING: f64 = 2.0;
 /// Arrival speeds of which the median counts (section 6.2: of 16 packets).
 const SPEEDS: usize = 16;
 
-/// The speed at which packets arrive while they arrive: pauses between bursts are no part of it, so that a full window says
-/// nothing about the path. The draft takes the median of the times between 16 packets; here it is that of 16 reports.
+/// The speed at which packets arrive while they arrive: pauses between bursts are no part of it, so that a full
+/// window says nothing about the path. The draft takes the median of the times between 16 packets; here it is that of
+/// 16 reports.
 #[derive(Debug, Default)]
 struct Arriving {
     speeds: [Rate; SPEEDS],
