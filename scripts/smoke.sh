@@ -19,22 +19,21 @@ for mode in '' --plain; do
     trap - EXIT
 done
 
-stack=$("$cargo" build --quiet --package haul-engine --example stack_cost --message-format json |
-    sed -n 's/.*"executable":"\([^"]*\/stack_cost\)".*/\1/p')
-"$stack" nanoseconds >/dev/null
-for mode in hand base raises=9 attributes=7 copies=3 push push-no-pool; do
-    "$stack" recv "$mode" --bind 127.0.0.1:27641 >"$(dirname "$stack")/stack_cost.out" &
-    receiver=$!
-    trap 'kill "$receiver" 2>/dev/null || true' EXIT
-    sleep 0.2
-    "$stack" send "$mode" --to 127.0.0.1:27641 --seconds 0.1
-    wait "$receiver"
-    trap - EXIT
-    if grep -q '"bytes":0}' "$(dirname "$stack")/stack_cost.out"; then
-        echo "stack_cost $mode: nothing has arrived" >&2
-        exit 1
-    fi
-done
+lab=$("$cargo" build --quiet --package haul-lab --message-format json |
+    sed -n 's/.*"executable":"\([^"]*\/haul-lab\)".*/\1/p')
+"$lab" stack-cost nanoseconds >/dev/null
+modes=hand,base,raises=9,attributes=7,copies=3,push,push-no-pool
+"$lab" stack-cost recv "$modes" --bind 127.0.0.1:27641 >"$(dirname "$lab")/stack-cost.out" &
+receiver=$!
+trap 'kill "$receiver" 2>/dev/null || true' EXIT
+sleep 0.3
+"$lab" stack-cost send "$modes" --to 127.0.0.1:27641 --seconds 0.3
+wait "$receiver"
+trap - EXIT
+if [ "$(grep -c '^| .* | [0-9.]* | [0-9.]* | [0-9.]* |$' "$(dirname "$lab")/stack-cost.out")" != 7 ]; then
+    echo 'stack-cost: of some mode nothing has arrived' >&2
+    exit 1
+fi
 
 # A benchmark that is run as a test goes through each of its cases once.
 if compgen -G 'crates/*/benches/*.rs' >/dev/null; then

@@ -1,4 +1,4 @@
-//! Headers of packets: the common one, and that of a HELLO.
+//! Headers of packets.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -23,9 +23,9 @@ for round in $(seq "$ROUNDS"); do
         die "$(cat "$WORK/demo.log")"
     sleep 0.3
     stop "$capture"
-    # Byte 8 of a UDP packet is the first of its payload: 4 is a HELLO, 1 and 2 are data. The first HELLO goes to
+    # Byte 8 of a UDP packet is the first of its payload: 15 is a challenge, 1 and 2 are data. The first challenge goes to
     # the near end of the path.
-    near=$(packets 'udp[8] = 4' | awk 'NR == 1 { sub(":", "", $5); n = split($5, part, "."); print part[n] }')
+    near=$(packets 'udp[8] = 15' | awk 'NR == 1 { sub(":", "", $5); n = split($5, part, "."); print part[n] }')
     syn=$(packets "tcp dst port $near and tcp[tcpflags] = tcp-syn" | awk 'NR == 1 { print $1 }')
     data=$(packets "udp dst port $near and (udp[8] = 1 or udp[8] = 2)" | awk 'NR == 1 { print $1 }')
     # The emulated path accepts at once and makes up for it later; the handshake would take one round trip.

@@ -13,18 +13,17 @@ MODES=${MODES-hand,base,raises=9,attributes=7,copies=1,copies=2,copies=3,push,pu
 SIZES=${SIZES-base@64,base@256,base@1024,base@1400,base@1453,base@2048,base@3072,base@4096,base@6144,base@8192,base@16384,base@32768,base@65536}
 
 build_stack() {
-    STACK=$(cargo build --quiet --release --package haul-engine --example stack_cost --message-format json |
-        executable stack_cost)
-    [ -x "$STACK" ] || die 'the build made no program'
+    LAB=$(cargo build --quiet --release --package haul-lab --message-format json | executable haul-lab)
+    [ -x "$LAB" ] || die 'the build made no program'
 }
 
 compare() { # LIST: a table of Gbit/s of message bytes that arrive
     local pid
-    "${RX_SIDE[@]}" "$STACK" compare-recv "$1" --bind $RX_ADDRESS:7902 &
+    "${RX_SIDE[@]}" "$LAB" stack-cost recv "$1" --bind $RX_ADDRESS:7902 &
     pid=$!
     STARTED+=("$pid")
     sleep 0.3
-    "${TX_SIDE[@]}" "$STACK" compare-send "$1" --to $RX_ADDRESS:7902 --seconds "$SECONDS_EACH"
+    "${TX_SIDE[@]}" "$LAB" stack-cost send "$1" --to $RX_ADDRESS:7902 --seconds "$SECONDS_EACH"
     wait "$pid"
     echo
 }
@@ -35,6 +34,4 @@ machine
 for list in "$MODES" "$SIZES"; do
     [ -z "$list" ] || compare "$list"
 done
-"$STACK" memory
-echo
-"$STACK" nanoseconds
+"$LAB" run stack-cost

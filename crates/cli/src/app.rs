@@ -11,8 +11,8 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 use crate::args::{Cli, Command, Global, RecipeArgs};
 use crate::commands;
-use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
-use crate::demo::run_tcp_flows;
+use crate::config::{ConfigRow, Origin, Resolved, Setting, Show, Sources, StartError, resolve};
+use crate::demo::Namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::logging;
 use crate::output::{
@@ -22,6 +22,7 @@ use crate::output::{
 use crate::settings::{Preset, Recipe, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::context::Context;
+use crate::transfer::facts::Cpu;
 use crate::transfer::plan::DryRun;
 use crate::transfer::quota::Quotas;
 
@@ -103,8 +104,6 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Train(args) => return commands::train::run(args, global.json),
         Command::Completions(args) => return Ok(completions(args.shell)),
         Command::Man => return man(),
-        // Before anything starts a thread: it may have to enter a user namespace.
-        Command::DemoTcp => return demo_tcp(),
         Command::Pipe(args) => {
             hide_memory();
             return commands::pipe::run(args, global.quiet, global.json);
@@ -119,14 +118,31 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Serve(_)
         | Command::Bench(_)
         | Command::Demo(_)
-        | Command::DemoReceiver
+        | Command::DemoReceiver { .. }
         | Command::Doctor(_) => {}
     }
+    // Before anything starts a thread, and while this process may be looked into: it may enter a user namespace.
+    let namespaces = match command {
+        Command::Demo(_) => Namespaces::acquire(),
+        _ => Namespaces::Impossible("only the demo asks for them".to_owned()),
+    };
     hide_memory();
+    let context = context(&global, &command, &preset, &settings, words)?;
+    run(argv, &global, &command, &context, &namespaces)
+}
+
+/// What a command that moves data works with.
+fn context(
+    global: &Global,
+    command: &Command,
+    preset: &Preset,
+    settings: &[Setting],
+    options: Vec<(String, OsString)>,
+) -> Result<Context, Fault> {
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
-    let items = ItemStyle::choose(&global, &command);
-    let context = Context {
-        settings: build(&preset, &settings)?.settings,
+    let items = ItemStyle::choose(global, command);
+    Ok(Context {
+        settings: build(preset, settings)?.settings,
         named: settings
             .iter()
             .filter(|s| s.origin != Origin::Default)
@@ -138,14 +154,13 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         preserve: command.preserve(),
         set_memory: command.set_memory(),
         quotas: Quotas::default(),
-        cancel: signals::watch(hangup(&command))?,
-        events: events(&command)?,
-        style: ProgressStyle::choose(&global),
+        cancel: signals::watch(hangup(command))?,
+        events: events(command)?,
+        style: ProgressStyle::choose(global),
         quiet: global.quiet || global.json,
         json: global.json,
-        options: words,
-    };
-    run(argv, &global, &command, &context)
+        options,
+    })
 }
 
 /// Keeps other programs of the same user from this process's memory, which holds secrets, and its core from being
@@ -163,18 +178,24 @@ fn hangup(command: &Command) -> Hangup {
     }
 }
 
-fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context) -> Result<u8, Fault> {
+fn run(
+    argv: &[OsString],
+    global: &Global,
+    command: &Command,
+    context: &Context,
+    namespaces: &Namespaces,
+) -> Result<u8, Fault> {
     let report = match command {
         Command::Cp(args) if args.transfer.dry_run => return commands::cp::dry_run(context, args),
         Command::Bench(args) if args.transfer.dry_run => {
             return Ok(plan(global, &commands::bench::plan(context, args)?));
         }
         Command::Cp(args) => commands::cp::run(context, args),
-        Command::Bench(args) => commands::bench::run(context, args),
-        Command::Demo(args) => commands::demo::run(context, args),
+        Command::Bench(args) => commands::bench::run(context, args, Cpu::ALL),
+        Command::Demo(args) => commands::demo::run(context, args, namespaces),
         Command::Serve(args) => return commands::serve::run(context, args),
         Command::Doctor(args) => return commands::doctor::run(context, args),
-        Command::DemoReceiver => return commands::demo::receiver(context),
+        Command::DemoReceiver { ip } => return commands::demo::receiver(context, *ip),
         Command::Pipe(_)
         | Command::Status(_)
         | Command::Clean(_)
@@ -183,8 +204,7 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         | Command::Diagnose(_)
         | Command::Train(_)
         | Command::Completions(_)
-        | Command::Man
-        | Command::DemoTcp => {
+        | Command::Man => {
             return Ok(0);
         }
     };
@@ -254,11 +274,6 @@ fn completions(shell: clap_complete::Shell) -> u8 {
     clap_complete::generate(shell, &mut Cli::command(), "haul", &mut script);
     out_verbatim(String::from_utf8_lossy(&script).trim_end());
     0
-}
-
-fn demo_tcp() -> Result<u8, Fault> {
-    run_tcp_flows().map_err(|e| fault::io("cannot run TCP flows for the demo", &e))?;
-    Ok(0)
 }
 
 /// One page: the program, then each command.

@@ -275,7 +275,7 @@ fn rate_laws_stand_alone() {
 /// Crates whose files must not import each other in circles.
 const WITHOUT_CIRCLES: [&str; 3] = ["haul-engine", "haul-mover", "haul-cli"];
 /// Circles that are left, all of them in the engine.
-const CIRCLES_LEFT: usize = 3;
+const CIRCLES_LEFT: usize = 1;
 
 /// The modules of a crate, one a file, by path (`receive::commit`), and the code of each without its tests.
 fn modules(package: &Package) -> BTreeMap<String, String> {

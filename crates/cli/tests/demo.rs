@@ -1,10 +1,11 @@
-//! `haul demo` with TCP beside it. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails
-//! with `HAUL_E2E=required`.
+//! `haul demo` between network namespaces, with TCP beside it, and through its relay. Needs root and `/dev/net/tun`;
+//! without, each test says SKIPPED and passes, or fails with `HAUL_E2E=required`.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -43,6 +44,20 @@ fn is_alive(pid: i32) -> bool {
     !status.is_empty() && !status.contains(") Z ")
 }
 
+/// The only child of a process, as soon as there is one.
+fn child_of(parent: u32) -> i32 {
+    let end = Instant::now() + TIMEOUT;
+    while Instant::now() < end {
+        let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
+        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        if let Ok(child) = children.collect::<String>().trim().parse() {
+            return child;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    panic!("{parent} has no child");
+}
+
 #[test]
 fn tcp_crosses_the_same_path_and_stands_in_table_events_and_json() {
     if !privileged("tcp_crosses_the_same_path_and_stands_in_table_events_and_json") {
@@ -78,17 +93,19 @@ fn tcp_crosses_the_same_path_and_stands_in_table_events_and_json() {
 }
 
 #[test]
-fn without_privilege_tcp_is_left_out_with_the_reason_and_the_demo_succeeds() {
-    if !privileged("without_privilege_tcp_is_left_out_with_the_reason_and_the_demo_succeeds") {
+fn without_privilege_a_relay_carries_the_copy_and_tcp_is_left_out_with_the_reason() {
+    if !privileged("without_privilege_a_relay_carries_the_copy_and_tcp_is_left_out_with_the_reason") {
         return;
     }
     let demo = ["demo", "--size", "1MB", "--files", "3", "--rtt", "5ms"];
     let output = without_privilege(&demo);
     exits(&output, 0);
     let words = text(&output.stderr);
-    let about: Vec<&str> = words.lines().filter(|line| line.contains("TCP")).collect();
+    let about: Vec<&str> = words.lines().filter(|line| line.contains("TCP on")).collect();
     assert_eq!(about.len(), 1, "{words}");
     assert!(about[0].contains("left out") && about[0].contains("CAP_SYS_ADMIN"), "{words}");
+    let relay: Vec<&str> = words.lines().filter(|line| line.contains("through a relay")).collect();
+    assert!(relay.len() == 1 && relay[0].contains("CAP_SYS_ADMIN"), "{words}");
 
     let output = without_privilege(&[&demo[..], &["--json"]].concat());
     exits(&output, 0);
@@ -96,6 +113,26 @@ fn without_privilege_tcp_is_left_out_with_the_reason_and_the_demo_succeeds() {
     assert_eq!(result["ok"], true);
     assert_eq!(result["tcp"]["flows"], Value::Array(Vec::new()), "{result}");
     assert!(result["tcp"]["left_out"].as_str().unwrap().contains("CAP_SYS_ADMIN"), "{result}");
+}
+
+#[test]
+fn a_user_without_rights_has_namespaces_too_where_user_namespaces_may_be_made() {
+    if !privileged("a_user_without_rights_has_namespaces_too_where_user_namespaces_may_be_made") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = scratch.path().join("haul");
+    fs::copy(env!("CARGO_BIN_EXE_haul"), &program).unwrap();
+    let mut command = unconfigured(Command::new("setpriv"));
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+    command.args(["demo", "--size", "1MB", "--files", "3", "--rtt", "5ms", "--no-tcp"]);
+    let output = command.env("TMPDIR", scratch.path()).output().unwrap();
+    exits(&output, 0);
+    let words = text(&output.stderr);
+    let may = fs::metadata("/dev/net/tun").unwrap().permissions().mode() & 0o006 == 0o006;
+    // A kernel or a device that forbids it is a reason for the relay, which is said.
+    assert!(!words.contains("through a relay") || !may || words.contains("namespace"), "{words}");
 }
 
 #[test]
@@ -108,45 +145,15 @@ fn an_interrupt_while_tcp_runs_ends_everything() {
     let mut child = haul().args(demo).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("TCP CUBIC")), "a flow begins");
-    let parent = child.id();
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-    let helper: i32 = children.trim().parse().unwrap();
-    assert!(is_alive(helper));
-    kill_process(Pid::from_raw(parent.cast_signed()).unwrap(), Signal::INT).unwrap();
+    let demo = child.id();
+    kill_process(Pid::from_raw(demo.cast_signed()).unwrap(), Signal::INT).unwrap();
     let rest: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("TCP BBR")), "{rest:?}");
     // Its namespaces have no names, so they are gone with it.
-    let end = Instant::now() + TIMEOUT;
-    while is_alive(helper) {
-        assert!(Instant::now() < end, "the helper stays");
-        sleep(Duration::from_millis(5));
-    }
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    assert_eq!(names.filter(|name| name.contains(&format!("-{helper}-"))).count(), 0);
-}
-
-#[test]
-fn the_death_of_the_demo_ends_the_flows() {
-    if !privileged("the_death_of_the_demo_ends_the_flows") {
-        return;
-    }
-    let demo = ["demo", "--size", "500kB", "--files", "1", "--rtt", "5ms", "--path-rate", "1Mbit"];
-    let scratch = tempfile::tempdir().unwrap();
-    let mut command = haul();
-    let mut child = command.args(demo).env("TMPDIR", scratch.path()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("TCP CUBIC")), "a flow begins");
-    let parent = child.id();
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-    let helper: i32 = children.trim().parse().unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let end = Instant::now() + TIMEOUT;
-    while is_alive(helper) {
-        assert!(Instant::now() < end, "the helper stays");
-        sleep(Duration::from_millis(5));
-    }
+    assert_eq!(names.filter(|name| name.contains(&format!("-{demo}-"))).count(), 0);
 }
 
 /// A path that a debug build on a busy machine keeps up with, on which the suspended receiver's buffer overflows.
@@ -192,9 +199,7 @@ fn a_busy_receiver_is_shown_in_a_table_and_ends_with_the_demo() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("Now with the verdict")), "a run begins");
     let parent = child.id();
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-    let receiver: i32 = children.trim().parse().unwrap();
-    assert!(is_alive(receiver));
+    let receiver = child_of(parent);
     child.kill().unwrap();
     child.wait().unwrap();
     let end = Instant::now() + TIMEOUT;

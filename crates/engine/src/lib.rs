@@ -14,16 +14,17 @@ mod crypto;
 mod data_path;
 mod endpoint;
 mod error;
-mod hello;
 mod identity;
 mod listener;
 mod recipe;
 mod role;
 mod secret;
 mod session;
+mod socket_reader;
 mod tls;
 mod transfer;
 mod url;
+mod wake;
 
 pub use clock::Clock;
 pub use connect::{AssociateOptions, ConnectOptions, connect, default_settings};
@@ -31,17 +32,15 @@ pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use data_path::DataPath;
 pub use endpoint::{
-    Channel, ChannelOptions, Endpoint, EndpointStats, Message, Terms, Ticket, TicketError, TicketFile,
-    associate,
+    Channel, ChannelOptions, Endpoint, EndpointStats, MIN_DATAGRAM, Message, PathProbe, Terms, Ticket,
+    TicketError, TicketFile, associate,
 };
 pub use error::EngineError;
-pub use hello::{
-    DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,
-};
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
 pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
-pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, Waker, controller_for};
+pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, controller_for};
 pub use url::{HaulUrl, UrlError};
+pub use wake::Waker;

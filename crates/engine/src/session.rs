@@ -7,10 +7,9 @@ use haul_base::{Bytes, Span};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
-use crate::crypto::DataKeys;
+use crate::crypto::{DataKeys, FrameKeys};
 use crate::data_path::DataPath;
-use crate::hello::{HelloDriver, HelloExchange, HelloResponder};
-use crate::listener::Registration;
+use crate::endpoint::{PathProbe, Registration};
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
@@ -29,8 +28,8 @@ pub struct Session {
 
 /// What the UDP side of a session is until the data path is taken.
 pub(crate) enum UdpSide {
-    Client(Box<(UdpSocket, HelloDriver)>),
-    Server { registration: Registration, hello_keys: DataKeys },
+    Client(Box<(UdpSocket, PathProbe)>),
+    Server { registration: Registration, frame_keys: FrameKeys },
 }
 
 impl Session {
@@ -74,30 +73,28 @@ impl Session {
         self.round_trip
     }
 
-    /// Gives the socket, the ciphers and the HELLO exchange to whoever moves the data.
+    /// Gives the socket, the ciphers and the path probe to whoever moves the data.
     ///
-    /// On the client this returns at once: data may follow the HELLOs before these are answered. On the server
-    /// it waits for the client's first HELLO, for up to 3 seconds from [`Incoming::accept`]; if none comes, the
-    /// client is told why the session ends. Call it soon after the accept, because HELLOs are answered by
-    /// the data path.
+    /// On the client this returns at once: data may follow the challenges before these are answered. On the server it
+    /// waits for the client's first challenge, for up to 3 seconds from [`Incoming::accept`]; if none comes, the client
+    /// is told why the session ends. Call it soon after the accept, because later challenges are answered by the data
+    /// path.
     ///
     /// [`Incoming::accept`]: crate::Incoming::accept
     ///
     /// # Errors
-    /// [`EngineError::UdpBlocked`] if no HELLO comes; how the control channel failed;
+    /// [`EngineError::UdpBlocked`] if no challenge comes; how the control channel failed;
     /// [`EngineError::System`] if the socket cannot be opened.
     ///
     /// # Panics
     /// When called again after it has succeeded or failed.
     pub fn take_data_path(&mut self) -> Result<DataPath, EngineError> {
         let udp = self.udp.take().expect("the data path is taken once");
-        let (socket, hello) = match udp {
-            UdpSide::Client(udp) => (udp.0, HelloExchange::Driver(udp.1)),
-            UdpSide::Server { registration, hello_keys } => {
-                let socket = self.wait_for_hello(&registration)?;
-                let next_pn = registration.pending().next_pn();
-                let responder = HelloResponder::new(&hello_keys, next_pn, registration.into_late_hellos());
-                (socket, HelloExchange::Responder(responder))
+        let (socket, probe, registration) = match udp {
+            UdpSide::Client(udp) => (udp.0, udp.1, None),
+            UdpSide::Server { registration, frame_keys } => {
+                let socket = self.wait_for_client(&registration)?;
+                (socket, PathProbe::server(frame_keys, self.peer), Some(registration))
             }
         };
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
@@ -107,15 +104,16 @@ impl Session {
             peer,
             seal: Box::new(self.keys.sealer(self.role)),
             open: Box::new(self.keys.opener(self.role)),
-            hello,
+            probe,
             control: self.control.clone(),
             settings: self.settings.clone(),
             round_trip: self.round_trip,
             clock: self.clock,
+            registration,
         })
     }
 
-    fn wait_for_hello(&self, registration: &Registration) -> Result<UdpSocket, EngineError> {
+    fn wait_for_client(&self, registration: &Registration) -> Result<UdpSocket, EngineError> {
         let waited = registration.pending().wait_for_socket(&self.control);
         waited.inspect_err(|error| self.control.abort(error.fault()))
     }

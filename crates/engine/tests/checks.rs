@@ -47,7 +47,7 @@ fn message(rng: &mut Rng) -> ControlMessage {
     match rng.below(12) {
         0..=2 => ControlMessage::Ping(number),
         3 => ControlMessage::Pong(number),
-        4 => ControlMessage::UdpSeen { hello_size: number as u16 },
+        4 => ControlMessage::UdpSeen { size: number as u16 },
         5 => ControlMessage::Bye,
         6 if rng.chance(0.3) => ControlMessage::Abort(Fault::new(FaultCode::Io, "said by the peer", "")),
         7 if rng.chance(0.3) => ControlMessage::Refuse(Fault::new(FaultCode::Io, "said by the peer", "")),

@@ -1,15 +1,12 @@
 use std::future::poll_fn;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use std::vec;
 
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, HaulUrl, Message, TicketFile, associate};
-use haul_stack::{
-    Ends, MessageSink, MessageSource, Recipe, RecipeError, SendOptions, StackEvent, StackStats,
-};
+use haul_stack::{Ends, Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
 use crate::spawn_blocking::spawn_blocking;
 use crate::{ConnectionError, OpenError, Options, SendError, WaitError};
@@ -42,7 +39,7 @@ impl Connection {
         let server: HaulUrl = url.parse()?;
         let ticket = options.ticket.as_ref().map(TicketFile::new);
         let known = ticket.and_then(|ticket| resume(&ticket, &server, recipe, options));
-        known.map_or_else(|| Self::associate(url, recipe, options, Ends::default()), Ok)
+        known.map_or_else(|| Self::open_with(url, recipe, options, Ends::default()), Ok)
     }
 
     /// As [`Connection::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
@@ -55,70 +52,34 @@ impl Connection {
         spawn_blocking(move || Self::open(&url, &recipe, &options)).await
     }
 
-    /// As [`Connection::open`], always with a full handshake; messages that arrive go straight to `sink`, on the thread
-    /// that receives them: the connection's own, or one that waits on the connection. It must not block.
+    /// As [`Connection::open`], always with a full handshake. Messages that arrive go straight to `ends.message_sink`;
+    /// those of `ends.message_source` are taken when the path can take them, and written straight into their packets.
+    /// Both run on the thread that serves the socket: the connection's own, or one that waits on the connection. They
+    /// must not block.
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub fn open_sink(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-        sink: Box<dyn MessageSink>,
-    ) -> Result<Self, OpenError> {
-        Self::associate(url, recipe, options, Ends { message_sink: Some(sink), ..Ends::default() })
-    }
-
-    /// As [`Connection::open_sink`], for tasks, as [`Connection::open_async`].
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub async fn open_sink_async(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-        sink: Box<dyn MessageSink>,
-    ) -> Result<Self, OpenError> {
-        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        spawn_blocking(move || Self::open_sink(&url, &recipe, &options, sink)).await
-    }
-
-    /// As [`Connection::open`], always with a full handshake; messages come from `source` when the path can take them,
-    /// and are written straight into their packets. It must not block.
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub fn open_source(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-        source: Box<dyn MessageSource>,
-    ) -> Result<Self, OpenError> {
-        Self::associate(url, recipe, options, Ends { message_source: Some(source), ..Ends::default() })
-    }
-
-    /// As [`Connection::open_source`], for tasks, as [`Connection::open_async`].
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub async fn open_source_async(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-        source: Box<dyn MessageSource>,
-    ) -> Result<Self, OpenError> {
-        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        spawn_blocking(move || Self::open_source(&url, &recipe, &options, source)).await
-    }
-
-    /// By a full handshake; the ticket is kept.
-    fn associate(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, OpenError> {
+    pub fn open_with(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, OpenError> {
         let url: HaulUrl = url.parse()?;
         let mut channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
         if let Some(path) = &options.ticket {
             TicketFile::new(path).keep(&mut channel)?;
         }
         Ok(Self::of(channel))
+    }
+
+    /// As [`Connection::open_with`], for tasks, as [`Connection::open_async`].
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open_with_async(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+        ends: Ends,
+    ) -> Result<Self, OpenError> {
+        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
+        spawn_blocking(move || Self::open_with(&url, &recipe, &options, ends)).await
     }
 
     /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
@@ -174,15 +135,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
-        poll_fn(|context| self.poll_send(context, data)).await
-    }
-
-    /// As [`Connection::send`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
-    pub fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, SendError>> {
-        self.channel.poll_send(context, data, SendOptions::default()).map_err(Into::into)
+        Ok(poll_fn(|context| self.channel.poll_send(context, data, SendOptions::default())).await?)
     }
 
     /// The next message. Waits for it up to `timeout` (`None`: no limit).
@@ -207,15 +160,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::recv`].
     pub async fn recv_async(&self) -> Result<Message, WaitError> {
-        poll_fn(|context| self.poll_recv(context)).await
-    }
-
-    /// As [`Connection::recv`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Connection::recv`].
-    pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, WaitError>> {
-        self.channel.poll_recv(context).map_err(Into::into)
+        Ok(poll_fn(|context| self.channel.poll_recv(context)).await?)
     }
 
     /// Waits until everything has left and, where the recipe acknowledges, has arrived.
@@ -261,15 +206,7 @@ impl Connection {
     /// # Errors
     /// How the connection has ended.
     pub async fn event_async(&self) -> Result<StackEvent, WaitError> {
-        poll_fn(|context| self.poll_event(context)).await
-    }
-
-    /// As [`Connection::event`], for those who poll.
-    ///
-    /// # Errors
-    /// How the connection has ended.
-    pub fn poll_event(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, WaitError>> {
-        self.channel.poll_event(context).map_err(Into::into)
+        Ok(poll_fn(|context| self.channel.poll_event(context)).await?)
     }
 
     /// The next event, if one waits.
@@ -324,15 +261,7 @@ impl Connection {
     /// # Errors
     /// How the connection has ended, if not as it should.
     pub async fn close_async(&self) -> Result<(), WaitError> {
-        poll_fn(|context| self.poll_close(context)).await
-    }
-
-    /// As [`Connection::close_async`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Connection::close_async`].
-    pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
-        self.channel.poll_close(context).map_err(Into::into)
+        Ok(poll_fn(|context| self.channel.poll_close(context)).await?)
     }
 
     /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has

@@ -53,7 +53,7 @@ pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;
-pub use haul_stack::{Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
+pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
 pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;

@@ -117,11 +117,7 @@ impl Listener {
         poll_fn(|context| self.poll_accept(context)).await
     }
 
-    /// As [`Listener::accept`], for those who poll.
-    ///
-    /// # Errors
-    /// [`AcceptError::Closed`].
-    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
         self.engine.endpoint().poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
@@ -145,18 +141,11 @@ impl Listener {
     /// # Errors
     /// As [`Listener::accept_any`].
     pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
-        poll_fn(|context| self.poll_accept_any(context)).await
-    }
-
-    /// As [`Listener::accept_any`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Listener::accept_any`].
-    pub fn poll_accept_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
-        match self.poll_accept(context) {
+        poll_fn(|context| match self.poll_accept(context) {
             Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
             Poll::Pending => self.streams.poll_next(context).map_err(Into::into),
-        }
+        })
+        .await
     }
 
     /// The next client that sends bytes.

@@ -3,9 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context as Task, Poll, Wake, Waker};
+use std::task::{Context as Task, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
@@ -163,10 +164,10 @@ fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
     let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
     let dead = Arc::new(Dead(AtomicU32::new(0)));
     let waker = Waker::from(dead.clone());
-    assert!(matches!(listener.poll_accept(&mut Task::from_waker(&waker)), Poll::Pending));
+    assert!(pin!(listener.accept_async()).poll(&mut Task::from_waker(&waker)).is_pending());
     let (client, server) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
     woken(&dead, 1);
-    assert!(matches!(server.poll_recv(&mut Task::from_waker(&waker)), Poll::Pending));
+    assert!(pin!(server.recv_async()).poll(&mut Task::from_waker(&waker)).is_pending());
     client.send(b"wake up").unwrap();
     woken(&dead, 2);
     let (other, other_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use haul_testing::block_on;
 use haulage::stack::{MessageSink, MessageSource};
 use haulage::{
-    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Event, ListenOptions,
+    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Ends, Event, ListenOptions,
     Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
@@ -339,25 +339,24 @@ fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_ticket_
     let (url, recipe) = (listener.url("127.0.0.1"), preset("msg").unwrap());
     let ticket = std::env::temp_dir().join(format!("haulage-sink-{}", std::process::id()));
     let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    let open = |round, ends| {
+        let client = match round {
+            2 => block_on(Connection::open_with_async(&url, &recipe, &options, ends)),
+            _ => Connection::open_with(&url, &recipe, &options, ends),
+        };
+        (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap())
+    };
     for round in 0..3 {
         let (sink, got) = mpsc::channel();
-        let sink = Box::new(Sink(sink));
-        let client = match round {
-            2 => block_on(Connection::open_sink_async(&url, &recipe, &options, sink)),
-            _ => Connection::open_sink(&url, &recipe, &options, sink),
-        };
-        let (client, server) = (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap());
+        let ends = Ends { message_sink: Some(Box::new(Sink(sink))), ..Ends::default() };
+        let (client, server) = open(round, ends);
         client.send(b"question").unwrap();
         assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"question");
         server.send(b"answer").unwrap();
         assert_eq!(got.recv_timeout(TIMEOUT).expect("the sink has it"), b"answer", "round {round}");
         client.close(TIMEOUT).unwrap();
-        let source = Box::new(Source(3));
-        let client = match round {
-            2 => block_on(Connection::open_source_async(&url, &recipe, &options, source)),
-            _ => Connection::open_source(&url, &recipe, &options, source),
-        };
-        let (client, server) = (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap());
+        let ends = Ends { message_source: Some(Box::new(Source(3))), ..Ends::default() };
+        let (client, server) = open(round, ends);
         for left in (0..3u32).rev() {
             assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, left.to_be_bytes(), "round {round}");
         }

@@ -6,10 +6,12 @@ mod experiment;
 mod load;
 mod problem;
 mod run;
+mod scheduler;
 mod selftest;
 mod services;
 mod signatures;
 mod sim;
+mod stack_cost;
 mod wan;
 
 use std::process::ExitCode;
@@ -51,6 +53,10 @@ enum Command {
     /// Is one end of an emulated path that is compared
     #[command(hide = true)]
     CompareEnd(compare::EndArgs),
+    /// Shows who holds the core of a receiving host, and the receiver's sleep average
+    SchedulerTrace(scheduler::TraceArgs),
+    /// Measures what the framework of micro-protocols costs
+    StackCost(stack_cost::StackCostArgs),
     /// Is one end of a scenario that runs for real
     #[command(hide = true)]
     RealEnd(sim::real::EndArgs),
@@ -90,6 +96,8 @@ fn main() -> ExitCode {
         Command::ServicesEnd(args) => told(services::end(&args)),
         Command::Compare(args) => told(compare::compare(&args).map(|()| ExitCode::SUCCESS)),
         Command::CompareEnd(args) => compare::end(&args),
+        Command::SchedulerTrace(args) => told(scheduler::trace(&args)),
+        Command::StackCost(args) => told(stack_cost::stack_cost(&args)),
         Command::RealEnd(args) => sim::real::end(&args),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),

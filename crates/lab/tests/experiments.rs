@@ -99,6 +99,11 @@ fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
         over_time = ["goodput_bps.bulk", "law_bps.bulk"]
         series = "runner"
         each = "law"
+        [[plot]]
+        kind = "grid"
+        grid = "goodput_bps.bulk@0s..2s"
+        each = "law"
+        series = "runner"
         [[check]]
         name = "a fifth is lost for real"
         test = { kind = "value", measure = "session.bulk.lost_share", at = { runner = "emulator" }, expected = [0.15, 0.25] }
@@ -116,8 +121,10 @@ fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
         assert!(session["complete"] == true && session["bytes"] == 5_000_000, "{session}");
         assert!(session["data"]["drops"]["random"].as_u64().unwrap() > 500, "{session}");
     }
-    let svg = fs::read_to_string(dir.path().join("real-fixed.svg")).unwrap();
-    assert!(svg.contains("emulator") && svg.contains("simulator"));
+    for file in ["real-fixed.svg", "real-goodput-bps.svg"] {
+        let svg = fs::read_to_string(dir.path().join(file)).unwrap();
+        assert!(svg.contains("emulator") && svg.contains("simulator"), "{file}");
+    }
 }
 
 #[test]

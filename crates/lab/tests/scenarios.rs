@@ -132,6 +132,14 @@ fn a_session_runs_any_preset_and_its_law_is_switched_while_it_runs() {
 }
 
 #[test]
+fn a_session_may_report_over_its_control_channel() {
+    let output = run_text(&format!("{SMALL}set = {{ \"bitmap_ack.over\" = \"control\" }}\n"), &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let session = &json["runs"][0]["sessions"][0];
+    assert!(session["complete"] == true && session["feedback"]["offered"] == 0, "{session}");
+}
+
+#[test]
 fn the_load_of_a_host_is_recorded_as_the_length_of_its_run_queue() {
     let host = "[[host]]\nname = \"rx\"
         loads = [{ kind = \"computation\", processes = 3, at = \"1s\", length = \"2s\" }]\n";

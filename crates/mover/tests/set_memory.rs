@@ -24,9 +24,14 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// What the set may take.
 const BUDGET: usize = 16 << 20;
 
+/// The most memory in use that was seen since [`peak`] began.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
 fn in_use() -> usize {
     let stats = ALLOCATOR.stats();
-    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
+    let now = stats.bytes_allocated.saturating_sub(stats.bytes_deallocated);
+    MOST.fetch_max(now, Ordering::Relaxed);
+    now
 }
 
 /// A channel on which a message is sent when the one before is taken, as little memory of a connection bounds it.
@@ -63,6 +68,8 @@ impl Narrow {
     /// Sends, unless the job ends before it takes the message. False: it has.
     fn push(&self, mut message: ControlMessage, is_over: &dyn Fn() -> bool) -> bool {
         while !is_over() {
+            // On a busy machine nobody else may look while the set grows.
+            in_use();
             match self.out.send_timeout(message, Duration::from_millis(10)) {
                 Ok(()) => return true,
                 Err(SendTimeoutError::Timeout(back)) => message = back,
@@ -75,20 +82,21 @@ impl Narrow {
 
 /// The most memory in use while something runs, above what was at its beginning.
 fn peak(work: impl FnOnce()) -> usize {
-    let (before, most, over) = (in_use(), AtomicUsize::new(0), AtomicBool::new(false));
+    MOST.store(0, Ordering::Relaxed);
+    let (before, over) = (in_use(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                most.fetch_max(in_use(), Ordering::Relaxed);
+                in_use();
                 std::thread::sleep(Duration::from_micros(50));
             }
         });
         let ended = catch_unwind(AssertUnwindSafe(work));
-        most.fetch_max(in_use(), Ordering::Relaxed);
+        in_use();
         over.store(true, Ordering::Relaxed);
         ended.unwrap_or_else(|reason| resume_unwind(reason));
     });
-    most.into_inner().saturating_sub(before)
+    MOST.load(Ordering::Relaxed).saturating_sub(before)
 }
 
 fn entry(path: String, kind: EntryKind) -> Entry {

@@ -242,9 +242,8 @@ fn hostile_bytes_are_counted_and_change_nothing() {
         w.sender.on_receive(Time::ZERO, &mut batch);
         w.receiver.on_receive(Time::ZERO, &mut batch);
     }
-    // Two kinds in eight belong to the HELLO exchange, which is not the machines'.
-    assert_eq!(w.sender.stats().rejected, 1_500);
-    assert_eq!(w.receiver.stats().rejected, 1_500);
+    assert_eq!(w.sender.stats().rejected, 2_000);
+    assert_eq!(w.receiver.stats().rejected, 2_000);
     w.run(Span::from_secs(10));
     w.assert_whole(1_000_000);
 }

@@ -26,10 +26,8 @@ impl Kind {
     pub const DATA: Self = Self(1);
     /// The last segment of an object.
     pub const DATA_FIN: Self = Self(2);
-    /// Opens a path, with keys and a reader of its own: no stack looks at it.
-    pub const HELLO: Self = Self(4);
-    /// Its answer.
-    pub const HELLO_ACK: Self = Self(5);
+    /// A control frame of the connection, which no stack reads.
+    pub const CONTROL_FRAME: Self = Self(15);
     /// The framework's own: negotiation of a new recipe while running.
     pub const RECONFIGURE: Self = Self(0x3F);
     /// The first kind that is given to micro-protocols from outside this project.

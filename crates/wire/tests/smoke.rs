@@ -6,9 +6,8 @@ mod common;
 use common::{block, feedback_body, feedback_header, frames, message, rel_path, up_to};
 use haul_wire::check;
 use haul_wire::packet::{
-    CommonHeader, ConnectionId, ControlFrame, ControlFrameKind, DATA_BODY_LEN, DataBody, HELLO_BODY_MIN,
-    HelloBody, HelloHeader, InitialHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PART_BODY_LEN, PacketKind,
-    PairHeader, PartBody, ProbeBody,
+    CommonHeader, ConnectionId, ControlFrame, ControlFrameKind, DATA_BODY_LEN, DataBody, InitialHeader,
+    MAX_OFFSET, MAX_PN, MAX_SEQ, PART_BODY_LEN, PROBE_BODY_MIN, PacketKind, PairHeader, PartBody, ProbeBody,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -33,18 +32,12 @@ fn drive(target: &str, valid: impl Strategy<Value = Vec<u8>>, check: impl Fn(&[u
 
 #[test]
 fn packet_headers() {
-    let valid = (1u8..=6, up_to(MAX_PN), any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(
-        |(kind, pn, session, rest)| {
-            let kind = PacketKind::from_byte(kind).unwrap();
-            let mut bytes = vec![0; kind.header_len()];
-            match kind {
-                PacketKind::Hello => HelloHeader { pn, session }.write(&mut bytes),
-                _ => CommonHeader { kind, pn }.write(&mut bytes),
-            }
-            bytes.extend(rest);
-            bytes
-        },
-    );
+    let valid = (1u8..=3, up_to(MAX_PN), vec(any::<u8>(), 0..20)).prop_map(|(kind, pn, rest)| {
+        let mut bytes = vec![0; 7];
+        CommonHeader { kind: PacketKind::from_byte(kind).unwrap(), pn }.write(&mut bytes);
+        bytes.extend(rest);
+        bytes
+    });
     drive("packet_headers", valid, check::packet_headers);
 }
 
@@ -81,18 +74,13 @@ fn feedback() {
 }
 
 #[test]
-fn hello() {
-    let valid = (any::<u64>(), HELLO_BODY_MIN..100, any::<bool>()).prop_map(|(nonce, len, probe)| {
+fn probe_body() {
+    let valid = (PROBE_BODY_MIN..100).prop_map(|len| {
         let mut bytes = vec![0; len];
-        let size = (len + 27) as u16;
-        if probe {
-            ProbeBody { size }.write(&mut bytes);
-        } else {
-            HelloBody { nonce, size, challenge: !nonce }.write(&mut bytes);
-        }
+        ProbeBody { size: (len + 27) as u16 }.write(&mut bytes);
         bytes
     });
-    drive("hello", valid, check::hello);
+    drive("probe_body", valid, check::probe_body);
 }
 
 #[test]
@@ -116,10 +104,12 @@ fn connection_packets() {
             let id = ConnectionId { identity, epoch, salt };
             let (mac, number) = ([7; 12], identity);
             let open = InitialHeader { id, mac }.to_bytes();
-            let frame = ControlFrame { id, kind: ControlFrameKind::Ping, number, mac }.to_bytes();
+            let size = 36 + u16::from(which) * 9;
+            let mut frame = vec![0; size.into()];
+            ControlFrame { id, kind: ControlFrameKind::Challenge, number, size, mac }.write(&mut frame);
             match which {
                 0 => open.to_vec(),
-                1 => frame.to_vec(),
+                1 => frame,
                 _ => [&PairHeader { first: open.len() as u16 }.to_bytes()[..], &open, &frame].concat(),
             }
         });

@@ -10,6 +10,7 @@ mod sync;
 mod values;
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
@@ -100,12 +101,12 @@ pub enum Command {
     /// Print the manual page (roff)
     #[command(hide = true)]
     Man,
-    /// Run the TCP flows that the demo shows: told what to do on stdin, by the demo alone
-    #[command(hide = true)]
-    DemoTcp,
     /// Be the receiver that the demo suspends: started by the demo alone
     #[command(hide = true)]
-    DemoReceiver,
+    DemoReceiver {
+        /// Where it listens.
+        ip: Ipv4Addr,
+    },
 }
 
 impl Command {
@@ -166,8 +167,7 @@ impl Command {
             | Self::Doctor(_)
             | Self::Completions(_)
             | Self::Man
-            | Self::DemoTcp
-            | Self::DemoReceiver => RecipeArgs::default(),
+            | Self::DemoReceiver { .. } => RecipeArgs::default(),
         }
     }
 }
@@ -480,7 +480,7 @@ pub struct DemoArgs {
     /// Seed of the file set and of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Do not run TCP over the same path afterwards (it needs the right to make a network namespace)
+    /// Do not run TCP over the same path afterwards (it needs the right to make network namespaces)
     #[arg(long)]
     pub no_tcp: bool,
     /// Instead of a copy: memory to a receiver that is suspended again and again, first by a law that acts upon why

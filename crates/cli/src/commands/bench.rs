@@ -22,21 +22,21 @@ use crate::transfer::sessions::Pulse;
 /// How long a bench lasts if nobody says.
 const DEFAULT_TIME: Span = Span::from_secs(10);
 
-/// Runs the client's side of a bench.
-pub(crate) fn run(context: &Context, args: &BenchArgs) -> RunReport {
-    match try_bench(context, args) {
+/// Runs the client's side of a bench; the report has the processor time of `cpu`.
+pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
+    match try_bench(context, args, cpu) {
         Ok(report) => report,
         Err(fault) => context.failed(fault),
     }
 }
 
-fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
+fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {
     let url = url_of(args)?;
     let limit = limit_of(args);
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(Facts::of(&session, Cpu::ALL, &url.host));
+    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
     let env = RunEnv {
         cancel: &context.cancel,
         role: Role::Client,

@@ -7,16 +7,15 @@ mod path;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use haul_engine::Listener;
 use haul_wire::control::{Fault, Selection};
 use tempfile::TempDir;
 
 use self::beside::beside;
 use self::busy::busy;
 pub(crate) use self::busy::receiver;
-use self::path::{path, show_counts};
+use self::path::{path, show_counts, through_relay};
 use crate::args::DemoArgs;
-use crate::demo::{EmulatedPath, FileSet, FileSetSpec, PathCounts, PathSpec};
+use crate::demo::{EmulatedPath, FileSet, FileSetSpec, Namespaces};
 use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
@@ -27,8 +26,12 @@ use crate::transfer::server::with_own_server;
 use crate::transfer::session::upload;
 
 /// Copies files to a receiver in this process over an emulated long path.
-pub(crate) fn run(context: &Context, args: &DemoArgs) -> RunReport {
-    let tried = if args.busy_receiver { busy(context, args) } else { try_demo(context, args) };
+pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
+    let tried = if args.busy_receiver {
+        busy(context, args, namespaces)
+    } else {
+        try_demo(context, args, namespaces)
+    };
     match tried {
         Ok(report) => {
             context.trace_end(&report);
@@ -38,19 +41,21 @@ pub(crate) fn run(context: &Context, args: &DemoArgs) -> RunReport {
     }
 }
 
-fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
+fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
     let spec = path(context, args);
-    let policy = Policy::own(context);
-    let destination = scratch.path().join("received");
-    let (mut report, counts) = with_own_server(context, &policy, |listener| {
-        over_path(context, &spec, listener, source, &destination)
-    })??;
-    show_counts(context, &counts);
+    let path = EmulatedPath::start(&spec, namespaces)?;
+    if let Some(why) = path.why_relay() {
+        context.say(through_relay(why));
+    }
+    let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
+    show_counts(context, &path.counts()?);
     report.capacity = Some((spec.rate, "path"));
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
-        match beside(context, &spec, &report) {
+        let why = path.why_relay().map(str::to_owned);
+        drop(path);
+        match beside(context, &spec, &report, why) {
             Ok(tcp) => report.tcp = Some(tcp),
             Err(fault) => report.error = Some(fault),
         }
@@ -79,16 +84,17 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     Ok(root)
 }
 
-fn over_path(
-    context: &Context,
-    spec: &PathSpec,
-    listener: &Listener,
-    source: PathBuf,
-    destination: &Path,
-) -> Result<(RunReport, PathCounts), Fault> {
-    let path = EmulatedPath::start(spec, listener.local_addr())?;
-    let mut url = listener.url("127.0.0.1", destination.as_os_str().as_bytes());
-    url.port = path.address().port();
-    let report = upload(context, &url, path_bytes(&[source]), &Selection::default(), Cpu::DataThread);
-    Ok((report, path.counts()))
+/// Copies to a server of this process at the other end of the path.
+fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
+    let policy = Policy::own(context);
+    path.at_server(|| {
+        with_own_server(context, &policy, path.server_ip(), |listener| {
+            path.at_client(|| {
+                let address = path.address_of(listener.local_addr())?;
+                let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
+                url.port = address.port();
+                Ok(upload(context, &url, path_bytes(&[source]), &Selection::default(), Cpu::DataThread))
+            })
+        })?
+    })
 }

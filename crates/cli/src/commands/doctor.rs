@@ -9,6 +9,7 @@ use crate::commands::bench;
 use crate::fault::Fault;
 use crate::output::{LimitedBy, Lines, RunReport, Summary, json_value, out, out_json};
 use crate::transfer::context::Context;
+use crate::transfer::facts::Cpu;
 use crate::transfer::usage;
 
 /// What to do about a limit that a measurement has found; nothing where it is as it should be.
@@ -101,7 +102,7 @@ fn findings(context: &Context) -> Vec<String> {
 fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<RunReport, Fault> {
     let bench_args =
         BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
-    let report = bench::run(context, &bench_args);
+    let report = bench::run(context, &bench_args, Cpu::ALL);
     report.error.clone().map_or(Ok(report), Err)
 }
 

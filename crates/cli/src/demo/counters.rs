@@ -1,18 +1,28 @@
-//! What happened to the packets of the emulated path, counted by both relays.
+//! What happened to the packets of the emulated path.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_sim::DropReason;
+use haul_wan::Snapshot;
 
-/// What one direction has done with datagrams.
+/// What both directions have done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PathCounts {
+    /// From the client to the server.
+    pub up: DirectionCounts,
+    /// From the server to the client.
+    pub down: DirectionCounts,
+}
+
+/// What one direction has done: with datagrams through a relay, with all packets between namespaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
     /// Packets that came in.
     pub offered: u64,
     /// Packets that came out.
     pub delivered: u64,
-    /// Payload bytes that came out.
+    /// Bytes that came out: payload through a relay, IP packets between namespaces.
     pub delivered_bytes: u64,
     /// Dropped at the full queue.
     pub queue_full: u64,
@@ -20,7 +30,7 @@ pub struct DirectionCounts {
     pub random: u64,
     /// Longer than the path's MTU.
     pub too_large: u64,
-    /// Dropped because the relay itself had no room or could not pass them on. On a machine that keeps up
+    /// Dropped because the emulation itself had no room or could not pass them on. On a machine that keeps up
     /// these are none.
     pub relay: u64,
     /// Socket buffers (each up to 44 packets) that the kernel dropped because the relay came too late.
@@ -89,6 +99,20 @@ impl Counters {
 }
 
 impl DirectionCounts {
+    /// Of a direction between namespaces; `device` is what the kernel dropped before the emulator had it.
+    pub(super) fn of(way: &Snapshot, device: u64) -> Self {
+        Self {
+            offered: way.sent.packets,
+            delivered: way.received.packets,
+            delivered_bytes: way.received.bytes,
+            queue_full: way.drops.of(DropReason::QueueFull),
+            random: way.drops.of(DropReason::Random),
+            too_large: way.drops.of(DropReason::TooLarge),
+            relay: way.drops.of(DropReason::Carrier) + device,
+            overrun: 0,
+        }
+    }
+
     /// Packets that were dropped, for whatever reason.
     pub fn dropped(&self) -> u64 {
         self.queue_full + self.random + self.too_large + self.relay
@@ -99,7 +123,8 @@ impl fmt::Display for DirectionCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { offered, queue_full, random, too_large, relay, overrun, .. } = self;
         write!(f, "{offered} packets, lost {random} at random, {queue_full} at the full queue")?;
-        for (number, why) in [(too_large, "too large"), (relay, "in the relay"), (overrun, "buffers overrun")]
+        for (number, why) in
+            [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")]
         {
             if *number > 0 {
                 write!(f, ", {number} {why}")?;

@@ -6,13 +6,14 @@ mod counters;
 mod direction;
 mod fileset;
 mod path;
+mod relay;
 mod ring;
 mod spec;
 mod tcp;
 mod udp;
 
-pub use beside::{CONGESTIONS, TcpBeside, TcpFlow, TcpJob, TcpNews, run_tcp_flows};
-pub use counters::DirectionCounts;
+pub use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
+pub use counters::{DirectionCounts, PathCounts};
 pub use fileset::{FileSet, FileSetSpec};
-pub use path::{EmulatedPath, PathCounts};
+pub use path::{EmulatedPath, Namespaces};
 pub use spec::PathSpec;

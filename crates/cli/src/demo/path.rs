@@ -1,103 +1,163 @@
-//! A long path inside this machine: a relay on the loopback interface with one port toward the client, which
-//! carries TCP and UDP to the server as a path of the given length, rate and loss would. Needs no privilege.
+//! The demo's path: between two network namespaces where they can be made, through a relay on the loopback interface
+//! elsewhere.
 
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::OnceLock;
 
-use haul_udp::{Options, SocketError, UdpSocket};
+use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Side, TcpWindow, V4, WanError, acquire};
 
-use super::counters::{Counters, DirectionCounts};
+use super::counters::{DirectionCounts, PathCounts};
+use super::relay::{Relay, no_such_path};
 use super::spec::PathSpec;
-use super::tcp::TcpRelay;
-use super::udp::UdpRelay;
 use crate::fault::{self, Fault, FaultCode};
 
-/// How often a port is tried that must be free for TCP and UDP alike.
-const PORT_TRIES: u32 = 20;
-
-/// A running relay; stops when dropped.
-#[derive(Debug)]
-pub struct EmulatedPath {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    counters: Arc<[Counters; 2]>,
-    udp: Option<JoinHandle<()>>,
-    tcp: Option<TcpRelay>,
+/// Whether network namespaces can be made here.
+#[derive(Debug, Clone)]
+pub enum Namespaces {
+    /// They can, with this privilege.
+    Possible(Privilege),
+    /// They cannot, and why.
+    Impossible(String),
 }
 
-/// What both directions have done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PathCounts {
-    /// From the client to the server.
-    pub up: DirectionCounts,
-    /// From the server to the client.
-    pub down: DirectionCounts,
+impl Namespaces {
+    /// Gets the right to make them. The process must have one thread only: it may enter a user namespace.
+    pub fn acquire() -> Self {
+        match acquire() {
+            Ok(privilege) => Self::Possible(privilege),
+            Err(error) => {
+                let hint = if error.is_missing_privilege() { "; root (sudo) has it" } else { "" };
+                Self::Impossible(format!("{error}{hint}"))
+            }
+        }
+    }
+}
+
+/// A running path; stops when dropped.
+#[derive(Debug)]
+pub struct EmulatedPath {
+    spec: PathSpec,
+    carrier: Carrier,
+}
+
+#[derive(Debug)]
+enum Carrier {
+    Namespaces(Box<Emulator>),
+    /// Started when the server's address is known; with why there are no namespaces.
+    Relay(OnceLock<Relay>, String),
 }
 
 impl EmulatedPath {
-    /// Opens a path to `server` and returns at once; [`EmulatedPath::address`] is its near end.
+    /// Makes a path. Between namespaces a server and a client may start in any order; through a relay the server starts
+    /// first.
     ///
     /// # Errors
-    /// When sockets or threads cannot be made.
-    pub fn start(spec: &PathSpec, server: SocketAddr) -> Result<Self, Fault> {
-        let (listener, socket) = bind_pair().map_err(|e| cannot_start(&e))?;
-        let address = listener.local_addr().map_err(|e| cannot_start(&e))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let counters: Arc<[Counters; 2]> = Arc::default();
-        let relay = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counters))
-            .map_err(|e| fault::usage(format!("there is no such path: {e}"), "see `haul demo --help`"))?;
-        let udp = std::thread::Builder::new()
-            .name("path-udp".to_owned())
-            .spawn(move || relay.run())
-            .map_err(|e| cannot_start(&e))?;
-        let mut path = Self { address, stop, counters, udp: Some(udp), tcp: None };
-        let tcp = TcpRelay::start(listener, server, spec.rtt, Arc::clone(&path.stop));
-        path.tcp = Some(tcp.map_err(|e| cannot_start(&e))?);
-        Ok(path)
+    /// When there can be no such path.
+    pub fn start(spec: &PathSpec, namespaces: &Namespaces) -> Result<Self, Fault> {
+        let carrier = match namespaces {
+            Namespaces::Possible(_) => match emulator(spec) {
+                Ok(emulator) => Carrier::Namespaces(Box::new(emulator)),
+                Err(WanError::Path(error)) => return Err(no_such_path(&error)),
+                Err(error) => Carrier::Relay(OnceLock::new(), error.to_string()),
+            },
+            Namespaces::Impossible(why) => Carrier::Relay(OnceLock::new(), why.clone()),
+        };
+        Ok(Self { spec: *spec, carrier })
     }
 
-    /// Where the client connects to, TCP and UDP.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Why the path leads through a relay, if it does.
+    pub fn why_relay(&self) -> Option<&str> {
+        match &self.carrier {
+            Carrier::Namespaces(_) => None,
+            Carrier::Relay(_, why) => Some(why),
+        }
     }
 
-    /// What happened to datagrams so far.
-    pub fn counts(&self) -> PathCounts {
-        PathCounts { up: self.counters[0].read(), down: self.counters[1].read() }
+    /// The address at which a server listens.
+    pub fn server_ip(&self) -> Ipv4Addr {
+        match self.carrier {
+            Carrier::Namespaces(_) => V4[1],
+            Carrier::Relay(..) => Ipv4Addr::LOCALHOST,
+        }
     }
-}
 
-impl Drop for EmulatedPath {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.tcp.take());
-        if let Some(udp) = self.udp.take() {
-            // A panic of the relay has been reported by its thread.
-            let _ = udp.join();
+    /// Does `work` where the server is. Threads and processes that it starts stay there.
+    ///
+    /// # Errors
+    /// Those of `work`; when the namespace cannot be entered.
+    pub fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
+        match &self.carrier {
+            Carrier::Namespaces(emulator) => inside(&emulator.world.b, work),
+            Carrier::Relay(..) => work(),
+        }
+    }
+
+    /// Does `work` where the client is. Threads and processes that it starts stay there.
+    ///
+    /// # Errors
+    /// Those of `work`; when the namespace cannot be entered.
+    pub fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
+        match &self.carrier {
+            Carrier::Namespaces(emulator) => inside(&emulator.world.a, work),
+            Carrier::Relay(..) => work(),
+        }
+    }
+
+    /// Where the client reaches the server, which listens at `server`. Only the first server of a path is reached.
+    ///
+    /// # Errors
+    /// When the relay's sockets or threads cannot be made.
+    pub fn address_of(&self, server: SocketAddr) -> Result<SocketAddr, Fault> {
+        let Carrier::Relay(relay, _) = &self.carrier else { return Ok(server) };
+        if let Some(relay) = relay.get() {
+            return Ok(relay.address());
+        }
+        let started = Relay::start(&self.spec, server)?;
+        Ok(relay.get_or_init(|| started).address())
+    }
+
+    /// What happened to packets so far.
+    ///
+    /// # Errors
+    /// When a direction between the namespaces has failed.
+    pub fn counts(&self) -> Result<PathCounts, Fault> {
+        match &self.carrier {
+            Carrier::Namespaces(emulator) => counts(emulator),
+            Carrier::Relay(relay, _) => Ok(relay.get().map(Relay::counts).unwrap_or_default()),
         }
     }
 }
 
-fn cannot_start(error: &io::Error) -> Fault {
-    Fault::new(FaultCode::Internal, format!("cannot start the emulated path: {error}"), "")
+/// The namespaces and what carries packets between them. The namespaces have no names, so they are gone when this
+/// process is.
+pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
+    let stages = spec.stages();
+    Emulator::start(&EmulatorOptions {
+        forth: &stages,
+        back: &stages,
+        seed: spec.seed,
+        mtu: spec.mtu.into(),
+        offload: true,
+        window: TcpWindow::Path,
+        cpu: None,
+        names: Names::Hidden,
+    })
 }
 
-/// A TCP listener and a UDP socket on the same port.
-fn bind_pair() -> io::Result<(TcpListener, UdpSocket)> {
-    let mut tries = 0;
-    loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        tries += 1;
-        match UdpSocket::bind(listener.local_addr()?, &Options::default()) {
-            Ok(socket) => return Ok((listener, socket)),
-            Err(SocketError::Bind { .. }) if tries < PORT_TRIES => {}
-            Err(error) => return Err(io::Error::other(error)),
-        }
-    }
+fn inside<T: Send>(side: &Side, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
+    let entered = side.namespace.run(|| Ok(work()));
+    entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?
 }
 
-#[cfg(test)]
-mod tests;
+fn counts(emulator: &Emulator) -> Result<PathCounts, Fault> {
+    let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
+    let [up, down] = emulator.snapshots().ok_or_else(failed)?;
+    let device = |side: &Side| {
+        side.device_drops()
+            .map_err(|error| fault::io("the kernel does not tell what a device dropped", &error))
+    };
+    Ok(PathCounts {
+        up: DirectionCounts::of(&up, device(&emulator.world.a)?),
+        down: DirectionCounts::of(&down, device(&emulator.world.b)?),
+    })
+}

@@ -4,7 +4,8 @@ mod parameters;
 mod presets;
 
 use haul_base::{Bytes, Rate, Span};
-use haul_proto::{ControllerConfig, build_controller, check_object_recipe};
+use haul_proto::{ControllerConfig, build_controller, check_object_recipe, law_names};
+use haulage::RecipeError;
 
 use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
@@ -168,8 +169,9 @@ impl Recipe {
     /// Builds the controller and the stack once, so that what they lack is said before anything starts.
     fn check(&self) -> Result<(), Fault> {
         if let Some(stack) = &self.settings.stack {
-            check_object_recipe(stack, TAG_LEN)
-                .map_err(|error| fault::usage(format!("preset {}: {error}", self.settings.preset), STACKS))?;
+            check_object_recipe(stack, TAG_LEN).map_err(|error| {
+                fault::usage(format!("preset {}: {error}", self.settings.preset), hint(&error))
+            })?;
         }
         if self.settings.stack.is_some() {
             return Ok(());
@@ -181,6 +183,21 @@ impl Recipe {
             Ok(_) => Ok(()),
             Err(error) => Err(fault::usage(error.to_string(), "`haul presets` lists complete mixtures")),
         }
+    }
+}
+
+/// What to do about a stack that cannot be built.
+fn hint(error: &RecipeError) -> String {
+    match error {
+        RecipeError::Unbuildable { protocol, message }
+            if protocol == "rate_control" && message.starts_with("switch") =>
+        {
+            format!(
+                "a rule is `CONDITION -> LAW`, as in `loss > 5% -> tfrc`; the laws are {}",
+                law_names().join(", ")
+            )
+        }
+        _ => STACKS.to_owned(),
     }
 }
 

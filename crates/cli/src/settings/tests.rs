@@ -72,6 +72,16 @@ fn the_fixed_controller_needs_a_rate() {
 }
 
 #[test]
+fn an_unknown_law_in_a_rule_lists_the_laws() {
+    let failure = build(&[set("rate_control.switch", "loss > 5% -> warp")]).unwrap_err();
+    assert!(failure.message.contains("there is no controller named `warp`"), "{failure}");
+    assert!(
+        failure.hint.contains("CONDITION -> LAW") && failure.hint.contains("ledbat_plus_plus"),
+        "{failure}"
+    );
+}
+
+#[test]
 fn recipe_files_load_and_say_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mine.toml");

@@ -147,12 +147,12 @@ fn receive(
     Ok(drive::receive(session, job, sides, env))
 }
 
-/// Answers HELLOs until the client has seen enough.
+/// Answers challenges until the client has seen enough.
 fn check_path(session: &mut Session) -> Result<(), Fault> {
     let started = Instant::now();
     let mut path = session.take_data_path()?;
     while started.elapsed() < CHECK {
-        path.exchange_hellos(POLL)?;
+        path.probe_path(POLL)?;
         match session.control().try_recv(Duration::ZERO) {
             Ok(_) => {}
             Err(EngineError::Closed) => return Ok(()),
@@ -175,10 +175,10 @@ pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions
 pub(crate) fn with_own_server<R: Send>(
     context: &Context,
     policy: &Policy,
+    ip: Ipv4Addr,
     client: impl FnOnce(&Listener) -> R,
 ) -> Result<R, Fault> {
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listener = Listener::bind(listen_options(addr, policy))?;
+    let listener = Listener::bind(listen_options((ip, 0).into(), policy))?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         while !is_over.load(Ordering::Relaxed) {

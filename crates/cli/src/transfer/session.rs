@@ -1,5 +1,6 @@
 //! A session with a server: opening it, and moving files in it.
 
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -194,7 +195,7 @@ pub(crate) fn over(
 /// Copies within this machine, through a server of our own on the loopback interface.
 pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Path) -> RunReport {
     let policy = Policy::own(context);
-    let report = with_own_server(context, &policy, |listener| {
+    let report = with_own_server(context, &policy, Ipv4Addr::LOCALHOST, |listener| {
         let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
         upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
     });
@@ -207,7 +208,7 @@ pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selectio
 /// Why there is no session, or that UDP is blocked.
 pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'static str, String)>, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
-    session.take_data_path()?.exchange_hellos(CHECK)?;
+    session.take_data_path()?.probe_path(CHECK)?;
     let settings = session.settings();
     let rate =
         settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());

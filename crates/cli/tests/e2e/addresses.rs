@@ -107,7 +107,7 @@ impl Victim {
 }
 
 #[test]
-fn a_copied_hello_turns_no_download_to_where_it_comes_from() {
+fn a_copied_challenge_turns_no_download_to_where_it_comes_from() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -119,9 +119,9 @@ fn a_copied_hello_turns_no_download_to_where_it_comes_from() {
     net.server.firewall("-A", FROM_CLIENT);
     let got = here.path().join("got");
     let copy = Running::start(haul(&net.client, ["cp"]).arg(server.at("file")).arg(&got));
-    let hellos = eavesdropper.next(1);
+    let challenges = eavesdropper.next(1);
     for _ in 0..3 {
-        victim.sends(&hellos);
+        victim.sends(&challenges);
     }
     victim.assert_little();
     net.server.firewall("-D", FROM_CLIENT);

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
 use crate::serving::{Talking, idle, until};
-use crate::support::{exits, lossy, run};
+#[cfg(feature = "faults")]
+use crate::support::lossy;
+use crate::support::{exits, run};
 
 /// A server that has said that it is restricted, and to what; `None` where the kernel cannot.
 fn restricted(starter: &[&str], root: &Path, options: &[&str]) -> Option<Talking> {

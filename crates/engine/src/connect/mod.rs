@@ -4,7 +4,7 @@ mod associate;
 mod dial;
 mod secure;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -16,15 +16,15 @@ use haul_wire::control::{
 
 use crate::clock::unix_now;
 use crate::control::Timing;
-use crate::data_path::send_hellos;
-use crate::hello::{HelloDriver, HelloExchange};
+use crate::data_path::send_probes;
+use crate::endpoint::PathProbe;
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 
 pub use associate::AssociateOptions;
-pub(crate) use associate::{Agreed, agree};
+pub(crate) use associate::agree;
 
 /// What is offered unless a person says otherwise, most wanted first.
 const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
@@ -57,8 +57,8 @@ impl ConnectOptions {
     }
 }
 
-/// Opens a session with the server of `url`. When it returns, the server has accepted the request, and HELLO
-/// packets are on their way: data may follow them at once.
+/// Opens a session with the server of `url`. When it returns, the server has accepted the request, and challenges are
+/// on their way: data may follow them at once.
 ///
 /// # Errors
 /// [`EngineError::Expired`] before anything is sent; [`EngineError::Resolve`], [`EngineError::Connect`],
@@ -67,25 +67,41 @@ impl ConnectOptions {
 /// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
 /// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
+    // What cannot work here is said before anything is sent.
+    recipe::check(&options.settings, options.ciphers.first().copied().ok_or(EngineError::Closed)?)?;
+    let asked = ask(url, &options)?;
+    let udp = Udp::open(&asked, &options.settings)?;
+    let (udp, accept) = udp.wait_for_accept(&asked.control, options.answer_timeout)?;
+    check_accept(&accept, &asked.secrets, &options.ciphers)
+        .and_then(|()| check_recipe(&accept, &options.settings))
+        .and_then(|()| check_rate(&accept, &options.settings))
+        .inspect_err(|error| asked.control.abort(error.fault()))?;
+    Ok(session(udp, asked, accept, options.request))
+}
+
+/// A server that has been asked, and has not answered yet.
+struct Asked {
+    local: SocketAddr,
+    peer: SocketAddr,
+    control: Control,
+    secrets: SessionSecrets,
+    round_trip: Span,
+}
+
+/// Connects to the server of `url` by TCP and TLS, proves that it has the URL, and says what it wants.
+fn ask(url: &HaulUrl, options: &ConnectOptions) -> Result<Asked, EngineError> {
     if url.is_expired(unix_now()) {
         return Err(EngineError::Expired { authority: url.authority() });
     }
-    check_length(&options)?;
-    // What cannot work here is said before anything is sent.
-    recipe::check(&options.settings, options.ciphers.first().copied().ok_or(EngineError::Closed)?)?;
+    check_length(options)?;
     let (tcp, connected) = dial::dial(&url.host, url.port, options.connect_timeout)?;
+    let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
+    let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
     let (tls, tls_time) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
     let secrets = SessionSecrets::export(&tls)?;
-    let udp = Udp::open(&tcp, &options.settings, &secrets)?;
     let control = Control::start(tls, tcp, Timing::default())?;
-    let proof = *secrets.proof(&url.secret).as_bytes();
-    control.send(ControlMessage::Hello(hello(&options, proof)))?;
-    let (udp, accept) = udp.wait_for_accept(&control, options.answer_timeout)?;
-    check_accept(&accept, &secrets, &options.ciphers)
-        .and_then(|()| check_recipe(&accept, &options.settings))
-        .and_then(|()| check_rate(&accept, &options.settings))
-        .inspect_err(|error| control.abort(error.fault()))?;
-    Ok(session(udp, control, &secrets, accept, options.request, round_trip(tls_time, connected)))
+    control.send(ControlMessage::Hello(hello(options, *secrets.proof(&url.secret).as_bytes())))?;
+    Ok(Asked { local, peer, control, secrets, round_trip: round_trip(tls_time, connected) })
 }
 
 /// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
@@ -107,11 +123,10 @@ fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {
 /// The server does not take a longer Hello from a client that it does not know.
 fn check_length(options: &ConnectOptions) -> Result<(), EngineError> {
     let len = encoded_len(&ControlMessage::Hello(hello(options, [0; 32])));
-    if len <= MAX_HELLO_BODY { Ok(()) } else { Err(too_long(len)) }
-}
-
-fn too_long(len: usize) -> EngineError {
-    EngineError::TooLong(format!("the request takes {len} bytes; {MAX_HELLO_BODY} are possible"))
+    if len <= MAX_HELLO_BODY {
+        return Ok(());
+    }
+    Err(EngineError::TooLong(format!("the request takes {len} bytes; {MAX_HELLO_BODY} are possible")))
 }
 
 /// Settings for requests that have none of their own.
@@ -157,66 +172,60 @@ fn check_rate(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
     Err(EngineError::protocol("it accepted a higher rate than the one that was asked for"))
 }
 
-fn session(
-    udp: Udp,
-    control: Control,
-    secrets: &SessionSecrets,
-    accept: Accept,
-    request: Request,
-    round_trip: Span,
-) -> Session {
+fn session(udp: Udp, asked: Asked, accept: Accept, request: Request) -> Session {
+    let Asked { peer, control, secrets, round_trip, .. } = asked;
     Session {
         role: Role::Client,
-        peer: udp.peer,
+        peer,
         control,
         request,
+        keys: secrets.connection.data_keys(secrets.session, accept.cipher),
         settings: accept.settings,
         program: accept.server,
-        keys: secrets.data_keys(accept.cipher),
         round_trip,
         clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.driver)))),
+        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.probe)))),
     }
 }
 
-/// The client's UDP socket, and the HELLOs that it sends while the server has not decided yet.
+/// The client's UDP socket, and the challenges that it sends while the server has not decided yet.
 struct Udp {
-    peer: SocketAddr,
     socket: UdpSocket,
-    driver: HelloDriver,
+    probe: PathProbe,
     clock: Clock,
 }
 
 impl Udp {
     /// A socket from the same address, to the same address and port as the TCP connection.
-    fn open(tcp: &TcpStream, settings: &Settings, secrets: &SessionSecrets) -> Result<Self, EngineError> {
-        let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
-        let peer = tcp.peer_addr().map_err(failed)?;
-        let mut local = tcp.local_addr().map_err(failed)?;
+    fn open(asked: &Asked, settings: &Settings) -> Result<Self, EngineError> {
+        let (mut local, peer) = (asked.local, asked.peer);
         local.set_port(0);
         let socket = UdpSocket::connected(local, peer, &udp_options(settings, false))
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        let nonce = u64::from_be_bytes(random()?);
+        let first_number = u32::from_be_bytes(random()?);
         let clock = Clock::start();
-        let driver = HelloDriver::new(clock.now(), secrets.session, peer, &secrets.hello_keys, nonce);
-        Ok(Self { peer, socket, driver, clock })
+        let probe =
+            PathProbe::client(clock.now(), asked.secrets.frame_keys(Role::Client), peer, first_number);
+        Ok(Self { socket, probe, clock })
     }
 
-    /// Repeats HELLOs until the server accepts. Answers and data that come meanwhile wait in the socket.
-    fn wait_for_accept(self, control: &Control, timeout: Duration) -> Result<(Self, Accept), EngineError> {
-        let Self { peer, socket, driver, clock } = self;
+    /// Repeats challenges until the server accepts. Answers and data that come meanwhile wait in the socket.
+    fn wait_for_accept(
+        mut self,
+        control: &Control,
+        timeout: Duration,
+    ) -> Result<(Self, Accept), EngineError> {
         let until = Instant::now() + timeout;
-        let mut hello = HelloExchange::Driver(driver);
         let message = loop {
-            let now = clock.now();
-            hello.on_deadline(now);
-            send_hellos(&socket, &mut hello, now);
+            let now = self.clock.now();
+            self.probe.on_deadline(now);
+            send_probes(&self.socket, &mut self.probe, now);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let (what, seconds) = ("the server's answer to the request", timeout.as_secs_f64());
                 return Err(EngineError::TimedOut { what, seconds });
             }
-            let wait = hello.deadline().map_or(left, |at| at.since(now).into()).min(left);
+            let wait = self.probe.deadline().map_or(left, |at| at.since(now).into()).min(left);
             if let Some(message) = control.try_recv(wait)? {
                 break message;
             }
@@ -224,11 +233,8 @@ impl Udp {
         let ControlMessage::Accept(accept) = message else {
             return Err(EngineError::protocol(format!("{} instead of accept", message.name())));
         };
-        let HelloExchange::Driver(mut driver) = hello else {
-            return Err(EngineError::Closed);
-        };
-        driver.on_accepted(clock.now());
-        Ok((Self { peer, socket, driver, clock }, accept))
+        self.probe.on_accepted(self.clock.now());
+        Ok((self, accept))
     }
 }
 

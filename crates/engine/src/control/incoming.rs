@@ -48,8 +48,8 @@ impl Incoming {
                 let _ = self.shared.push(&ControlMessage::Pong(n), None, Room::Ignore);
             }
             ControlMessage::Pong(n) => self.on_pong(n),
-            ControlMessage::UdpSeen { hello_size } => {
-                self.shared.udp_seen.store(hello_size, Ordering::Relaxed);
+            ControlMessage::UdpSeen { size } => {
+                self.shared.udp_seen.store(size, Ordering::Relaxed);
             }
             ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
                 return Err(EngineError::Peer(fault.from_peer()));

@@ -18,6 +18,7 @@ use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
 use self::pump::Pump;
+pub(crate) use self::pump::Timing;
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
@@ -28,21 +29,6 @@ pub(crate) use check::check;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long [`Control::abort`] tries to get its message out.
 const ABORT: Duration = Duration::from_secs(1);
-
-/// How often to show life and how long to believe in the peer's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timing {
-    /// Time between pings.
-    pub(crate) ping: Duration,
-    /// Nothing heard for so long: the peer is gone.
-    pub(crate) silence: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self { ping: Duration::from_secs(1), silence: Duration::from_secs(15) }
-    }
-}
 
 /// One end of a session's control channel. Clones are the same channel, and any thread may use them.
 ///
@@ -63,7 +49,7 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.update(|state| state.abandoned = true);
-        self.shared.wake_thread();
+        self.shared.wake.wake();
     }
 }
 
@@ -142,14 +128,14 @@ impl Control {
         self.shared().poll_end(waker).filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// Size of the first HELLO that the server saw, once it has told this client so.
+    /// Size of the first datagram that the server saw, once it has told this client so.
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)
     }
 
     /// The data thread to wake when a message of the transport comes, and when another one may be sent.
-    pub(crate) fn set_data_thread(&self, waker: crate::transfer::Waker) {
+    pub(crate) fn set_data_thread(&self, waker: crate::Waker) {
         self.shared().transport.set_data_thread(waker);
     }
 
@@ -161,7 +147,7 @@ impl Control {
     /// Sends a message of the transport. Never waits.
     pub(crate) fn send_transport(&self, message: Vec<u8>) {
         self.shared().transport.put(message);
-        self.shared().wake_thread();
+        self.shared().wake.wake();
     }
 
     /// The other side's messages of the transport since the last time, the newest few.

@@ -9,7 +9,6 @@ use haul_wire::control::ControlMessage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 
-use super::Timing;
 use super::incoming::Incoming;
 use super::state::{Room, Shared};
 use crate::EngineError;
@@ -19,6 +18,21 @@ use crate::error::CloseReason;
 const TLS_BUFFER: usize = 256 << 10;
 /// How long the last words may take, and how long the peer's end of the connection is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How often to show life and how long to believe in the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// Time between pings.
+    pub(crate) ping: Duration,
+    /// Nothing heard for so long: the peer is gone.
+    pub(crate) silence: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { ping: Duration::from_secs(1), silence: Duration::from_secs(15) }
+    }
+}
 
 pub(super) struct Pump {
     shared: Arc<Shared>,
@@ -183,7 +197,10 @@ impl Pump {
         let mut interest = PollFlags::empty();
         interest.set(PollFlags::IN, !self.shared.is_full());
         interest.set(PollFlags::OUT, self.tls.wants_write());
-        let mut fds = [PollFd::new(&self.tcp, interest), PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let mut fds = [
+            PollFd::new(&self.tcp, interest),
+            PollFd::from_borrowed_fd(self.shared.wake.fd(), PollFlags::IN),
+        ];
         let timeout = Timespec::try_from(until.saturating_duration_since(now)).ok();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -191,7 +208,7 @@ impl Pump {
         }
         let events = fds[0].revents();
         if !fds[1].revents().is_empty() {
-            self.shared.clear_wake();
+            self.shared.wake.reset();
         }
         let broken = PollFlags::HUP | PollFlags::ERR;
         Ok(events.intersects(PollFlags::IN) || events.intersects(broken))

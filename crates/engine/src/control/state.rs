@@ -1,14 +1,12 @@
 //! What the control channel's thread and its users share.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU16;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, encode_frame};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::transport::Transport;
 use crate::EngineError;
@@ -46,8 +44,9 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Signalled at every change that a user may be waiting for.
     changed: Condvar,
-    pub(super) wake: OwnedFd,
-    /// Size of the HELLO that the server saw first; 0 before.
+    /// Wakes the channel's thread.
+    pub(super) wake: crate::Waker,
+    /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
     pub(super) transport: Transport,
 }
@@ -65,9 +64,7 @@ pub(super) enum Room {
 
 impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| EngineError::system("cannot make an eventfd", e))?;
-        let (changed, udp_seen) = (Condvar::new(), AtomicU16::new(0));
+        let (changed, wake, udp_seen) = (Condvar::new(), crate::Waker::new()?, AtomicU16::new(0));
         Ok(Self { state: Mutex::default(), changed, wake, udp_seen, transport: Transport::default() })
     }
 
@@ -98,16 +95,6 @@ impl Shared {
             state.wakers.push(waker.clone());
         }
         state.ended.clone()
-    }
-
-    /// Wakes the thread.
-    pub(super) fn wake_thread(&self) {
-        // The only failure is a full counter, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    pub(super) fn clear_wake(&self) {
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
     /// Waits until `done` gives a value or `until` has passed.
@@ -151,7 +138,7 @@ impl Shared {
                 Some(Ok(true))
             }
         });
-        self.wake_thread();
+        self.wake.wake();
         pushed.unwrap_or_else(|| {
             let minutes = ROOM_WITHIN.as_secs() / 60;
             Err(EngineError::lost(format!(
@@ -201,7 +188,7 @@ impl Shared {
             }
         });
         if was_full {
-            self.wake_thread();
+            self.wake.wake();
         }
         taken.transpose()
     }

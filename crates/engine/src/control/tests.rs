@@ -142,7 +142,7 @@ fn pings_keep_an_idle_channel_alive_and_measure_the_round_trip() {
 #[test]
 fn udp_seen_is_noted_and_not_delivered() {
     let [a, b] = channels(Timing::default());
-    b.send(ControlMessage::UdpSeen { hello_size: 1472 }).unwrap();
+    b.send(ControlMessage::UdpSeen { size: 1472 }).unwrap();
     b.send(ControlMessage::ObjectSent { bytes: 5 }).unwrap();
     assert_eq!(a.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes: 5 });
     assert_eq!(a.udp_seen(), Some(1472));
@@ -201,7 +201,7 @@ fn two_ends_that_close_at_once_both_end_regularly() {
 #[test]
 fn messages_of_the_transport_pass_those_that_nobody_takes_and_wake_the_data_thread() {
     let [a, b] = channels(Timing::default());
-    let waker = crate::transfer::Waker::new().unwrap();
+    let waker = crate::Waker::new().unwrap();
     b.set_data_thread(waker.clone());
     for n in 0..50_u8 {
         a.send(ControlMessage::ObjectSent { bytes: 7 }).unwrap();

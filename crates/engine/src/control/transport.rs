@@ -11,8 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_wire::control::{ControlMessage, MAX_TRANSPORT};
 
-use crate::EngineError;
-use crate::transfer::Waker;
+use crate::{EngineError, Waker};
 
 /// Messages of the other side that may wait for the data thread.
 const MOST_INCOMING: usize = 16;

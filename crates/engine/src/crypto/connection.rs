@@ -1,6 +1,7 @@
-//! Keys of a connection, derived from a resumption secret: made when they are first needed, dropped while the
-//! connection is idle, with a window that lets every packet number pass once. Whoever holds the resumption secret can
-//! derive the keys of every generation, so dropping it after use, as sessions do, would protect nothing.
+//! Keys, derived from the secret that two ends share: those of a session, which drops the secret, and those of the
+//! connections that follow. The latter are made when they are first needed and dropped while the connection is idle,
+//! with a window that lets every packet number pass once. Whoever holds the secret can derive the keys of every
+//! generation of a connection, so that dropping used ones, as sessions do, would protect nothing.
 
 use std::fmt;
 use std::hint::black_box;
@@ -8,46 +9,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
-use haul_wire::packet::{ConnectionId, FRAME_MAC_LEN};
+use haul_wire::packet::{
+    ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN, INITIAL_HEADER_LEN, InitialHeader,
+};
 
 use super::direction::{Opening, Origin, Sealing};
 use super::generation::tag_len;
+use super::session::DataKeys;
 use crate::{Role, Secret};
 
-const DATA_CONTEXT: &str = "haulage 1 association: secret of one direction of a flight";
-const CONTROL_CONTEXT: &str = "haulage 1 association: key of opening headers and words";
+const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
+const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and control frames";
 
-/// What both ends keep for later connections: exported from the TLS connection over which they met.
+/// What all keys of a session and of its later connections are derived from: exported from the TLS connection over which
+/// the two ends met.
 #[derive(Clone)]
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {
+    /// The first secret of a direction of a connection.
     fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
-        let mut hasher = blake3::Hasher::new_derive_key(DATA_CONTEXT);
-        hasher.update(self.0.as_bytes()).update(&id.epoch.to_be_bytes()).update(&id.salt.to_be_bytes());
-        Secret::from(*hasher.update(&[role_byte(sender)]).finalize().as_bytes())
+        self.derive(DATA_CONTEXT, sender, &[id.epoch.to_be_bytes(), id.salt.to_be_bytes()].concat())
     }
 
-    /// The authentication code of an initial header or a control frame.
-    pub(crate) fn mac(&self, sender: Role, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
-        let mut hasher = blake3::Hasher::new_derive_key(CONTROL_CONTEXT);
-        let key = hasher.update(self.0.as_bytes()).update(&[role_byte(sender)]).finalize();
-        let mut mac = [0; FRAME_MAC_LEN];
-        mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FRAME_MAC_LEN]);
-        mac
+    fn derive(&self, context: &str, sender: Role, connection: &[u8]) -> Secret {
+        let sender = match sender {
+            Role::Client => 1,
+            Role::Server => 2,
+        };
+        let mut hasher = blake3::Hasher::new_derive_key(context);
+        hasher.update(self.0.as_bytes()).update(connection).update(&[sender]);
+        Secret::from(*hasher.finalize().as_bytes())
     }
 
-    /// Whether an authentication code is right; takes the same time wherever it differs.
-    pub(crate) fn verifies(&self, sender: Role, bytes: &[u8], mac: &[u8; FRAME_MAC_LEN]) -> bool {
-        let ours = self.mac(sender, bytes);
-        aws_lc_rs::constant_time::verify_slices_are_equal(&ours, mac).is_ok()
-    }
-}
-
-fn role_byte(role: Role) -> u8 {
-    match role {
-        Role::Client => 1,
-        Role::Server => 2,
+    /// The first secrets of both directions of a session.
+    pub(crate) fn data_keys(&self, session: u32, cipher: Cipher) -> DataKeys {
+        let sent_by = |role| self.connection_secret(&ConnectionId::of_session(session), role);
+        DataKeys::new(cipher, sent_by(Role::Client), sent_by(Role::Server))
     }
 }
 
@@ -57,11 +55,76 @@ impl fmt::Debug for ResumptionSecret {
     }
 }
 
+/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that no
+/// state is kept for an address that is not validated.
+pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
+    let hash = blake3::keyed_hash(key, what.as_bytes());
+    let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+    u32::from_be_bytes(*first)
+}
+
+/// What authenticates the initial headers and control frames of a connection at one end. The keys of its packets cannot
+/// be derived from it.
+#[derive(Clone, Debug)]
+pub(crate) struct FrameKeys {
+    ours: Secret,
+    theirs: Secret,
+    id: ConnectionId,
+}
+
+impl FrameKeys {
+    /// Those of `role`'s end.
+    pub(crate) fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
+        let [ours, theirs] = [role, role.peer()].map(|sender| secret.derive(CONTROL_CONTEXT, sender, &[]));
+        Self { ours, theirs, id }
+    }
+
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// A control frame of this end, as a datagram of `size` bytes.
+    pub(crate) fn frame(&self, kind: ControlFrameKind, number: u32, size: u16) -> Vec<u8> {
+        let mut frame = ControlFrame { id: self.id, kind, number, size, mac: [0; FRAME_MAC_LEN] };
+        frame.mac = mac(&self.ours, &frame.authenticated());
+        let mut datagram = vec![0; size.into()];
+        frame.write(&mut datagram);
+        datagram
+    }
+
+    /// The client's initial header.
+    pub(crate) fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
+        let mac = mac(&self.ours, &InitialHeader::authenticated(&self.id));
+        InitialHeader { id: self.id, mac }.to_bytes()
+    }
+
+    /// Whether the other end of this connection has sent the frame.
+    pub(crate) fn verifies(&self, frame: &ControlFrame) -> bool {
+        frame.id == self.id && self.is_theirs(&frame.authenticated(), &frame.mac)
+    }
+
+    /// The same of an initial header.
+    pub(crate) fn verifies_initial(&self, header: &InitialHeader) -> bool {
+        header.id == self.id && self.is_theirs(&InitialHeader::authenticated(&header.id), &header.mac)
+    }
+
+    /// Whether the code is right; takes the same time wherever it differs.
+    fn is_theirs(&self, bytes: &[u8], code: &[u8; FRAME_MAC_LEN]) -> bool {
+        aws_lc_rs::constant_time::verify_slices_are_equal(&mac(&self.theirs, bytes), code).is_ok()
+    }
+}
+
+fn mac(key: &Secret, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
+    let mut mac = [0; FRAME_MAC_LEN];
+    mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FRAME_MAC_LEN]);
+    mac
+}
+
 /// The keys of both directions at one end of a connection, and what they are derived from. A server may have many
 /// thousand connections, so keys exist only while packets come.
 pub(crate) struct ConnectionKeys {
     secret: ResumptionSecret,
-    connection: ConnectionId,
+    id: ConnectionId,
     role: Role,
     cipher: Cipher,
     sealing: Mutex<Sealing>,
@@ -74,22 +137,16 @@ struct SentBy<'k>(Role, &'k ConnectionKeys);
 impl Origin for SentBy<'_> {
     /// Costs one hash for each generation before it, each of which took millions of packets.
     fn secret_of(&self, generation: u64) -> Option<Secret> {
-        let first = self.1.secret.connection_secret(&self.1.connection, self.0);
+        let first = self.1.secret.connection_secret(&self.1.id, self.0);
         Some((0..generation).fold(first, |secret, _| secret.next()))
     }
 }
 
 impl ConnectionKeys {
     /// The keys of `role`'s end.
-    pub(crate) fn new(
-        secret: &ResumptionSecret,
-        connection: &ConnectionId,
-        role: Role,
-        cipher: Cipher,
-    ) -> Arc<Self> {
-        let (secret, connection) = (secret.clone(), *connection);
-        let (sealing, opening) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { secret, connection, role, cipher, sealing, opening })
+    pub(crate) fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role, cipher: Cipher) -> Arc<Self> {
+        let (secret, id) = (secret.clone(), *id);
+        Arc::new(Self { secret, id, role, cipher, sealing: Mutex::default(), opening: Mutex::default() })
     }
 
     /// What a stack takes as its keys.
@@ -98,16 +155,16 @@ impl ConnectionKeys {
     }
 
     pub(crate) fn id(&self) -> ConnectionId {
-        self.connection
+        self.id
     }
 
     pub(crate) fn role(&self) -> Role {
         self.role
     }
 
-    /// This end's authentication code of an initial header or a control frame.
-    pub(crate) fn mac(&self, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
-        self.secret.mac(self.role, bytes)
+    /// What authenticates initial headers and control frames: derived each time, which takes no memory.
+    pub(crate) fn frames(&self) -> FrameKeys {
+        FrameKeys::new(&self.secret, self.id, self.role)
     }
 
     /// Makes the keys and loads the cipher's code, so that the first message waits for neither.
@@ -276,13 +333,33 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_of_their_sender_and_bytes() {
+    fn codes_are_of_their_sender_connection_and_bytes() {
+        let keys = |secret: u8, id, role| FrameKeys::new(&ResumptionSecret([secret; 32].into()), id, role);
+        let client = keys(9, CONNECTION, Role::Client);
+        let header = InitialHeader::parse(&client.initial_header()).unwrap().0;
+        let frame = ControlFrame::parse(&client.frame(ControlFrameKind::Ping, 5, 36)).unwrap();
+        let other = ConnectionId { salt: 4, ..CONNECTION };
+        for (end, expected) in [
+            (keys(9, CONNECTION, Role::Server), true),
+            (client, false),
+            (keys(9, other, Role::Server), false),
+            (keys(8, CONNECTION, Role::Server), false),
+        ] {
+            assert_eq!((end.verifies(&frame), end.verifies_initial(&header)), (expected, expected));
+            assert!(!end.verifies(&ControlFrame { number: 6, ..frame }));
+            assert!(!end.verifies_initial(&InitialHeader { id: other, ..header }));
+        }
+    }
+
+    #[test]
+    fn a_session_has_other_keys_than_the_connections_after_it() {
         let secret = ResumptionSecret([9; 32].into());
-        let mac = secret.mac(Role::Client, b"word");
-        assert!(secret.verifies(Role::Client, b"word", &mac));
-        assert!(!secret.verifies(Role::Server, b"word", &mac));
-        assert!(!secret.verifies(Role::Client, b"work", &mac));
-        assert!(!ResumptionSecret([8; 32].into()).verifies(Role::Client, b"word", &mac));
+        let session = secret.data_keys(CONNECTION.identity, Cipher::Aes128Gcm);
+        let mut packet = [1; 40];
+        session.sealer(Role::Client).seal_batch(&mut packet, 40, 11, 0);
+        assert!(ends(&CONNECTION)[1].pair().1.open(&mut packet.clone(), 11, 0).is_err());
+        assert!(session.opener(Role::Client).open(&mut packet.clone(), 11, 0).is_err());
+        assert!(session.opener(Role::Server).open(&mut packet, 11, 0).is_ok());
     }
 
     /// The stacks of both ends, without repair of what is lost.

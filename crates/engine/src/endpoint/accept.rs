@@ -12,9 +12,10 @@ use super::address::AddressValidation;
 use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
 use super::guard::caught;
+use super::path_probe::BARE;
 use super::shared::{Shared, count, lock};
 use super::table::Table;
-use crate::crypto::ResumptionSecret;
+use crate::crypto::{FrameKeys, ResumptionSecret};
 use crate::error::CloseReason;
 use crate::{EngineError, Role};
 
@@ -70,7 +71,7 @@ fn find_or_begin(
     }
     let id = header.id;
     let (secret, live, last) = known(&lock(&shared.table), id.identity)?;
-    if !secret.verifies(Role::Client, &InitialHeader::authenticated(&id), &header.mac) {
+    if !FrameKeys::new(&secret, id, Role::Server).verifies_initial(header) {
         return Err(Refusal::Unauthentic);
     }
     if let Some(live) = live.filter(|live| live.id() == id) {
@@ -111,13 +112,8 @@ fn begin(
         Connection::new(now, Role::Server, &resumption, id, (source, validation), &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
-        send_frame(
-            shared,
-            &resumption.secret,
-            id,
-            (ControlFrameKind::Close, CloseReason::Abort as u32),
-            source,
-        );
+        let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
+        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), source);
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);
@@ -146,20 +142,7 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
         },
         _ => return,
     };
-    send_frame(shared, &secret, id, (ControlFrameKind::Closed, 0), peer);
-}
-
-/// Sends a control frame of a connection that is not in the table.
-fn send_frame(
-    shared: &Shared,
-    secret: &ResumptionSecret,
-    id: ConnectionId,
-    (kind, number): (ControlFrameKind, u32),
-    to: SocketAddr,
-) {
-    let mut packet = ControlFrame { id, kind, number, mac: [0; 12] };
-    packet.mac = secret.mac(shared.role, &packet.authenticated());
-    shared.send(&packet.to_bytes(), to);
+    shared.send(&FrameKeys::new(&secret, id, shared.role).frame(ControlFrameKind::Closed, 0, BARE), peer);
 }
 
 /// Removes an association that the client gives up.

@@ -8,6 +8,7 @@ use haul_wire::packet::ControlFrameKind;
 
 use super::connection::{Connection, Header, State};
 use super::shared::Shared;
+use crate::crypto::challenge_number;
 
 /// Whether the other end is known to receive at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +30,11 @@ impl Connection {
         );
     }
 
-    /// What an address has to send back. It is derived from a secret of this end, so that no state is kept for each
-    /// address, and changes with each move, so that copies of earlier responses are void.
+    /// What an address has to send back. It changes with each move, so that copies of earlier responses are void.
     fn expected_response(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
         let id = self.id();
         let what = format!("{} {} {} {} {address}", id.identity, id.epoch, id.salt, state.moves);
-        let hash = blake3::keyed_hash(&shared.challenge_key, what.as_bytes());
-        let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
-        u32::from_be_bytes(*first)
+        challenge_number(&shared.challenge_key, &what)
     }
 
     /// Authentic packets with the highest packet number so far have come from `from`.

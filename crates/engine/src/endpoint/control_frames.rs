@@ -9,15 +9,14 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::address::AddressValidation;
 use super::connection::{Connection, State};
+use super::path_probe::BARE;
 use super::phase::{KeepAlive, Phase};
 use super::shared::Shared;
 use crate::{Direction, EngineError};
 
 impl Connection {
     pub(super) fn send_frame(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
-        let mut packet = ControlFrame { id: self.id(), kind, number, mac: [0; 12] };
-        packet.mac = self.keys().mac(&packet.authenticated());
-        shared.send(&packet.to_bytes(), to);
+        shared.send(&self.keys().frames().frame(kind, number, BARE), to);
     }
 
     /// An authentic control frame of this connection has come.
@@ -48,7 +47,9 @@ impl Connection {
             ControlFrameKind::Closed => state.end(EngineError::Closed),
             ControlFrameKind::Ping => self.send_frame(shared, peer, ControlFrameKind::Pong, frame.number),
             ControlFrameKind::Challenge => {
-                self.send_frame(shared, peer, ControlFrameKind::Response, frame.number);
+                let response =
+                    self.keys().frames().frame(ControlFrameKind::Response, frame.number, frame.size);
+                shared.send(&response, peer);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
             ControlFrameKind::Pong => {
@@ -75,13 +76,13 @@ impl Connection {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
-                shared.send(&self.initial_header(), peer);
+                shared.send(&self.keys().frames().initial_header(), peer);
             }
             Phase::Closing(closing) if closing.next <= now => {
                 let (kind, reason, opens) = (closing.kind, closing.reason, closing.opens());
                 match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
-                        shared.send(&self.initial_header(), peer);
+                        shared.send(&self.keys().frames().initial_header(), peer);
                         self.send_frame(shared, peer, kind, reason as u32);
                     }
                     (true, false) => self.send_frame(shared, peer, kind, reason as u32),

@@ -22,9 +22,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::event_loop::EventLoop;
+use super::event_loop::dispatch;
 use super::guard::caught;
 use super::shared::{Shared, count, lock};
+use crate::socket_reader::{Received, SocketReader};
 use crate::{Clock, EngineError, Waker};
 
 /// Receive calls of the endpoint's thread before it runs timers.
@@ -53,7 +54,7 @@ fn system(error: Errno) -> EngineError {
 /// The parts of an endpoint that its drivers share.
 pub(super) struct Driver {
     clock: Clock,
-    event_loop: Mutex<EventLoop>,
+    reader: Mutex<SocketReader>,
     timers: Mutex<Timers>,
     timer: OwnedFd,
     /// Where the inline driver waits for the socket.
@@ -79,7 +80,7 @@ struct Timers {
 }
 
 impl Driver {
-    pub(super) fn new(clock: Clock, socket: &UdpSocket, event_loop: EventLoop) -> Result<Self, EngineError> {
+    pub(super) fn new(clock: Clock, socket: &UdpSocket) -> Result<Self, EngineError> {
         let inline_waker = Waker::new()?;
         let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -93,7 +94,7 @@ impl Driver {
             .map_err(|error| EngineError::system("cannot make a timer", error))?;
         Ok(Self {
             clock,
-            event_loop: Mutex::new(event_loop),
+            reader: Mutex::new(SocketReader::new(socket)),
             timers: Mutex::default(),
             timer,
             inline,
@@ -178,25 +179,18 @@ impl Driver {
     }
 
     fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
-        let mut event_loop = lock(&self.event_loop);
+        let mut reader = lock(&self.reader);
         let before = DRIVES.replace(true);
-        let received = caught(|| event_loop.receive(shared, rounds));
+        let received = caught(|| {
+            reader.receive(&shared.socket, shared.clock, rounds, |now, arrival, batch| {
+                dispatch(shared, now, arrival, batch);
+            })
+        });
         DRIVES.set(before);
         received.unwrap_or_else(|message| {
             Err(EngineError::System { what: "the endpoint's driver has panicked", reason: message })
         })
     }
-}
-
-/// What receiving has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
-    /// No packet.
-    Nothing,
-    /// All packets that waited.
-    All,
-    /// As many as were asked for; more may wait.
-    Some,
 }
 
 /// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.

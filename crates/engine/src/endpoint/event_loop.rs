@@ -1,22 +1,19 @@
-//! Reads an endpoint's socket and gives packets to their connections.
+//! Gives the packets that come to an endpoint's socket to their connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use haul_base::{Received as Packets, Time};
-use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
+use haul_udp::Datagrams;
 use haul_wire::packet::{
     CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind, IDENTITY_AT, INITIAL_HEADER_KIND, InitialHeader,
-    PAIR_KIND, PacketKind, PairHeader,
+    PAIR_KIND, PairHeader,
 };
 
 use super::connection::{Connection, Header, received};
-use super::driver::Received;
+use super::pending::Verdict;
 use super::shared::{Shared, count, lock};
-use crate::EngineError;
-
-/// Handles a datagram that belongs to no connection; returns the answer to its source.
-pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
+use crate::crypto::FrameKeys;
 
 /// What a datagram is, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,59 +31,14 @@ fn kind_of(packet: &[u8]) -> DatagramKind {
         (Some(&INITIAL_HEADER_KIND), Some(_)) => DatagramKind::Open,
         (Some(&CONTROL_FRAME_KIND), Some(_)) => DatagramKind::ControlFrame,
         (Some(&PAIR_KIND), Some(_)) => DatagramKind::Pair,
-        (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
-            DatagramKind::Stack(u32::from_be_bytes(identity))
-        }
+        (_, Some(identity)) => DatagramKind::Stack(u32::from_be_bytes(identity)),
         _ => DatagramKind::Stray,
     }
 }
 
-/// The receiving side of the socket. The thread that drives the endpoint holds it.
-pub(super) struct EventLoop {
-    strays: Strays,
-    receiver: Receiver,
-    arrivals: ArrivalClock,
-}
-
-impl EventLoop {
-    pub(super) fn new(socket: &UdpSocket, strays: Strays) -> Self {
-        Self { strays, receiver: Receiver::new(socket), arrivals: ArrivalClock::new() }
-    }
-
-    /// Receives the packets that wait, with at most `rounds` calls, and dispatches them.
-    pub(super) fn receive(&mut self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
-        for round in 0..rounds {
-            match self.receiver.recv(&shared.socket) {
-                Ok(_) => {}
-                Err(RecvError::WouldBlock) if round == 0 => return Ok(Received::Nothing),
-                Err(RecvError::WouldBlock) => return Ok(Received::All),
-                Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
-                // ICMP errors for earlier packets: connections have timeouts of their own.
-                Err(_) => continue,
-            }
-            let now = shared.clock.now();
-            self.arrivals.sync(now);
-            for batch in self.receiver.datagrams() {
-                dispatch(shared, &mut self.strays, &self.arrivals, now, batch);
-            }
-            if self.receiver.took_all() {
-                return Ok(Received::All);
-            }
-        }
-        Ok(Received::Some)
-    }
-}
-
 /// Gives the datagrams of one buffer to their connections; consecutive packets of one connection stay a batch.
-fn dispatch(
-    shared: &Arc<Shared>,
-    strays: &mut Strays,
-    arrivals: &ArrivalClock,
-    now: Time,
-    batch: Datagrams<'_>,
-) {
-    let Datagrams { data, stride, source, ecn, arrival, .. } = batch;
-    let arrival = arrival.and_then(|at| arrivals.time_of(at));
+pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
+    let Datagrams { data, stride, source, ecn, .. } = batch;
     let stride = stride.max(1);
     let mut rest = data;
     while !rest.is_empty() {
@@ -108,7 +60,6 @@ fn dispatch(
                     });
                 } else {
                     count(&shared.counters.unknown);
-                    these.chunks_mut(stride).for_each(|packet| stray(shared, strays, packet, source));
                 }
             }
             DatagramKind::Open => super::accept::on_open(shared, now, these, source, ecn),
@@ -117,17 +68,8 @@ fn dispatch(
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
             }),
-            DatagramKind::Stray => {
-                count(&shared.counters.strays);
-                stray(shared, strays, these, source);
-            }
+            DatagramKind::Stray => count(&shared.counters.strays),
         }
-    }
-}
-
-fn stray(shared: &Shared, strays: &mut Strays, packet: &mut [u8], source: SocketAddr) {
-    if let Some(answer) = strays(packet, source) {
-        shared.send(&answer, source);
     }
 }
 
@@ -159,11 +101,14 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Connection>> {
 
 fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
     let Ok(frame) = ControlFrame::parse(packet) else { return count(&shared.counters.strays) };
+    if frame.id.has_control_channel() {
+        return on_session_frame(shared, &frame, source);
+    }
     let (secret, live) = match lock(&shared.table).get(frame.id.identity) {
         Some(entry) => (entry.resumption.secret.clone(), entry.live.clone()),
         None => return count(&shared.counters.unknown),
     };
-    if !secret.verifies(shared.role.peer(), &frame.authenticated(), &frame.mac) {
+    if !FrameKeys::new(&secret, frame.id, shared.role).verifies(&frame) {
         return count(&shared.counters.unauthentic);
     }
     match live.filter(|live| live.id() == frame.id) {
@@ -176,6 +121,27 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
         None => {}
     }
     super::accept::drop_resumption_state_if_asked(shared, &frame);
+}
+
+/// A control frame of a session has come to the shared socket: its own is not open yet, or the frame was faster.
+fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
+    let counters = &shared.counters;
+    let expecting = (shared.expecting)();
+    let answer = match shared.sessions.find(frame, expecting, source).map(|it| it.on_frame(frame, source)) {
+        // It has been kept.
+        None if expecting => None,
+        None => return count(&counters.unknown),
+        Some(Verdict::Unauthentic) => return count(&counters.unauthentic),
+        Some(Verdict::Foreign) => return count(&counters.foreign),
+        Some(Verdict::Taken(response)) => response,
+        Some(Verdict::Challenged(challenge)) => {
+            count(&counters.challenged);
+            Some(challenge)
+        }
+    };
+    if let Some(answer) = answer {
+        shared.send(&answer, source);
+    }
 }
 
 /// Reads an initial header; it is followed by a packet of the stack or by nothing.

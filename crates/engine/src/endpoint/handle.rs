@@ -9,8 +9,8 @@ use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
 use super::driver;
-use super::event_loop::Strays;
-use super::shared::{EndpointLimits, Shared, lock};
+use super::session_table::SessionTable;
+use super::shared::{EndpointLimits, Expecting, Shared, lock};
 use super::{Channel, ChannelOptions};
 use crate::{EngineError, Role};
 
@@ -20,7 +20,7 @@ const BUFFER: Bytes = Bytes(16 << 20);
 /// What has happened at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Datagrams that name no association, or one without a connection.
+    /// Datagrams that name no session or association, or an association without a connection.
     pub unknown: u64,
     /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
     pub unauthentic: u64,
@@ -30,6 +30,10 @@ pub struct EndpointStats {
     pub connections: u64,
     /// Datagrams of other kinds.
     pub strays: u64,
+    /// Control frames of a session from another address than its first.
+    pub foreign: u64,
+    /// Control frames of a session from another address than its TCP connection's, which were answered by a challenge.
+    pub challenged: u64,
     /// Buffers of data dropped because nobody took the messages before them.
     pub inbox_full: u64,
     /// Batches that the system did not take.
@@ -77,23 +81,28 @@ impl Endpoint {
         let options = Options { recv_buffer: BUFFER, send_buffer: BUFFER, ..Options::default() };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0), &options)
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        Self::start(socket, Role::Client, EndpointLimits::CLIENT, Box::new(|_, _| None))
+        Self::start(socket, Role::Client, EndpointLimits::CLIENT, Box::new(|| false))
     }
 
-    /// Runs an endpoint on this socket; what belongs to no connection goes to `strays`.
+    /// Runs an endpoint on this socket.
     pub(crate) fn start(
         socket: UdpSocket,
         role: Role,
         limits: EndpointLimits,
-        strays: Strays,
+        expecting: Expecting,
     ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(socket, role, limits, strays)?);
+        let shared = Arc::new(Shared::new(socket, role, limits, expecting)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())
             .spawn(move || driver::run(&ours))
             .map_err(|e| EngineError::system("cannot start a thread", e))?;
         Ok(Self { handle: Arc::new(Handle { shared, thread: Mutex::new(Some(thread)) }) })
+    }
+
+    /// The sessions that are registered here.
+    pub(crate) fn sessions(&self) -> &Arc<SessionTable> {
+        &self.shared().sessions
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

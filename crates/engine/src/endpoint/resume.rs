@@ -13,7 +13,7 @@ use super::table::{Entry, ResumptionState};
 use super::terms::compile;
 use super::ticket::{Ticket, TicketError, TicketFile};
 use super::{Channel, ChannelOptions, Endpoint};
-use crate::connect::{Agreed, AssociateOptions, agree};
+use crate::connect::{AssociateOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
@@ -34,16 +34,7 @@ pub fn associate(
     let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
     // A recipe that does not compile here fails before anything is sent.
     compile(registry, recipe, first)?;
-    let agreed = agree_on_a_number(url, recipe, registry, options)?;
-    let mut ticket = Ticket {
-        server: agreed.server,
-        identity: agreed.identity,
-        secret: agreed.secret.0.clone(),
-        cipher: agreed.cipher,
-        round_trip: agreed.round_trip,
-        last_epoch: 0,
-        recipe: recipe.to_toml(),
-    };
+    let mut ticket = agree_on_a_number(url, recipe, registry, options)?;
     let endpoint = own_or_new(endpoint, &ticket)?;
     ticket.next_epoch();
     endpoint.begin(ticket, recipe, registry, &options.channel, ends)
@@ -56,7 +47,7 @@ fn agree_on_a_number(
     recipe: &Recipe,
     registry: &Arc<Registry>,
     options: &AssociateOptions,
-) -> Result<Agreed, EngineError> {
+) -> Result<Ticket, EngineError> {
     let first = agree(url, recipe, registry, options);
     match first {
         Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {

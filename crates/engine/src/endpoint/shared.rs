@@ -13,7 +13,7 @@ use haul_udp::{Full, SendError, UdpSocket};
 
 use super::connection::Connection;
 use super::driver::Driver;
-use super::event_loop::{EventLoop, Strays};
+use super::session_table::SessionTable;
 use super::table::Table;
 use super::{ChannelOptions, EndpointStats};
 use crate::identity::random;
@@ -47,6 +47,9 @@ impl EndpointLimits {
     pub(crate) const CLIENT: Self = Self { associations: usize::MAX, arrivals: 0 };
 }
 
+/// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
+pub(crate) type Expecting = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// What happened at an endpoint, counted by several threads.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -55,6 +58,8 @@ pub(super) struct Counters {
     pub(super) replayed_connections: AtomicU64,
     pub(super) connections: AtomicU64,
     pub(super) strays: AtomicU64,
+    pub(super) foreign: AtomicU64,
+    pub(super) challenged: AtomicU64,
     pub(super) inbox_full: AtomicU64,
     pub(super) unsent: AtomicU64,
     pub(super) inline_waits: AtomicU64,
@@ -70,6 +75,8 @@ impl Counters {
             replayed_connections: get(&self.replayed_connections),
             connections: get(&self.connections),
             strays: get(&self.strays),
+            foreign: get(&self.foreign),
+            challenged: get(&self.challenged),
             inbox_full: get(&self.inbox_full),
             unsent: get(&self.unsent),
             inline_waits: get(&self.inline_waits),
@@ -113,6 +120,9 @@ pub(crate) struct Shared {
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) table: Mutex<Table>,
+    /// Sessions whose control frames may come to this socket.
+    pub(super) sessions: Arc<SessionTable>,
+    pub(super) expecting: Expecting,
     /// How connections run that the other side begins.
     pub(super) options: Mutex<ChannelOptions>,
     arrivals: Mutex<Arrivals>,
@@ -129,18 +139,19 @@ impl Shared {
         socket: UdpSocket,
         role: Role,
         limits: EndpointLimits,
-        strays: Strays,
+        expecting: Expecting,
     ) -> Result<Self, EngineError> {
         let clock = Clock::start();
-        let event_loop = EventLoop::new(&socket, strays);
         Ok(Self {
-            driver: Driver::new(clock, &socket, event_loop)?,
+            driver: Driver::new(clock, &socket)?,
             socket,
             clock,
             role,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             table: Mutex::new(Table::new(limits.associations)),
+            sessions: Arc::default(),
+            expecting,
             options: Mutex::default(),
             arrivals: Mutex::default(),
             most_arrivals: limits.arrivals,

@@ -49,15 +49,15 @@ pub enum TicketError {
 /// What lets a client come back to a server that knows it. It holds a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
-    pub(super) server: SocketAddr,
-    pub(super) identity: u32,
-    pub(super) secret: Secret,
-    pub(super) cipher: Cipher,
-    pub(super) round_trip: Span,
+    pub(crate) server: SocketAddr,
+    pub(crate) identity: u32,
+    pub(crate) secret: Secret,
+    pub(crate) cipher: Cipher,
+    pub(crate) round_trip: Span,
     /// Epoch of the latest connection.
-    pub(super) last_epoch: u64,
+    pub(crate) last_epoch: u64,
     /// The recipe, TOML.
-    pub(super) recipe: String,
+    pub(crate) recipe: String,
 }
 
 impl Ticket {

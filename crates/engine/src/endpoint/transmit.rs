@@ -3,7 +3,7 @@
 use haul_base::{Ecn, Time, Transmit};
 use haul_stack::Together;
 use haul_udp::Full;
-use haul_wire::packet::{INITIAL_HEADER_LEN, InitialHeader, PAIR_LEN, PairHeader};
+use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
 use super::connection::{Connection, LOCAL_QUEUE_WAIT, ROUNDS, State, Unsent};
 use super::phase::Phase;
@@ -64,15 +64,9 @@ impl Connection {
         }
     }
 
-    pub(super) fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
-        let id = self.id();
-        let mac = self.keys().mac(&InitialHeader::authenticated(&id));
-        InitialHeader { id, mac }.to_bytes()
-    }
-
     /// The packets of a batch, each behind the initial header.
     fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
-        let header = self.initial_header();
+        let header = self.keys().frames().initial_header();
         let packets = data.chunks(segment_size.max(1));
         (
             packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(),

@@ -14,8 +14,9 @@ const RECOVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Accepts until the listener stops.
 pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
+    let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
     loop {
-        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&server.stop, PollFlags::IN)];
+        let mut fds = [PollFd::new(listener, PollFlags::IN), stopping()];
         let due = server.refusals.due().and_then(|due| Timespec::try_from(due).ok());
         let waited = poll(&mut fds, due.as_ref());
         let stopped = !fds[1].revents().is_empty();
@@ -28,7 +29,7 @@ pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                let _ = poll(&mut [PollFd::new(&server.stop, PollFlags::IN)], Some(&RECOVERY));
+                let _ = poll(&mut [stopping()], Some(&RECOVERY));
             }
         }
     }

@@ -16,11 +16,11 @@ use rustls::{Connection, ServerConnection};
 use super::Server;
 use super::incoming::Incoming;
 use super::limiter::{Handshake, WorkerPermit};
-use super::table::Registration;
 use crate::control::Timing;
+use crate::endpoint::Registration;
 use crate::identity::random;
 use crate::tls::{ALPN, HandshakeError, SessionSecrets, handshake, prepare_tcp, read_exact, say_last};
-use crate::{Control, EngineError};
+use crate::{Control, EngineError, Role};
 
 /// How long a refused client may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -79,9 +79,8 @@ fn serve(server: &Server, client: Handshake) -> Result<Incoming, Failure> {
     let secrets = SessionSecrets::export(&tls)?;
     let begun = authenticate(server, &secrets, &mut tls, &client.tcp, deadline)
         .map_err(|refusal| refused(server, peer, &mut tls, &client.tcp, refusal))?;
-    // From here on HELLO packets find the session, although it is not accepted yet.
-    let registration =
-        server.table.register(secrets.session, &secrets.hello_keys, peer.ip(), random::<32>()?);
+    // From here on challenges find the session, although it is not accepted yet.
+    let registration = server.sessions.register(secrets.frame_keys(Role::Server), peer.ip(), random::<32>()?);
     let tcp = client.leave().ok_or_else(|| Failure::Handshake("closed in favour of another".to_owned()))?;
     let asked = registration.ok_or_else(|| Refusal::Fault(number_taken())).and_then(|registration| {
         Ok((
@@ -223,9 +222,9 @@ fn incoming(
     Incoming {
         control,
         registration,
-        keys: secrets.data_keys(cipher),
-        hello_keys: secrets.hello_keys,
-        ticket: secrets.ticket,
+        keys: secrets.connection.data_keys(secrets.session, cipher),
+        frame_keys: secrets.frame_keys(Role::Server),
+        secret: secrets.connection,
         request: hello.request,
         settings: hello.settings,
         peer: ends.peer,

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
-use super::pending::Service;
-use super::table::Registration;
-use crate::crypto::{DataKeys, ResumptionSecret};
+use crate::crypto::{DataKeys, FrameKeys, ResumptionSecret};
+use crate::endpoint::{Registration, Service};
 use crate::session::{UdpSide, udp_options};
 use crate::{Clock, Control, EngineError, Role, Session, recipe};
 
@@ -19,8 +18,8 @@ pub struct Incoming {
     pub(super) control: Control,
     pub(super) registration: Registration,
     pub(super) keys: DataKeys,
-    pub(super) hello_keys: DataKeys,
-    pub(super) ticket: ResumptionSecret,
+    pub(super) frame_keys: FrameKeys,
+    pub(super) secret: ResumptionSecret,
     pub(super) request: Request,
     pub(super) settings: Settings,
     pub(super) peer: SocketAddr,
@@ -92,7 +91,7 @@ impl Incoming {
             keys: self.keys,
             round_trip: self.round_trip,
             clock: Clock::start(),
-            udp: Some(UdpSide::Server { registration: self.registration, hello_keys: self.hello_keys }),
+            udp: Some(UdpSide::Server { registration: self.registration, frame_keys: self.frame_keys }),
         })
     }
 
@@ -108,7 +107,7 @@ impl Incoming {
 
     /// What an association with this client is made of: its number, its secret, and about one round trip.
     pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
-        (self.registration.session(), self.ticket.clone(), self.round_trip)
+        (self.registration.session(), self.secret.clone(), self.round_trip)
     }
 
     /// The answer to a client that wants an association, and the channel to send it by.

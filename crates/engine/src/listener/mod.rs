@@ -4,15 +4,11 @@ mod accept;
 mod handshake;
 mod incoming;
 mod limiter;
-mod pending;
 mod refusals;
-mod router;
 mod stats;
-mod table;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,7 +17,6 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::Cipher;
-use rustix::event::{EventfdFlags, eventfd};
 use rustls::ServerConfig;
 
 pub use self::incoming::Incoming;
@@ -30,14 +25,12 @@ pub use self::limiter::HandshakeLimits;
 use self::refusals::RefusalLog;
 use self::stats::Counters;
 pub use self::stats::ListenerStats;
-pub(crate) use self::table::Registration;
-use self::table::SessionTable;
-use crate::endpoint::EndpointLimits;
+use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
 use crate::tls::server_config;
-use crate::{Endpoint, EngineError, HaulUrl, Role};
+use crate::{Endpoint, EngineError, HaulUrl, Role, Waker};
 
-/// HELLOs, and the packets of all associations; other sessions have sockets of their own.
+/// Challenges, and the packets of all associations; other sessions have sockets of their own.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Ports tried when the system chooses one and it is free for TCP only.
 const PORT_TRIES: u32 = 16;
@@ -59,7 +52,7 @@ pub struct ListenOptions {
     pub handshake_timeout: Duration,
     /// Authenticated clients that may wait for [`Listener::accept`].
     pub max_waiting: usize,
-    /// UDP is taken for blocked when no HELLO comes so long after [`Incoming::accept`].
+    /// UDP is taken for blocked when no challenge comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
     /// Associations that are kept. Above, the one without a connection that has been idle longest is dropped; while all
     /// have connections, clients that want another one are refused with
@@ -92,13 +85,13 @@ struct Server {
     options: ListenOptions,
     identity: ServerIdentity,
     tls: Arc<ServerConfig>,
-    table: Arc<SessionTable>,
+    sessions: Arc<SessionTable>,
     limiter: Arc<HandshakeLimiter>,
     refusals: RefusalLog,
     counters: Counters,
     waiting: Sender<Incoming>,
     /// Readable when the listener stops.
-    stop: OwnedFd,
+    stop: Waker,
 }
 
 /// A server that accepts sessions. Handshakes run in threads of their own, no more than there are places, so that a
@@ -122,25 +115,24 @@ impl Listener {
         let local = tcp.local_addr().map_err(|e| listen_error(options.addr, e))?;
         let identity = ServerIdentity::generate(options.expires)?;
         let (waiting, incoming) = crossbeam_channel::bounded(options.max_waiting);
+        let limits = EndpointLimits {
+            associations: options.max_associations,
+            arrivals: options.max_connections_waiting,
+        };
+        let limiter = Arc::new(HandshakeLimiter::new(options.handshakes));
+        let busy = limiter.clone();
+        let endpoint = Endpoint::start(udp, Role::Server, limits, Box::new(move || busy.is_busy()))?;
         let server = Arc::new(Server {
             tls: Arc::new(server_config(&identity)?),
             identity,
-            table: Arc::default(),
-            limiter: Arc::new(HandshakeLimiter::new(options.handshakes)),
+            sessions: endpoint.sessions().clone(),
+            limiter,
             refusals: RefusalLog::default(),
             counters: Counters::default(),
             waiting,
-            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|e| EngineError::system("cannot make an eventfd", e))?,
+            stop: Waker::new()?,
             options,
         });
-        let routed = server.clone();
-        let strays = Box::new(move |datagram: &mut [u8], source| router::route(&routed, datagram, source));
-        let limits = EndpointLimits {
-            associations: server.options.max_associations,
-            arrivals: server.options.max_connections_waiting,
-        };
-        let endpoint = Endpoint::start(udp, Role::Server, limits, strays)?;
         let mut listener = Self { server: server.clone(), local, incoming, endpoint, threads: Vec::new() };
         listener.start("haul-accept", move || accept::run(&server, &tcp))?;
         Ok(listener)
@@ -198,14 +190,14 @@ impl Listener {
 
     /// Sessions that exist now, those in their handshake included.
     pub fn sessions(&self) -> usize {
-        self.server.table.len()
+        self.server.sessions.len()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         // It stays readable, so no wake-up is missed.
-        let _ = rustix::io::write(&self.server.stop, &1u64.to_ne_bytes());
+        self.server.stop.wake();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -21,13 +21,6 @@ pub(super) struct Counters {
     pub(super) failed: Counter,
     pub(super) refused: Counter,
     pub(super) sessions: Counter,
-    pub(super) udp_hellos: Counter,
-    pub(super) udp_early: Counter,
-    pub(super) udp_strays: Counter,
-    pub(super) udp_unknown_sessions: Counter,
-    pub(super) udp_unauthentic: Counter,
-    pub(super) udp_foreign: Counter,
-    pub(super) udp_challenged: Counter,
 }
 
 /// What a listener has seen since it was bound.
@@ -43,20 +36,6 @@ pub struct ListenerStats {
     pub refused: u64,
     /// Clients that have authenticated.
     pub sessions: u64,
-    /// UDP: authentic HELLOs.
-    pub udp_hellos: u64,
-    /// UDP: HELLOs for an unknown session that were kept, as a handshake was under way.
-    pub udp_early: u64,
-    /// UDP: datagrams that are too short or of another kind.
-    pub udp_strays: u64,
-    /// UDP: HELLOs for a session that does not exist.
-    pub udp_unknown_sessions: u64,
-    /// UDP: HELLOs that did not authenticate.
-    pub udp_unauthentic: u64,
-    /// UDP: HELLOs from another address than the session's first.
-    pub udp_foreign: u64,
-    /// UDP: HELLOs from another address than the TCP connection's that were answered by a challenge.
-    pub udp_challenged: u64,
 }
 
 impl Counters {
@@ -67,13 +46,6 @@ impl Counters {
             failed: self.failed.get(),
             refused: self.refused.get(),
             sessions: self.sessions.get(),
-            udp_hellos: self.udp_hellos.get(),
-            udp_early: self.udp_early.get(),
-            udp_strays: self.udp_strays.get(),
-            udp_unknown_sessions: self.udp_unknown_sessions.get(),
-            udp_unauthentic: self.udp_unauthentic.get(),
-            udp_foreign: self.udp_foreign.get(),
-            udp_challenged: self.udp_challenged.get(),
         }
     }
 }

@@ -4,19 +4,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use haul_base::{
-    AlignedBytes, Deadline, DeadlineReason, HostSample, Machine, PathId, Rate, Received, Span, Time, Transmit,
+    AlignedBytes, Deadline, DeadlineReason, HostSample, Machine, PathId, Rate, Received as Packets, Span,
+    Time, Transmit,
 };
 use haul_proto::ChosenLaw;
-use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
+use haul_udp::{Datagrams, Full, SendError, UdpSocket};
+use haul_wire::packet::CONTROL_FRAME_KIND;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::faulty_socket::FaultySocket;
 use super::host::HostWatch;
 use super::shared::Shared;
-use super::wake::Waker;
-use crate::data_path::send_hellos;
-use crate::hello::{HelloExchange, is_hello};
-use crate::{Clock, Control, EngineError};
+use crate::data_path::send_probes;
+use crate::endpoint::{PathProbe, Registration};
+use crate::socket_reader::{Received, SocketReader};
+use crate::{Clock, Control, EngineError, Waker};
 
 /// Room for one batch: no UDP message of the kernel is larger.
 const SLOT: usize = 65_536;
@@ -26,8 +28,8 @@ const ROUNDS: usize = 4;
 const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// How often the counters are published.
 const PUBLISH: Span = Span::from_millis(50);
-/// How often the HELLO exchange is asked what it has to send.
-const HELLO_POLL: Span = Span::from_millis(1);
+/// How often the path probe is asked what it has to send.
+const PROBE_POLL: Span = Span::from_millis(1);
 /// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
 /// no wake-up of its own. The machine has nothing to send before the pause ends.
 const PACED_SLEEP: Span = Span::from_millis(3);
@@ -43,22 +45,24 @@ pub(super) trait Driven: Machine {
     /// Whether the loop should end by itself, or has failed.
     fn on_event(&mut self, event: Self::Event, shared: &Shared) -> Result<Flow, EngineError>;
     /// The local interface refused a datagram of this size.
-    fn on_too_large(&mut self, now: Time, size: usize);
+    fn on_too_large(&mut self, _: Time, _: usize) {}
     /// The other side assigns a rate.
-    fn on_quota(&mut self, now: Time, rate: Rate);
+    fn on_quota(&mut self, _: Time, _: Rate) {}
     /// Another control law from now on.
-    fn on_law(&mut self, now: Time, law: ChosenLaw);
+    fn on_law(&mut self, _: Time, _: ChosenLaw) {}
     /// Datagrams of this size are known to pass to the peer.
-    fn on_size_passed(&mut self, now: Time, size: u16);
+    fn on_size_passed(&mut self, _: Time, _: u16) {}
     /// The load of this host, if [`Driven::LOOKS_AT_HOST`].
-    fn on_host_sample(&mut self, now: Time, host: HostSample);
+    fn on_host_sample(&mut self, _: Time, _: HostSample) {}
 }
 
 /// What a data thread knows of its session beside the socket.
 pub(super) struct Peer {
-    pub(super) hello: HelloExchange,
+    pub(super) probe: PathProbe,
     pub(super) control: Control,
     pub(super) clock: Clock,
+    /// The server's: late challenges find the session by it.
+    pub(super) _registration: Option<Registration>,
 }
 
 /// Whether to go on.
@@ -76,16 +80,15 @@ pub(super) struct Driver<'a, M> {
     peer: Peer,
     waker: Waker,
     shared: &'a Shared,
-    buffers: Buffers,
+    reader: SocketReader,
     slot: AlignedBytes,
     /// A batch that the kernel has not taken yet, and how much of it it has.
     pending: Option<(Transmit, usize)>,
     /// Nothing can be sent before, because a queue below the socket was full.
     blocked_until: Option<Time>,
-    arrivals: ArrivalClock,
     published: Time,
-    /// When the HELLO exchange was last asked what it has to send.
-    hello_polled: Time,
+    /// When the path probe was last asked what it has to send.
+    probe_polled: Time,
     quota: Rate,
     host: HostWatch,
 }
@@ -107,13 +110,12 @@ impl<'a, M: Driven> Driver<'a, M> {
             peer,
             waker,
             shared,
-            buffers: Buffers::new(socket),
+            reader: SocketReader::new(socket),
             slot: AlignedBytes::zeroed(SLOT),
             pending: None,
             blocked_until: None,
-            arrivals: ArrivalClock::new(),
             published: Time::ZERO,
-            hello_polled: Time::ZERO,
+            probe_polled: Time::ZERO,
             quota: Rate::MAX,
             host: if M::LOOKS_AT_HOST { HostWatch::of_this_thread() } else { HostWatch::absent() },
         }
@@ -133,14 +135,14 @@ impl<'a, M: Driven> Driver<'a, M> {
                 return Ok(());
             }
             self.look_at_host(now);
-            let received = self.receive()?;
+            let received = self.receive()? == Received::Some;
             now = self.peer.clock.now();
             if self.machine.deadline().is_some_and(|d| d.at <= now) {
                 self.machine.on_deadline(now);
             }
-            if now.since(self.hello_polled) >= HELLO_POLL {
-                self.hello_polled = now;
-                self.exchange_hellos(now)?;
+            if now.since(self.probe_polled) >= PROBE_POLL {
+                self.probe_polled = now;
+                self.probe_path(now)?;
             }
             let quota = Rate::from_bps(self.shared.quota.load(Ordering::Relaxed));
             if quota != self.quota {
@@ -196,54 +198,31 @@ impl<'a, M: Driven> Driver<'a, M> {
         Ok(Flow::GoOn)
     }
 
-    /// Takes what is waiting, a bounded number of calls; returns whether there may be more.
-    fn receive(&mut self) -> Result<bool, EngineError> {
-        for _ in 0..ROUNDS {
-            match self.buffers.recv(self.socket) {
-                Ok(_) => {
-                    self.hand_over();
-                    if self.buffers.took_all() {
-                        return Ok(false);
-                    }
+    /// Takes what is waiting, a bounded number of calls.
+    fn receive(&mut self) -> Result<Received, EngineError> {
+        let Self { reader, socket, peer, machine, probe_polled, .. } = self;
+        reader.receive(socket, peer.clock, ROUNDS, |now, arrival, mut message| {
+            for frame in message.iter_mut().filter(|datagram| datagram.first() == Some(&CONTROL_FRAME_KIND)) {
+                if peer.probe.on_packet(now, frame) {
+                    machine.on_size_passed(now, peer.probe.datagram());
+                    // A response may be due at once.
+                    *probe_polled = Time::ZERO;
                 }
-                Err(RecvError::WouldBlock) => return Ok(false),
-                Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
-                // What ICMP says of earlier packets is counted by the socket; silence is what ends a session.
-                Err(_) => {}
             }
-        }
-        Ok(true)
+            let Datagrams { data, stride, ecn, drops: socket_drops, .. } = message;
+            machine.on_receive(
+                now,
+                &mut Packets { data, stride, arrival, path: PathId::default(), ecn, socket_drops },
+            );
+        })
     }
 
-    /// Sends what the HELLO exchange has to send; fails if it says that UDP is blocked.
-    fn exchange_hellos(&mut self, now: Time) -> Result<(), EngineError> {
-        self.peer.hello.on_deadline(now);
-        send_hellos(self.socket, &mut self.peer.hello, now);
+    /// Sends what the path probe has to send; fails if it says that UDP is blocked.
+    fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
+        self.peer.probe.on_deadline(now);
+        send_probes(self.socket, &mut self.peer.probe, now);
         let seen = self.peer.control.udp_seen().is_some();
-        self.peer.hello.failure(now, seen).map_or(Ok(()), Err)
-    }
-
-    fn hand_over(&mut self) {
-        let now = self.peer.clock.now();
-        self.arrivals.sync(now);
-        for mut message in self.buffers.datagrams() {
-            for datagram in message.iter_mut().filter(|datagram| is_hello(datagram)) {
-                if self.peer.hello.on_packet(now, datagram) {
-                    self.machine.on_size_passed(now, self.peer.hello.sizes().outgoing);
-                    // An answer may be due at once.
-                    self.hello_polled = Time::ZERO;
-                }
-            }
-            let mut batch = Received {
-                data: message.data,
-                stride: message.stride,
-                arrival: message.arrival.and_then(|at| self.arrivals.time_of(at)),
-                path: PathId::default(),
-                ecn: message.ecn,
-                socket_drops: message.drops,
-            };
-            self.machine.on_receive(now, &mut batch);
-        }
+        self.peer.probe.failure(now, seen).map_or(Ok(()), Err)
     }
 
     /// Sends what is due, a bounded number of batches; returns whether there may be more.
@@ -298,8 +277,7 @@ impl<'a, M: Driven> Driver<'a, M> {
     fn wait(&mut self) -> Result<(), EngineError> {
         let now = self.peer.clock.now();
         let deadline = self.machine.deadline().map(|d| d.at);
-        let hello = self.peer.hello.deadline();
-        let until = [deadline, self.blocked_until, hello].into_iter().flatten().min();
+        let until = [deadline, self.blocked_until, self.peer.probe.deadline()].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
         let mut events =
             if sleeps_through(now, self.machine.deadline()) { PollFlags::empty() } else { PollFlags::IN };

@@ -7,7 +7,6 @@ mod faulty_socket;
 mod host;
 mod shared;
 mod start;
-mod wake;
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -20,13 +19,12 @@ use haul_proto::{ChosenLaw, Receiver, ReceiverEvent, Sender, SenderEvent};
 use haul_udp::{Capabilities, UdpSocket};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::EngineError;
+use crate::{EngineError, Waker};
 use driver::{Driven, Driver, Flow, Peer};
 use shared::Shared;
 
 pub use shared::{Counters, Sending};
 pub use start::{FIRST_LIMIT, controller_for};
-pub use wake::Waker;
 
 /// A transfer that runs on a thread of its own. Dropping it stops the thread.
 #[derive(Debug)]
@@ -181,8 +179,6 @@ impl Driven for Sender {
     fn on_law(&mut self, now: Time, law: ChosenLaw) {
         self.switch_law(now, law);
     }
-
-    fn on_host_sample(&mut self, _: Time, _: HostSample) {}
 }
 
 impl Driven for Receiver {
@@ -204,14 +200,6 @@ impl Driven for Receiver {
             ReceiverEvent::Failed(words) => Err(EngineError::Transport(words)),
         }
     }
-
-    fn on_too_large(&mut self, _: Time, _: usize) {}
-
-    fn on_size_passed(&mut self, _: Time, _: u16) {}
-
-    fn on_quota(&mut self, _: Time, _: Rate) {}
-
-    fn on_law(&mut self, _: Time, _: ChosenLaw) {}
 
     fn on_host_sample(&mut self, now: Time, host: HostSample) {
         Receiver::on_host_sample(self, now, host);

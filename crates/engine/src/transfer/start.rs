@@ -10,9 +10,9 @@ use haul_proto::{
 use haul_udp::UdpSocket;
 use haul_wire::control::Settings;
 
-use super::{Peer, Transfer, Waker};
+use super::{Peer, Transfer};
 use crate::recipe::{feedback_interval, in_force};
-use crate::{DataPath, EngineError, Session};
+use crate::{DataPath, EngineError, Session, Waker};
 
 /// Silence after which the sender gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);
@@ -56,13 +56,12 @@ impl Session {
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
         let path = self.take_data_path()?;
-        let sizes = path.hello.sizes();
-        let initial_rtt = path.hello.round_trip().unwrap_or(path.round_trip);
+        let initial_rtt = path.probe.round_trip().unwrap_or(path.round_trip);
         let recipe = in_force(&path.settings)?;
         let config = SenderConfig {
             chunk: Bytes(path.settings.chunk_bytes.max(1)),
-            datagram: sizes.outgoing,
-            likely_datagram: sizes.incoming,
+            datagram: path.probe.datagram(),
+            likely_datagram: path.likely_datagram(),
             max_datagram: largest_datagram(path.peer),
             initial_rtt,
             feedback_interval: feedback_interval(&path.settings),
@@ -107,6 +106,6 @@ impl Session {
 }
 
 fn split(path: DataPath) -> (Peer, Link, UdpSocket) {
-    let DataPath { socket, seal, open, hello, control, clock, .. } = path;
-    (Peer { hello, control, clock }, Link::new(seal, open, 0), socket)
+    let DataPath { socket, seal, open, probe, control, clock, registration, .. } = path;
+    (Peer { probe, control, clock, _registration: registration }, Link::new(seal, open, 0), socket)
 }

@@ -184,7 +184,7 @@ fn udp_blocked_towards_the_server_is_told_to_both_with_port_and_direction() {
     };
     let error = server.take_data_path().unwrap_err();
     assert!(matches!(error, EngineError::UdpBlocked { .. }) && towards_server(&error), "{error}");
-    let error = client.take_data_path().unwrap().exchange_hellos(TIMEOUT).unwrap_err();
+    let error = client.take_data_path().unwrap().probe_path(TIMEOUT).unwrap_err();
     assert_eq!(error.code(), FaultCode::UdpBlocked);
     assert!(started.elapsed() < Duration::from_secs(15), "five seconds, and slack for a busy machine");
 }
@@ -198,8 +198,8 @@ fn udp_blocked_towards_the_client_is_noticed_there() {
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchReceive));
     let mut here = server.take_data_path().unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(move || here.exchange_hellos(Duration::from_secs(6)));
-        let error = client.take_data_path().unwrap().exchange_hellos(TIMEOUT).unwrap_err();
+        scope.spawn(move || here.probe_path(Duration::from_secs(6)));
+        let error = client.take_data_path().unwrap().probe_path(TIMEOUT).unwrap_err();
         let direction = Direction::ServerToClient;
         let expected = EngineError::UdpBlocked { port: relay.port, direction };
         assert_eq!(error.to_string(), expected.to_string());
@@ -217,12 +217,12 @@ fn a_path_that_opens_late_is_found() {
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
     let mut there = client.take_data_path().unwrap();
     std::thread::scope(|scope| {
-        let client = scope.spawn(move || there.exchange_hellos(TIMEOUT).map(|()| there.hello.sizes()));
+        let client = scope.spawn(move || there.probe_path(TIMEOUT).map(|()| there.probe.datagram()));
         std::thread::sleep(Duration::from_millis(600));
         relay.to_server.store(true, Ordering::Relaxed);
         let mut here = server.take_data_path().unwrap();
-        here.exchange_hellos(Duration::from_secs(1)).unwrap();
-        assert!(client.join().unwrap().unwrap().outgoing >= 1200);
+        here.probe_path(Duration::from_secs(1)).unwrap();
+        assert!(client.join().unwrap().unwrap() >= 1200);
     });
 }
 

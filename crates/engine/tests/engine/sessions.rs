@@ -10,6 +10,7 @@ use haul_base::Ecn;
 use haul_engine::{DataPath, Role};
 use haul_udp::{Interest, Receiver};
 use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, ReceivePolicy, Request};
+use haul_wire::packet::{CONTROL_FRAME_KIND, ConnectionId, ControlFrame, ControlFrameKind};
 
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
@@ -28,7 +29,7 @@ fn pass(from: &mut DataPath, to: &mut DataPath, pn: u64) -> Vec<u8> {
         receiver.recv(&to.socket).unwrap();
         for mut batch in receiver.datagrams() {
             for datagram in batch.iter_mut() {
-                if !haul_engine::is_hello(datagram) {
+                if datagram[0] != CONTROL_FRAME_KIND {
                     let len = to.open.open(datagram, 7, pn).unwrap();
                     return datagram[7..7 + len].to_vec();
                 }
@@ -84,7 +85,7 @@ fn a_server_on_all_addresses_is_reached_by_both_families() {
 }
 
 #[test]
-fn the_client_may_send_before_its_hellos_are_answered() {
+fn the_client_may_send_before_its_challenges_are_answered() {
     let listener = listener("127.0.0.1");
     let (mut client, mut server) =
         session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::BenchSend));
@@ -96,7 +97,7 @@ fn the_client_may_send_before_its_hellos_are_answered() {
 }
 
 #[test]
-fn the_hello_exchange_finds_the_datagram_sizes_and_the_round_trip() {
+fn the_path_probe_finds_the_datagram_sizes_and_the_round_trip() {
     for host in LOOPBACKS {
         let listener = listener(host);
         let (mut client, mut server) =
@@ -104,14 +105,13 @@ fn the_hello_exchange_finds_the_datagram_sizes_and_the_round_trip() {
         let mut there = client.take_data_path().unwrap();
         let mut here = server.take_data_path().unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| here.exchange_hellos(Duration::from_secs(2)).unwrap());
-            there.exchange_hellos(TIMEOUT).unwrap();
+            scope.spawn(|| here.probe_path(Duration::from_secs(2)).unwrap());
+            there.probe_path(TIMEOUT).unwrap();
         });
         let largest = if host == "::1" { 8952 } else { 8972 };
-        assert_eq!(there.hello.sizes().outgoing, largest);
-        assert_eq!(there.hello.sizes().incoming, largest);
-        assert_eq!(here.hello.sizes().incoming, largest);
-        assert!(there.hello.round_trip().is_some());
+        assert_eq!((there.probe.datagram(), there.likely_datagram()), (largest, largest));
+        assert_eq!(here.likely_datagram(), largest);
+        assert!(there.probe.round_trip().is_some());
         assert!(client.control().udp_seen().is_some());
     }
 }
@@ -128,8 +128,8 @@ fn many_sessions_at_once_do_not_mix() {
                     let request = get(vec![number.to_be_bytes().to_vec()]);
                     let mut session = haul_engine::connect(url, options(request)).unwrap();
                     let mut path = session.take_data_path().unwrap();
-                    path.exchange_hellos(TIMEOUT).unwrap();
-                    assert!(path.hello.round_trip().is_some());
+                    path.probe_path(TIMEOUT).unwrap();
+                    assert!(path.probe.round_trip().is_some());
                     let answer = session.control().recv(Some(TIMEOUT)).unwrap();
                     assert_eq!(answer, ControlMessage::ObjectSent { bytes: number });
                     session.control().close().unwrap();
@@ -142,14 +142,15 @@ fn many_sessions_at_once_do_not_mix() {
                 let Request::Get { sources, .. } = session.request() else { panic!("not what was asked") };
                 let bytes = u64::from_be_bytes(sources[0].as_slice().try_into().unwrap());
                 let mut path = session.take_data_path().unwrap();
-                path.exchange_hellos(Duration::from_secs(1)).unwrap();
+                path.probe_path(Duration::from_secs(1)).unwrap();
                 session.control().send(ControlMessage::ObjectSent { bytes }).unwrap();
                 assert_eq!(session.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Bye);
             });
         }
     });
     assert_eq!(listener.stats().sessions, 24);
-    assert_eq!(listener.stats().udp_foreign + listener.stats().udp_unauthentic, 0);
+    let stats = listener.endpoint().stats();
+    assert_eq!((stats.foreign, stats.unauthentic), (0, 0));
     assert_eq!(listener.sessions(), 0);
 }
 
@@ -200,17 +201,23 @@ fn strangers_get_no_answer_by_udp_and_are_counted() {
         session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::Check));
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.connect(listener.local_addr()).unwrap();
-    let before = listener.stats();
-    for (kind, len) in [(1, 1200), (4, 11), (4, 1199), (9, 1200), (4, 1200), (4, 9000)] {
+    let before = listener.endpoint().stats();
+    for (kind, len) in [(1, 1200), (CONTROL_FRAME_KIND, 35), (CONTROL_FRAME_KIND, 1200)] {
         let mut packet = vec![0xa5; len];
         packet[0] = kind;
         stranger.send(&packet).unwrap();
     }
+    for size in [36, 9000] {
+        let (id, kind) = (ConnectionId::of_session(0xa5a5_a5a5), ControlFrameKind::Challenge);
+        let mut packet = vec![0; size.into()];
+        ControlFrame { id, kind, number: 1, size, mac: [0xa5; 12] }.write(&mut packet);
+        stranger.send(&packet).unwrap();
+    }
     let counted = || {
-        let stats = listener.stats();
-        (stats.udp_strays - before.udp_strays, stats.udp_unknown_sessions - before.udp_unknown_sessions)
+        let stats = listener.endpoint().stats();
+        (stats.strays - before.strays, stats.unknown - before.unknown)
     };
-    while counted() != (4, 2) {
+    while counted() != (2, 3) {
         std::thread::sleep(Duration::from_millis(5));
     }
     stranger.set_nonblocking(true).unwrap();

@@ -6,7 +6,7 @@ use clap::{Args, Parser};
 
 use super::RunArgs;
 use crate::problem::Problem;
-use crate::{compare, services, sim};
+use crate::{compare, scheduler, services, sim, stack_cost};
 
 /// An experiment with its own runner, which prints what came out.
 pub(super) struct BuiltIn {
@@ -16,7 +16,7 @@ pub(super) struct BuiltIn {
     pub run: fn(&RunArgs) -> Result<ExitCode, Problem>,
 }
 
-pub(super) const ALL: [BuiltIn; 3] = [
+pub(super) const ALL: [BuiltIn; 5] = [
     BuiltIn {
         name: "services",
         paper: "wu-h-ctp, section 5, figures 10 and 11",
@@ -39,6 +39,18 @@ pub(super) const ALL: [BuiltIn; 3] = [
         paper: "ours",
         about: "the shipped scenarios, each with its own checks (as `haul-lab sim FILE`)",
         run: |args| sim::run_shipped(&args.out, args.jobs),
+    },
+    BuiltIn {
+        name: "stack-cost",
+        paper: "wu-h-ctp, section 3.3, table 3",
+        about: "what the framework costs, in memory (`haul-lab stack-cost` has more)",
+        run: |_| stack_cost::in_memory(),
+    },
+    BuiltIn {
+        name: "scheduler-trace",
+        paper: "asynch, figures 7 and 8",
+        about: "who holds a receiver's core, by either scheduler (as `haul-lab scheduler-trace`)",
+        run: |args| scheduler::draw_both(&args.out),
     },
 ];
 

@@ -22,7 +22,45 @@ enum Kind {
     /// `flow.bulk.goodput`: of the session of this name, or the traffic.
     Flow { name: String, measures: [Measure; 2] },
     /// `goodput_bps.bulk receiver@3s..20s`: the mean of what was recorded between two times.
-    Between { series: String, from: f64, to: f64 },
+    Between(Stretch),
+}
+
+/// What was recorded between two times: `goodput_bps.bulk receiver@3s..20s`.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    /// Its name.
+    pub series: String,
+    /// Seconds.
+    from: f64,
+    /// Seconds.
+    to: f64,
+}
+
+impl Stretch {
+    fn parse(series: &str, times: &str) -> Result<Self, String> {
+        let seconds = |text: &str| text.parse::<Span>().map(Span::as_secs_f64).map_err(|e| e.to_string());
+        let (from, to) = times.split_once("..").ok_or_else(|| format!("`{times}`: write 3s..20s"))?;
+        Ok(Self { series: series.to_owned(), from: seconds(from)?, to: seconds(to)? })
+    }
+
+    /// The ends of its intervals in seconds, and the values.
+    pub(super) fn of<'a>(&self, run: &'a RunReport) -> Option<impl Iterator<Item = (f64, f64)> + use<'a>> {
+        let (interval, values) = run.recorded(&self.series)?;
+        let (from, to) = (self.from + 1e-9, self.to + 1e-9);
+        let all = values.iter().enumerate();
+        let timed = all.map(move |(index, value)| ((index + 1) as f64 * interval, *value as f64));
+        Some(timed.filter(move |(end, _)| *end > from && *end <= to))
+    }
+}
+
+impl<'de> Deserialize<'de> for Stretch {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let (series, times) = text
+            .split_once('@')
+            .ok_or_else(|| serde::de::Error::custom(format!("`{text}`: write {text}@3s..20s")))?;
+        Self::parse(series, times).map_err(serde::de::Error::custom)
+    }
 }
 
 const SUBJECTS: [Subject; 4] = [Subject::Session, Subject::Service, Subject::Traffic, Subject::Path];
@@ -31,16 +69,10 @@ impl Quantity {
     /// Reads one, or says what is wrong.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let kind = match text.split_once('@') {
-            Some((series, times)) => Self::between(series, times)?,
+            Some((series, times)) => Kind::Between(Stretch::parse(series, times)?),
             None => Self::total(text)?,
         };
         Ok(Self { text: text.to_owned(), kind })
-    }
-
-    fn between(series: &str, times: &str) -> Result<Kind, String> {
-        let seconds = |text: &str| text.parse::<Span>().map(Span::as_secs_f64).map_err(|e| e.to_string());
-        let (from, to) = times.split_once("..").ok_or_else(|| format!("`{times}`: write 3s..20s"))?;
-        Ok(Kind::Between { series: series.to_owned(), from: seconds(from)?, to: seconds(to)? })
     }
 
     fn total(text: &str) -> Result<Kind, String> {
@@ -66,14 +98,8 @@ impl Quantity {
                 let value = run.value(Subject::Session, name, *session);
                 value.or_else(|| run.value(Subject::Traffic, name, *traffic))
             }
-            Kind::Between { series, from, to } => {
-                let (interval, values) = run.recorded(series)?;
-                let inside = |(index, _): &(usize, &u64)| {
-                    let end = (*index + 1) as f64 * interval;
-                    end > from + 1e-9 && end <= to + 1e-9
-                };
-                let inside: Vec<f64> =
-                    values.iter().enumerate().filter(inside).map(|(_, v)| *v as f64).collect();
+            Kind::Between(stretch) => {
+                let inside: Vec<f64> = stretch.of(run)?.map(|(_, value)| value).collect();
                 (!inside.is_empty()).then(|| inside.iter().sum::<f64>() / inside.len() as f64)
             }
         }

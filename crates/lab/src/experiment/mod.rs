@@ -4,6 +4,7 @@
 mod built_in;
 mod check;
 mod classes;
+mod grid;
 mod measure;
 mod plan;
 mod plot;

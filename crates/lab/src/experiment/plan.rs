@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::check::CheckSpec;
-use super::measure::Quantity;
+use super::measure::{Quantity, Stretch};
 use crate::problem::Problem;
 use crate::sim::{self, Axis, Values};
 
@@ -134,6 +134,8 @@ pub(super) enum PlotSpec {
     Curve(CurveSpec),
     /// Quantities over time in the run of the first seed, one diagram above the other.
     OverTime(OverTimeSpec),
+    /// A quantity over time in the run of the first seed, a small panel for each value of a key.
+    Grid(GridSpec),
     /// Means over two keys, as a table of colours.
     Heat(HeatSpec),
     /// The transmission windows of all runs, of sessions that keep them (`windows = true`).
@@ -196,6 +198,21 @@ pub(super) struct OverTimeSpec {
     pub series: Option<String>,
     /// The key of which each value has a diagram of its own.
     pub each: Option<String>,
+    /// Which of the combinations.
+    #[serde(default)]
+    pub at: Table,
+}
+
+/// See [`PlotSpec::Grid`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GridSpec {
+    /// The recorded quantity, and between which times: `law_bps.bulk@0s..6s`.
+    pub grid: Stretch,
+    /// The key of which each value has a panel.
+    pub each: String,
+    /// The key of which each value has a line.
+    pub series: Option<String>,
     /// Which of the combinations.
     #[serde(default)]
     pub at: Table,

@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use plotters::style::{Color, RGBColor};
 use toml::Table;
 
+use super::grid::draw_grid;
 use super::measure::{label, number};
 use super::plan::{CurveSpec, HeatSpec, OverTimeSpec, PlotSpec};
 use super::results::Results;
@@ -15,7 +16,7 @@ use super::stats::{deviation, mean};
 use super::windows::draw_windows;
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
-const COLOURS: [RGBColor; 7] = [
+pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -70,13 +71,14 @@ fn draw(spec: &PlotSpec, results: &Results, file: &Path) -> Result<(), String> {
     match spec {
         PlotSpec::Curve(curve) => draw_curve(curve, results, file),
         PlotSpec::OverTime(over_time) => draw_over_time(over_time, results, file),
+        PlotSpec::Grid(grid) => draw_grid(grid, results, file),
         PlotSpec::Heat(heat) => draw_heat(heat, results, file),
         PlotSpec::Windows(windows) => draw_windows(windows, results, file),
     }
 }
 
 /// The values of a key among these combinations, in the order in which they were run.
-fn values_of(results: &Results, key: &str, at: &Table) -> Vec<toml::Value> {
+pub(super) fn values_of(results: &Results, key: &str, at: &Table) -> Vec<toml::Value> {
     let mut known: Vec<toml::Value> = Vec::new();
     for value in results.select(at).filter_map(|cell| cell.value(key)) {
         if !known.contains(value) {
@@ -99,7 +101,7 @@ pub(super) fn lines_of(results: &Results, series: Option<&String>, at: &Table) -
 }
 
 /// The unit in which numbers of this size are drawn.
-fn scale(most: f64) -> (f64, &'static str) {
+pub(super) fn scale(most: f64) -> (f64, &'static str) {
     match most {
         _ if most >= 1e9 => (1e9, "G"),
         _ if most >= 1e6 => (1e6, "M"),
@@ -167,7 +169,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 
 /// What the backend says when it cannot draw.
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
-fn text(error: DrawingAreaErrorKind<std::io::Error>) -> String {
+pub(super) fn text(error: DrawingAreaErrorKind<std::io::Error>) -> String {
     error.to_string()
 }
 
@@ -306,6 +308,7 @@ fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
         let what = match plot {
             PlotSpec::Curve(curve) => curve.measure.text.rsplit('.').next().unwrap_or_default().to_owned(),
             PlotSpec::OverTime(_) => "over-time".to_owned(),
+            PlotSpec::Grid(grid) => grid.grid.series.split('.').next().unwrap_or_default().to_owned(),
             PlotSpec::Heat(_) => "heat".to_owned(),
             PlotSpec::Windows(windows) => windows.show.name().to_owned(),
         };

@@ -231,14 +231,27 @@ where
         if now >= self.start {
             let ahead = self.ahead();
             arrival.batch.arrival = arrival.batch.arrival.map(|at| at + ahead);
+            out.set_ahead(ahead);
             self.node.on_arrival(now + ahead, arrival, out);
         }
     }
 
     fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
         if now >= self.start {
+            out.set_ahead(self.ahead());
             self.node.on_deadline(now + self.ahead(), out);
         }
+    }
+
+    fn on_channel(&mut self, now: Time, message: &[u8], out: &mut Outbox<'_>) {
+        if now >= self.start {
+            out.set_ahead(self.ahead());
+            self.node.on_channel(now + self.ahead(), message, out);
+        }
+    }
+
+    fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        now >= self.start && self.node.poll_channel(now + self.ahead(), out)
     }
 
     fn deadline(&self) -> Option<Time> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use haul_base::{Rate, Span, Time};
+use haul_base::{Probability, Rate, Span, Time};
 use haul_proto::{
     ChosenLaw, ControllerError, DiagnosedWindow, Receiver, ReceiverConfig, ReceiverEvent, Sender,
     SenderConfig, SenderEvent, SenderStats,
@@ -12,7 +12,9 @@ use haul_sim::tcp::{
     BbrConfig, ControlKind, CubicConfig, MSS, TcpEvent, TcpReceiver, TcpReceiverConfig, TcpSender,
     TcpSenderConfig,
 };
-use haul_sim::{Aggregate, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError};
+use haul_sim::{
+    Aggregate, ChannelSpec, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError,
+};
 use haul_stack::{Part, Recipe, RecipeError};
 
 use super::build::{PORT, Site, node, recipe_of};
@@ -343,6 +345,11 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let (from, to) = ((sender, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
     let feedback = site.world.connect(&format!("{} feedback", entry.name), to, from, &back).map_err(wrong)?;
+    if recipe.get("bitmap_ack", "over") == Some("control") {
+        // TCP, which loses nothing here.
+        let spec = ChannelSpec { delay: rtt / 2, loss: Probability::default(), recovery: rtt };
+        site.world.open_channel(sender, receiver, spec).map_err(wrong)?;
+    }
     let controller = recipe.get("rate_control", "controller").unwrap_or_default().to_owned();
     let name = entry.name.clone();
     let watched = entry.discriminators.then(|| Watched::of(data));

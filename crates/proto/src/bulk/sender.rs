@@ -305,7 +305,7 @@ impl Sender {
         self.delivered
     }
 
-    /// Datagrams of this size are known to pass (the HELLO exchange has shown it).
+    /// Datagrams of this size are known to pass (the path probe has shown it).
     pub fn on_size_passed(&mut self, now: Time, mut size: u16) {
         self.stack.raise(now, SIZE_PASSED, &mut size);
     }

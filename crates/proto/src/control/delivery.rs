@@ -81,6 +81,10 @@ pub struct Delivery {
     probed_from: Rate,
     /// Round trips in a row that show a queue.
     queued_samples: u32,
+    /// The shortest round trip of this cycle of rounds.
+    least: Span,
+    /// The path has become longer than the shortest round trip of ten seconds says: the shortest since then.
+    longer: Option<Span>,
 }
 
 impl Delivery {
@@ -101,6 +105,8 @@ impl Delivery {
             app_limited_round: false,
             probed_from: Rate::MAX,
             queued_samples: 0,
+            least: Span::MAX,
+            longer: None,
         }
     }
 
@@ -139,7 +145,8 @@ impl Delivery {
     }
 
     fn shows_queue(&mut self, rtt: &RttEstimator) -> bool {
-        let queued = rtt.latest() > rtt.min() + queue_delay(rtt.min()) + self.feedback_interval;
+        let shortest = self.min_rtt;
+        let queued = rtt.latest() > shortest + queue_delay(shortest) + self.feedback_interval;
         self.queued_samples = if queued { self.queued_samples + 1 } else { 0 };
         self.queued_samples >= QUEUE_SAMPLES
     }
@@ -159,10 +166,31 @@ impl Delivery {
         if self.rounds.is_multiple_of(MEMORY_ROUNDS) && !self.app_limited_round {
             self.best = [Rate::ZERO.max(self.latest), self.best[0]];
         }
+        if self.rounds.is_multiple_of(CYCLE.len() as u32) {
+            self.on_cycle();
+        }
         self.round_acked = 0;
         self.round_lost = 0;
         self.app_limited_round = false;
         self.round_end = now + self.loop_time();
+    }
+
+    /// What two bandwidth-delay products in flight may queue makes round trips twice as long. If all of a cycle,
+    /// which has a round that drains, are longer than that, the path has become longer, and what arrives has been
+    /// held by the window.
+    fn on_cycle(&mut self) {
+        let least = std::mem::replace(&mut self.least, Span::MAX);
+        if least < Span::MAX && least > self.loop_time() * 2 + queue_delay(self.min_rtt) {
+            (self.longer, self.min_rtt) = (Some(least), least);
+            self.phase = Phase::Startup { best: self.known_rate().unwrap_or(Rate::ZERO), stalled: 0 };
+        }
+    }
+
+    /// Takes the round trip of a feedback.
+    fn on_round_trip(&mut self, rtt: &RttEstimator) {
+        self.least = self.least.min(rtt.latest());
+        self.longer = self.longer.map(|longer| longer.min(rtt.latest())).filter(|longer| *longer > rtt.min());
+        self.min_rtt = self.longer.unwrap_or(rtt.min());
     }
 
     /// What the last probe has shown, once its round and the one after it are over.
@@ -209,7 +237,7 @@ impl RateController for Delivery {
 
     fn on_feedback(&mut self, feedback: &FeedbackSample<'_>) {
         self.report_interval = feedback.report_interval.max(self.feedback_interval);
-        self.min_rtt = feedback.rtt.min();
+        self.on_round_trip(feedback.rtt);
         self.round_acked += feedback.acked_packets;
         self.round_lost += feedback.lost_packets;
         self.app_limited_round |= feedback.app_limited;
@@ -259,7 +287,7 @@ impl RateController for Delivery {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::literal_sample;
+    use super::super::testing::{Harness, PathModel, built, literal_sample};
     use super::*;
 
     const RTT: Span = Span::from_millis(50);
@@ -329,6 +357,17 @@ mod tests {
         rounds(&mut c, &mut now, 30, Rate::from_mbps(1000), 0.0);
         rounds(&mut c, &mut now, 12, Rate::from_mbps(100), 0.0);
         assert!(c.known_rate().unwrap() <= Rate::from_mbps(101), "{c:?}");
+    }
+
+    #[test]
+    fn a_path_that_becomes_ten_times_as_long_is_filled_again_within_ten_round_trips() {
+        let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 1.0);
+        let mut run = Harness::new(built("delivery", &[], Rate::from_mbps(100)), path.clone());
+        run.run_for(Span::from_secs(10));
+        run.path.rtt = path.rtt * 10;
+        run.run_for(path.rtt * 100);
+        let steady = run.measure(Span::from_secs(3));
+        assert!(steady.goodput > path.capacity.mul_f64(0.8), "{steady:?}");
     }
 
     #[test]

@@ -137,9 +137,13 @@ impl MicroProtocol for Liveness {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        let due = self.heard_at + self.silence;
-        if due > context.now() {
+        let (now, due) = (context.now(), self.heard_at + self.silence);
+        if due > now {
             context.set_timer(TIMER, due);
+        } else if now > due + self.silence {
+            // This end was suspended, or its clock has jumped: it did not listen meanwhile.
+            self.heard_at = now;
+            context.set_timer(TIMER, now + self.silence);
         } else {
             self.told = true;
             context.emit(StackEvent::Silent(self.silence));
@@ -158,7 +162,7 @@ impl MicroProtocol for Liveness {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Span, Time};
+    use haul_base::{Machine, Span, Time};
     use haul_stack::{Recipe, Stack, StackEvent};
 
     use crate::micro::testing::{Pair, Path, T0, events, object_recipe};
@@ -187,6 +191,21 @@ mod tests {
         assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
         pair.run_until(at(20_000), &mut dead);
         assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+    }
+
+    #[test]
+    fn an_end_that_was_suspended_listens_anew_before_it_tells_of_silence() {
+        let (mut pair, _) = Pair::of_object(&recipe(), 100_000);
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(1_000), &mut Path::default());
+        let mut dead = Path { cut: [true; 2], ..Path::default() };
+        let woken = at(3_600_000);
+        pair.a.on_deadline(woken);
+        pair.b.on_deadline(woken);
+        pair.run_until(woken + Span::from_millis(1_900), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        pair.run_until(woken + Span::from_millis(2_000), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
     }
 
     #[test]

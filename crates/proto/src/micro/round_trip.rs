@@ -8,9 +8,17 @@ use crate::rtt::RttEstimator;
 
 /// A longer round trip comes from a wrong clock or a lie.
 const LONGEST: Span = Span::from_secs(60);
+/// By so much the clocks of both ends may disagree about the time between a packet and its report (our choice).
+const CLOCK_ERROR: Span = Span::from_millis(1);
 /// Smallest and largest reordering window; the floor keeps a receiver's batched reading from looking like reordering.
 const REORDERING_MIN: Span = Span::from_micros(500);
 const REORDERING_MAX: Span = Span::from_millis(50);
+
+/// The round trip of a packet whose report came `elapsed` after it left, `delay` of which the receiver says that it
+/// waited. `None` if the receiver waited longer than that: its clock has jumped.
+pub(super) fn without_delay(elapsed: Span, delay: Span) -> Option<Span> {
+    (delay <= elapsed + CLOCK_ERROR).then(|| elapsed.saturating_sub(delay))
+}
 
 /// The reordering window: a quarter of the smallest round trip, times `steps` (RFC 8985, section 6.2.1), within bounds.
 pub(super) fn reordering_window(min_rtt: Span, steps: u32) -> Span {
@@ -31,9 +39,16 @@ impl RoundTrip {
         Self { estimator, sampled: declaration.event(RTT_SAMPLE) }
     }
 
-    /// Takes a round trip that was measured at `at`; `None` if it is impossible.
-    pub(super) fn measure(self, at: Time, rtt: Span, context: &mut Context<'_>) -> Option<RttSample> {
-        let rtt = rtt.max(Span::from_micros(1));
+    /// Takes the round trip of a packet whose report came at `at`, `elapsed` after it left, the receiver's `delay` in
+    /// that included; `None` if it is impossible.
+    pub(super) fn measure(
+        self,
+        at: Time,
+        elapsed: Span,
+        delay: Span,
+        context: &mut Context<'_>,
+    ) -> Option<RttSample> {
+        let rtt = without_delay(elapsed, delay)?.max(Span::from_micros(1));
         (rtt < LONGEST).then(|| {
             context.shared(self.estimator).on_sample(at, rtt);
             RttSample { at, rtt }
@@ -47,5 +62,18 @@ impl RoundTrip {
         let path = context.path_mut();
         (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
         context.raise(self.sampled, &mut sample);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_that_waited_longer_than_the_report_took_measures_nothing() {
+        let [ms, hour] = [Span::from_millis(1), Span::from_secs(3_600)];
+        assert_eq!(without_delay(ms * 25, ms * 5), Some(ms * 20));
+        assert_eq!(without_delay(ms * 25, ms * 26), Some(Span::ZERO), "clocks differ");
+        assert_eq!(without_delay(ms * 25, hour), None);
     }
 }

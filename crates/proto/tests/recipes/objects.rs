@@ -98,8 +98,9 @@ proptest! {
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let Some(mut new) = other_parameters(&recipe, !seed) else { return Err(TestCaseError::reject("no other")) };
-        // What is reported at the end of rounds is so for the life of a session.
+        // These are so for the life of a session.
         new.set("bitmap_ack.when", recipe.get("bitmap_ack", "when").unwrap_or("interval")).unwrap();
+        new.set("object.gaps", recipe.get("object", "gaps").unwrap_or("held")).unwrap();
         let mut rng = Rng::from_seed(seed ^ 0x7E57);
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());

@@ -91,8 +91,12 @@ impl World {
             while let Some((to, message)) = self.due_message(id, way) {
                 let slot = &mut self.nodes[to.0 as usize];
                 let before = slot.node.happenings();
-                let mut out =
-                    Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
+                let mut out = Outbox {
+                    now: self.now,
+                    ahead: Span::ZERO,
+                    flights: &mut self.flights,
+                    launches: &mut self.launches,
+                };
                 slot.node.on_channel(self.now, &message, &mut out);
                 self.after_node(to, before);
             }

@@ -178,7 +178,12 @@ impl World {
         self.tell_verdict(id);
         let slot = &mut self.nodes[id.0 as usize];
         let before = slot.node.happenings();
-        let mut out = Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
+        let mut out = Outbox {
+            now: self.now,
+            ahead: Span::ZERO,
+            flights: &mut self.flights,
+            launches: &mut self.launches,
+        };
         slot.node.on_arrival(self.now, arrival, &mut out);
         self.after_node(id, before);
     }
@@ -199,7 +204,12 @@ impl World {
         self.look_at_host(id);
         let slot = &mut self.nodes[id.0 as usize];
         let before = slot.node.happenings();
-        let mut out = Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
+        let mut out = Outbox {
+            now: self.now,
+            ahead: Span::ZERO,
+            flights: &mut self.flights,
+            launches: &mut self.launches,
+        };
         slot.node.on_deadline(self.now, &mut out);
         self.after_node(id, before);
     }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt::{self, Debug};
 
-use haul_base::{Ecn, HostSample, PathId, Rate, Received, Time, Transmit, Verdict};
+use haul_base::{Ecn, HostSample, PathId, Rate, Received, Span, Time, Transmit, Verdict};
 
 use super::flights::{Flights, Launch};
 
@@ -72,6 +72,8 @@ pub trait Node: Any + Debug + Send {
 #[derive(Debug)]
 pub struct Outbox<'a> {
     pub(super) now: Time,
+    /// By how much the clock of the node that sends is ahead of `now`.
+    pub(super) ahead: Span,
     pub(super) flights: &'a mut Flights,
     pub(super) launches: &'a mut Vec<Launch>,
 }
@@ -80,6 +82,11 @@ pub struct Outbox<'a> {
 pub(super) const SLOT: usize = 65_536;
 
 impl Outbox<'_> {
+    /// From here on the release times of packets come from a clock that is `by` ahead of the world's.
+    pub fn set_ahead(&mut self, by: Span) {
+        self.ahead = by;
+    }
+
     /// Lets `write` fill a buffer, as [`haul_base::Machine::poll_transmit`] does, and sends it. Every datagram has
     /// `overhead` bytes on the wire beside its own. Returns whether something was sent.
     pub fn send_with(&mut self, overhead: u32, write: impl FnOnce(&mut [u8]) -> Option<Transmit>) -> bool {
@@ -87,7 +94,7 @@ impl Outbox<'_> {
         let Some(transmit) = write(buffer) else {
             return false;
         };
-        let at = transmit.release.max(self.now);
+        let at = (transmit.release - self.ahead).max(self.now);
         self.flights.launch_slot(&transmit, overhead, |flight, parcel| {
             self.launches.push(Launch { at, flight, parcel, port: transmit.path });
         });

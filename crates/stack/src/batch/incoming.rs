@@ -21,8 +21,7 @@ impl<'b> Batch<'b> {
                 data |= bit;
                 fins |= if kind == Kind::DATA_FIN { bit } else { 0 };
             }
-            // Packets of the set-up have other keys and another reader.
-            if !matches!(kind, Kind::HELLO | Kind::HELLO_ACK) {
+            if kind != Kind::CONTROL_FRAME {
                 live |= bit;
             }
         }

@@ -16,10 +16,10 @@ pub enum ControlMessage {
     Accept(Accept),
     /// Server to client: it does not; the server closes.
     Refuse(Fault),
-    /// Server to client: the first HELLO packet has authenticated.
+    /// Server to client: the first control frame of the UDP path has authenticated.
     UdpSeen {
         /// Size of that datagram: UDP payload bytes.
-        hello_size: u16,
+        size: u16,
     },
     /// Sender to receiver: the next entries of the set.
     Entries(Vec<Entry>),

@@ -229,7 +229,7 @@ fn digests_and_outcomes() {
 
 #[test]
 fn messages_of_numbers() {
-    frozen(&ControlMessage::UdpSeen { hello_size: 1200 }, &[3, 0xb0, 0x09]);
+    frozen(&ControlMessage::UdpSeen { size: 1200 }, &[3, 0xb0, 0x09]);
     frozen(&ControlMessage::EntriesEnd { entries: 2, bytes: 128 }, &[5, 2, 0x80, 0x01]);
     let summary = Summary { entries: 3, failed: 1, bytes: 0, digest: [9; 32], notes: Notes::default() };
     frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32], &[0, 0]]));

@@ -1,4 +1,4 @@
-//! The packets of a resumed connection beside those of its stack: the initial header, and control frames.
+//! The packets of a connection beside those of its stack: the initial header, and control frames.
 //!
 //! Both carry a message authentication code in place of a sealed body; computing it is for whoever has the key.
 
@@ -13,25 +13,39 @@ pub const CONTROL_FRAME_KIND: u8 = 15;
 pub const FRAME_MAC_LEN: usize = 12;
 /// Bytes in front of the packet of the stack that an initial header carries.
 pub const INITIAL_HEADER_LEN: usize = ID_LEN + FRAME_MAC_LEN;
-/// Bytes of a control frame.
+/// Bytes of a control frame; challenges and responses may be longer.
 pub const CONTROL_FRAME_LEN: usize = ID_LEN + 5 + FRAME_MAC_LEN;
 /// Where the identity of an association stands in each of its packets, in those of stacks too.
 pub const IDENTITY_AT: usize = 7;
 
 const ID_LEN: usize = 19;
+const MAC_AT: usize = CONTROL_FRAME_LEN - FRAME_MAC_LEN;
+const AUTHENTICATED_LEN: usize = MAC_AT + 2;
 
 /// Names a connection: one run of a stack under one set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
-    /// The association.
+    /// The resumption state, or the session.
     pub identity: u32,
-    /// Rises from connection to connection: microseconds since 1970 by the client's clock, or one more than the last.
+    /// Rises from connection to connection: microseconds since 1970 by the client's clock, or one more than the last. 0
+    /// with a control channel.
     pub epoch: u64,
-    /// 48 random bits: two connections that were given one epoch by mistake still have different keys.
+    /// 48 random bits: two connections that were given one epoch by mistake still have different keys. 0 with a control
+    /// channel.
     pub salt: u64,
 }
 
 impl ConnectionId {
+    /// The connection that has this control channel.
+    pub const fn of_session(session: u32) -> Self {
+        Self { identity: session, epoch: 0, salt: 0 }
+    }
+
+    /// Whether it has a control channel.
+    pub const fn has_control_channel(&self) -> bool {
+        self.epoch == 0
+    }
+
     fn read(kind: u8, packet: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let (fields, rest) = split::<ID_LEN>(packet)?;
         let mut fields = Reader(fields);
@@ -98,9 +112,10 @@ pub enum ControlFrameKind {
     Ping = 5,
     /// Answer to [`ControlFrameKind::Ping`], with its number.
     Pong = 6,
-    /// Whoever is at the address that this goes to shows it by sending the number back.
+    /// Whoever is at the address that this goes to shows it by sending the number back. Padded, it also asks whether
+    /// datagrams of its size pass.
     Challenge = 7,
-    /// Answer to [`ControlFrameKind::Challenge`], with its number.
+    /// Answer to [`ControlFrameKind::Challenge`], with its number and of its size.
     Response = 8,
 }
 
@@ -115,6 +130,10 @@ impl ControlFrameKind {
         Self::Challenge,
         Self::Response,
     ];
+
+    const fn may_be_padded(self) -> bool {
+        matches!(self, Self::Challenge | Self::Response)
+    }
 }
 
 /// A control frame.
@@ -127,12 +146,14 @@ pub struct ControlFrame {
     /// Counts pings; what a challenge wants back; in a close 0 if it is graceful and 1 if it is abrupt; 0 in other
     /// frames.
     pub number: u32,
-    /// Authenticates the bytes before it.
+    /// Size of the datagram, UDP payload bytes: [`CONTROL_FRAME_LEN`], and more only if it is padded with zeros.
+    pub size: u16,
+    /// Authenticates the bytes before it, and the size.
     pub mac: [u8; FRAME_MAC_LEN],
 }
 
 impl ControlFrame {
-    /// Reads a packet, which has exactly this length.
+    /// Reads a datagram.
     pub fn parse(packet: &[u8]) -> Result<Self, PacketError> {
         let (id, rest) = ConnectionId::read(CONTROL_FRAME_KIND, packet)?;
         let (fields, rest) = split::<5>(rest)?;
@@ -140,26 +161,31 @@ impl ControlFrame {
         let (byte, number) = (fields.u8(), fields.u32());
         let kind = ControlFrameKind::ALL.into_iter().find(|kind| *kind as u8 == byte);
         let kind = kind.ok_or(PacketError::Kind(byte))?;
-        let (mac, rest) = split::<FRAME_MAC_LEN>(rest)?;
-        if !rest.is_empty() {
+        let (mac, padding) = split::<FRAME_MAC_LEN>(rest)?;
+        let size = u16::try_from(packet.len()).map_err(|_| PacketError::Padding)?;
+        if padding.iter().any(|&byte| byte != 0) || !(padding.is_empty() || kind.may_be_padded()) {
             return Err(PacketError::Padding);
         }
-        Ok(Self { id, kind, number, mac: *mac })
+        Ok(Self { id, kind, number, size, mac: *mac })
     }
 
-    /// The bytes that the code authenticates.
-    pub fn authenticated(&self) -> [u8; CONTROL_FRAME_LEN - FRAME_MAC_LEN] {
-        let mut bytes = [0; CONTROL_FRAME_LEN - FRAME_MAC_LEN];
+    /// What the code authenticates: the bytes before it, and the size as u16.
+    pub fn authenticated(&self) -> [u8; AUTHENTICATED_LEN] {
+        let mut bytes = [0; AUTHENTICATED_LEN];
         self.id.write(CONTROL_FRAME_KIND, &mut bytes);
-        Writer(&mut bytes[ID_LEN..]).u8(self.kind as u8).u32(self.number);
+        Writer(&mut bytes[ID_LEN..]).u8(self.kind as u8).u32(self.number).u16(self.size);
         bytes
     }
 
-    /// The packet as bytes.
-    pub fn to_bytes(&self) -> [u8; CONTROL_FRAME_LEN] {
-        let mut bytes = [0; CONTROL_FRAME_LEN];
-        bytes[..CONTROL_FRAME_LEN - FRAME_MAC_LEN].copy_from_slice(&self.authenticated());
-        bytes[CONTROL_FRAME_LEN - FRAME_MAC_LEN..].copy_from_slice(&self.mac);
-        bytes
+    /// Fills the datagram, which has the frame's size.
+    ///
+    /// # Panics
+    /// If it is shorter than [`CONTROL_FRAME_LEN`].
+    pub fn write(&self, packet: &mut [u8]) {
+        let (frame, padding) = packet.split_at_mut(CONTROL_FRAME_LEN);
+        let (fields, mac) = frame.split_at_mut(MAC_AT);
+        fields.copy_from_slice(&self.authenticated()[..MAC_AT]);
+        mac.copy_from_slice(&self.mac);
+        padding.fill(0);
     }
 }

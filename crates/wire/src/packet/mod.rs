@@ -1,9 +1,8 @@
 //! What UDP datagrams carry.
 //!
-//! A packet is `kind u8 | pn u48 | body | tag`; a HELLO has a clear `session u32` behind the packet number.
-//! What stands before the body is authenticated, the body is encrypted and authenticated. This module reads
-//! and writes headers and plain bodies; it does not know ciphers. All integers are big-endian. Nothing here
-//! allocates.
+//! A packet of a stack is `kind u8 | pn u48 | body | tag`. What stands before the body is authenticated, the body is
+//! encrypted and authenticated. Initial headers and control frames are authenticated and in clear. This module reads and
+//! writes headers and plain bodies; it does not know ciphers. All integers are big-endian. Nothing here allocates.
 //!
 //! Writers check ranges in debug builds only: the values are the program's own.
 
@@ -12,9 +11,9 @@ mod data;
 mod feedback;
 mod field;
 mod header;
-mod hello;
 mod pair;
 mod part;
+mod probe;
 
 pub use control_frame::{
     CONTROL_FRAME_KIND, CONTROL_FRAME_LEN, ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN,
@@ -25,10 +24,10 @@ pub use feedback::{
     BLOCK_HEADER_LEN, Block, Blocks, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
     FeedbackWriter, HOST_SAMPLE_LEN, NoRoom,
 };
-pub use header::{COMMON_HEADER_LEN, CommonHeader, HELLO_HEADER_LEN, HelloHeader, PacketKind};
-pub use hello::{HELLO_BODY_MIN, HelloBody, PROBE_BODY_MIN, ProbeBody};
+pub use header::{COMMON_HEADER_LEN, CommonHeader, PacketKind};
 pub use pair::{PAIR_KIND, PAIR_LEN, PairHeader};
 pub use part::{PART_BODY_LEN, PartBody};
+pub use probe::{PROBE_BODY_MIN, ProbeBody};
 
 /// Packets of one segment of the object.
 pub const SEGMENT_PACKETS: u64 = 10_000;

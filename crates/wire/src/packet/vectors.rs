@@ -20,31 +20,17 @@ fn kinds_are_numbered_from_1_to_7() {
         PacketKind::Data,
         PacketKind::DataFin,
         PacketKind::Feedback,
-        PacketKind::Hello,
-        PacketKind::HelloAck,
         PacketKind::Probe,
         PacketKind::DataPart,
     ];
-    for (number, kind) in (1..).zip(kinds) {
+    for (number, kind) in [1, 2, 3, 6, 7].into_iter().zip(kinds) {
         assert_eq!(PacketKind::from_byte(number), Some(kind));
         assert_eq!(kind as u8, number);
     }
-    for number in (0..1).chain(8..=255) {
+    for number in [0, 4, 5].into_iter().chain(8..=255) {
         assert_eq!(PacketKind::from_byte(number), None);
         assert_eq!(CommonHeader::parse(&[number, 0, 0, 0, 0, 0, 0]), Err(PacketError::Kind(number)));
     }
-}
-
-#[test]
-fn hello_header() {
-    let bytes = [4, 0, 0, 0, 0, 0, 7, 0xde, 0xad, 0xbe, 0xef];
-    let header = HelloHeader { pn: 7, session: 0xdead_beef };
-    assert_eq!(HelloHeader::parse(&bytes), Ok(header));
-    let mut out = [0; 11];
-    header.write(&mut out);
-    assert_eq!(out, bytes);
-    assert_eq!(PacketKind::Hello.header_len(), 11);
-    assert_eq!(PacketKind::HelloAck.header_len(), 7);
 }
 
 #[test]
@@ -163,16 +149,6 @@ fn feedback_is_written() {
 }
 
 #[test]
-fn hello_body() {
-    let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 0x00, 0x31, 11, 12, 13, 14, 15, 16, 17, 18, 0, 0, 0];
-    let body = HelloBody { nonce: 0x0102_0304_0506_0708, size: 49, challenge: 0x0b0c_0d0e_0f10_1112 };
-    assert_eq!(HelloBody::parse(&bytes), Ok(body));
-    let mut out = [0xff; 21];
-    body.write(&mut out);
-    assert_eq!(out, bytes);
-}
-
-#[test]
 fn probe_body() {
     let bytes = [0x23, 0x0c, 0, 0];
     let body = ProbeBody { size: 8972 };
@@ -191,9 +167,22 @@ fn connections() {
     assert_eq!(open.to_bytes(), bytes[..INITIAL_HEADER_LEN]);
     assert_eq!(InitialHeader::authenticated(&id), bytes[..19]);
     assert_eq!(InitialHeader::parse(&bytes), Ok((open, &b"inner"[..])));
-    let frame = ControlFrame { id, kind: ControlFrameKind::Pong, number: 0x0a0b_0c0d, mac: [0xbb; 12] };
-    let bytes = [&[15][..], &head, &[6, 0x0a, 0x0b, 0x0c, 0x0d], &[0xbb; 12]].concat();
-    assert_eq!(frame.to_bytes(), bytes[..]);
-    assert_eq!(frame.authenticated(), bytes[..24]);
-    assert_eq!(ControlFrame::parse(&bytes), Ok(frame));
+    for (kind, byte, padding) in
+        [(ControlFrameKind::Pong, 6, &[][..]), (ControlFrameKind::Response, 8, &[0; 5])]
+    {
+        let size = 36 + padding.len() as u16;
+        let frame = ControlFrame { id, kind, number: 0x0a0b_0c0d, size, mac: [0xbb; 12] };
+        let bytes = [&[15][..], &head, &[byte, 0x0a, 0x0b, 0x0c, 0x0d], &[0xbb; 12], padding].concat();
+        let mut out = vec![0xff; size.into()];
+        frame.write(&mut out);
+        assert_eq!(out, bytes);
+        assert_eq!(frame.authenticated()[..], [&bytes[..24], &size.to_be_bytes()].concat());
+        assert_eq!(ControlFrame::parse(&bytes), Ok(frame));
+    }
+    // Only what asks for a size is padded, and with zeros.
+    let pong = [&[15][..], &head, &[6, 0, 0, 0, 0], &[0; 12], &[0]].concat();
+    let response = [&[15][..], &head, &[8, 0, 0, 0, 0], &[0; 12], &[1]].concat();
+    for bytes in [pong, response] {
+        assert_eq!(ControlFrame::parse(&bytes), Err(PacketError::Padding));
+    }
 }

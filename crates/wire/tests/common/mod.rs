@@ -257,7 +257,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         hello().prop_map(ControlMessage::Hello),
         accept().prop_map(ControlMessage::Accept),
         fault().prop_map(ControlMessage::Refuse),
-        any::<u16>().prop_map(|hello_size| ControlMessage::UdpSeen { hello_size }),
+        any::<u16>().prop_map(|size| ControlMessage::UdpSeen { size }),
         vec(entry(), 0..4).prop_map(ControlMessage::Entries),
         any::<(u64, u64)>().prop_map(|(entries, bytes)| ControlMessage::EntriesEnd { entries, bytes }),
         vec(digest(), 0..4).prop_map(ControlMessage::Digests),

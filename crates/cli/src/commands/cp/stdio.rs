@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,9 +110,11 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     // A file of any name stands for stdin.
     match CopyPlan::parse(&["./-".into(), destination.clone()])? {
         CopyPlan::Upload { to, .. } => send(context, &to, Cpu::ALL),
-        CopyPlan::Local { to, .. } => with_own_server(context, &Policy::own(context), |listener| {
-            send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
-        })?,
+        CopyPlan::Local { to, .. } => {
+            with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+                send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
+            })?
+        }
         CopyPlan::Ssh(SshPlan::Upload { to, .. }) => {
             let permit = Permit::PutStream(to.path.clone(), context.receive_policy.durability);
             by_ssh::with_host(context, ssh, &to.host, &permit, |url| {
@@ -154,10 +157,12 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     let chosen = selection(&args.select, plan.sources())?;
     match plan {
         CopyPlan::Download { from, sources, .. } => Ok(receive(context, &from, sources, chosen, Cpu::ALL)),
-        CopyPlan::Local { sources, .. } => with_own_server(context, &Policy::own(context), |listener| {
-            let url = listener.url("127.0.0.1", b"");
-            receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
-        }),
+        CopyPlan::Local { sources, .. } => {
+            with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+                let url = listener.url("127.0.0.1", b"");
+                receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
+            })
+        }
         CopyPlan::Ssh(SshPlan::Download { from, sources, .. }) => {
             let permit = Permit::Get(sources.clone());
             by_ssh::with_host(context, &args.ssh, &from, &permit, |url| {

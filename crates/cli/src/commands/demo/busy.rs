@@ -16,10 +16,10 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use super::beside::row;
-use super::path::{path, show_counts};
+use super::path::{path, show_counts, through_relay};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
-use crate::demo::{EmulatedPath, PathSpec};
+use crate::demo::{EmulatedPath, Namespaces};
 use crate::output::{RunReport, Summary, out_url};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
@@ -40,22 +40,26 @@ const SHARE: f64 = 2.0 / 3.0;
 const DEFAULT_TIME: Span = Span::from_secs(10);
 
 /// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
-pub(super) fn busy(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
+pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let spec = path(context, args);
     let ceiling = context.settings.rate.unwrap_or_else(|| spec.rate.mul_f64(SHARE));
     context.say(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENDED.as_millis()
     ));
-    let receiver = Receiver::start()?;
     let time = args.time.unwrap_or(DEFAULT_TIME);
     context.say("Now with the verdict");
-    let mut aware = receiver.send(&acting(context, ceiling, true)?, &spec, time)?;
+    let path = EmulatedPath::start(&spec, namespaces)?;
+    if let Some(why) = path.why_relay() {
+        context.say(through_relay(why));
+    }
+    let mut aware = send(&acting(context, ceiling, true)?, &path, time)?;
     if !aware.is_ok() {
         return Ok(aware);
     }
     context.say("Now without");
-    let unaware = receiver.send(&acting(context, ceiling, false)?, &spec, time)?;
+    let path = EmulatedPath::start(&spec, namespaces)?;
+    let unaware = send(&acting(context, ceiling, false)?, &path, time)?;
     context.say("To the busy receiver:     goodput        share of the ceiling");
     for (who, report) in [("with the verdict", &aware), ("without", &unaware)] {
         let lost = Summary(report).lost().map_or_else(String::new, |lost| format!("  {lost}"));
@@ -64,6 +68,17 @@ pub(super) fn busy(context: &Context, args: &DemoArgs) -> Result<RunReport, Faul
     aware.error.clone_from(&unaware.error);
     aware.without_verdict = Some(Box::new(unaware));
     Ok(aware)
+}
+
+/// One run over a new path, to a new receiver.
+fn send(context: &Context, path: &EmulatedPath, time: Span) -> Result<RunReport, Fault> {
+    let report = path.at_server(|| {
+        // The kernel ends the receiver with the thread that starts it.
+        let receiver = Receiver::start(path.server_ip())?;
+        path.at_client(|| receiver.send(context, path, time))
+    })?;
+    show_counts(context, &path.counts()?);
+    Ok(report)
 }
 
 /// The process that receives; ended when dropped.
@@ -81,10 +96,13 @@ impl Drop for Receiver {
 }
 
 impl Receiver {
-    fn start() -> Result<Self, Fault> {
+    fn start(ip: Ipv4Addr) -> Result<Self, Fault> {
         let failed = |error| fault::io("cannot start the receiver", &error);
         let mut command = Command::new("/proc/self/exe");
-        command.args(["--quiet", "demo-receiver"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["--quiet", "demo-receiver", &ip.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
         let mut line = String::new();
         let told = process.stdout.take().map(|output| BufReader::new(output).read_line(&mut line));
@@ -99,15 +117,13 @@ impl Receiver {
         }
     }
 
-    /// One run over a new path.
-    fn send(&self, context: &Context, spec: &PathSpec, time: Span) -> Result<RunReport, Fault> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.url.port));
-        let path = EmulatedPath::start(spec, address)?;
-        let url = HaulUrl { port: path.address().port(), ..self.url.clone() };
+    /// Sends memory to it for `time`, while it is suspended again and again.
+    fn send(&self, context: &Context, path: &EmulatedPath, time: Span) -> Result<RunReport, Fault> {
+        let server = SocketAddr::from((path.server_ip(), self.url.port));
+        let address = path.address_of(server)?;
+        let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..self.url.clone() };
         let args = BenchArgs { url: Some(url.to_string().into()), time: Some(time), ..BenchArgs::default() };
-        let report = self.suspended(|| bench::run(context, &args))?;
-        show_counts(context, &path.counts());
-        Ok(report)
+        self.suspended(|| bench::run(context, &args, Cpu::DataThread))
     }
 
     /// Does `work` while the process is suspended again and again.
@@ -149,13 +165,13 @@ fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault
 ///
 /// # Errors
 /// When it cannot listen.
-pub(crate) fn receiver(context: &Context) -> Result<u8, Fault> {
+pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     // While it is suspended it would not notice that nobody needs it any more.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| fault::io("cannot end with the process that started it", &e.into()))?;
     let policy = Policy::own(context);
-    let listener = Listener::bind(listen_options((Ipv4Addr::LOCALHOST, 0).into(), &policy))?;
-    out_url(&listener.url("127.0.0.1", b""));
+    let listener = Listener::bind(listen_options((ip, 0).into(), &policy))?;
+    out_url(&listener.url(&ip.to_string(), b""));
     while !context.cancel.is_requested() {
         if let Ok(Some(incoming)) = listener.accept(POLL) {
             answer(incoming, &policy, context, Cpu::ALL, &Pulse::default());

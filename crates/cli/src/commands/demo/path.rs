@@ -35,6 +35,13 @@ fn describe(spec: &PathSpec) -> String {
     )
 }
 
+/// Says why the path is not between network namespaces.
+pub(super) fn through_relay(why: &str) -> String {
+    format!(
+        "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
+    )
+}
+
 /// What the path did to the packets: the truth that the report can be held against.
 pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
     for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {

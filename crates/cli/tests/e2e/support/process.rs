@@ -124,6 +124,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let state = if self.is_running() { "still runs" } else { "has ended" };
+            eprintln!("{} {state} and has said: {}", self.what, self.stderr());
+        }
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();

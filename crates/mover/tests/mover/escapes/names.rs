@@ -76,6 +76,7 @@ fn destinations_that_are_reserved_or_lead_out_are_refused() {
         world.assert_same_outside(&before, destination);
     }
     println!("{cases} destinations refused");
+    assert!(cases >= 90, "{cases}");
 }
 
 fn entry(path: &str, kind: EntryKind) -> Entry {
@@ -140,6 +141,7 @@ fn entries_that_are_called_as_journals_and_parts_are_not_made() {
         }
     }
     println!("{cases} entries refused");
+    assert!(cases >= 40, "{cases}");
 }
 
 fn is_there(path: &Path) -> bool {

@@ -163,4 +163,5 @@ fn nothing_outside_is_read_by_way_of_what_lies_in_the_root() {
         }
     }
     println!("{cases} cases, nothing outside read");
+    assert!(cases >= 25, "{cases}");
 }

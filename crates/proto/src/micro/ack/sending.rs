@@ -8,6 +8,7 @@ use super::receiving::MOST_STRETCHES;
 use super::wire::{Head, STRETCH, stretches};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
+use crate::micro::round_trip::without_delay;
 use crate::micro::scoreboard::Scoreboard;
 
 /// Name of the timer.
@@ -188,7 +189,7 @@ impl Sending {
         if elapsed > u32::MAX / 2 {
             return;
         }
-        let rtt = Span::from_micros(u64::from(elapsed)).saturating_sub(head.delay);
+        let Some(rtt) = without_delay(Span::from_micros(elapsed.into()), head.delay) else { return };
         self.rtt.on_sample(context.now(), self.policy.counted(&self.rtt, rtt));
         let path = context.path_mut();
         path.rtt = self.rtt.smoothed();

@@ -304,8 +304,8 @@ impl Sender {
         // When the kernel got the report: how late it is read here is no part of the path either.
         let (round_trip, at) = (self.bindings().round_trip, context.arrival().at);
         let elapsed = at.as_wrapped_micros().wrapping_sub(header.echo_timestamp);
-        let sample = u64::from(elapsed).saturating_sub(u64::from(header.echo_delay_us));
-        if let Some(sample) = round_trip.measure(at, Span::from_micros(sample), context) {
+        let [elapsed, delay] = [elapsed, header.echo_delay_us].map(|us| Span::from_micros(us.into()));
+        if let Some(sample) = round_trip.measure(at, elapsed, delay, context) {
             round_trip.publish(sample, context);
         }
     }

@@ -31,6 +31,7 @@ pub(super) fn carries_data(batch: &Batch<'_>) -> bool {
 #[derive(Debug)]
 struct Object {
     now: Time,
+    gaps: Gaps,
     turns: Turns,
     sender: ObjectSender,
     receiver: ObjectReceiver,
@@ -70,8 +71,9 @@ pub(super) fn registration() -> Registration {
 #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let sender = ObjectSender::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
-    let receiver = ObjectReceiver::new(gaps(parameters));
-    Ok(Box::new(Object { now: setup.now, turns: Turns::default(), sender, receiver }))
+    let gaps = gaps(parameters);
+    let receiver = ObjectReceiver::new(gaps);
+    Ok(Box::new(Object { now: setup.now, gaps, turns: Turns::default(), sender, receiver }))
 }
 
 fn gaps(parameters: &Parameters) -> Gaps {
@@ -123,9 +125,11 @@ impl MicroProtocol for Object {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        if gaps(parameters) != self.gaps {
+            return Err("`gaps` does not change in the life of a session".to_owned());
+        }
         self.sender.set_chunk(parameters.bytes("chunk").0);
-        self.receiver.set_gaps(gaps(parameters), context);
         Ok(())
     }
 
@@ -140,6 +144,22 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::micro::testing::{Pair, Path, T0, object_recipe};
+
+    #[test]
+    fn what_becomes_of_gaps_is_settled_when_the_session_begins() {
+        let recipe = object_recipe("1Gbit");
+        let (mut pair, came) = Pair::of_object(&recipe, 10_000);
+        let change = |key: &str, value: &str| {
+            let mut changed = recipe.clone();
+            changed.set(key, value).unwrap();
+            changed
+        };
+        let refused = pair.a.reconfigure(T0, &change("object.gaps", "free")).unwrap_err().to_string();
+        assert_eq!(refused, "object: `gaps` does not change in the life of a session");
+        pair.a.reconfigure(T0, &change("object.chunk", "1MB")).unwrap();
+        pair.exchange(T0, &mut Path::default());
+        assert_eq!(came.lock().unwrap().whole, Some(10_000));
+    }
 
     proptest! {
         #[test]

@@ -75,12 +75,6 @@ impl ObjectReceiver {
         Self { gaps, ..Self::default() }
     }
 
-    pub(super) fn set_gaps(&mut self, gaps: Gaps, context: &mut Context<'_>) {
-        // A sink that gives its bytes away in order needs what is missing before it has room for anything else.
-        let takes_any_order = context.ends().object_sink.as_ref().is_some_and(|sink| sink.takes_any_order());
-        self.gaps = if takes_any_order { gaps } else { Gaps::Held };
-    }
-
     /// How far the sender may go.
     fn flow_limit(&self, context: &mut Context<'_>) -> u64 {
         let limit = sink_limit(context);
@@ -119,7 +113,10 @@ impl ObjectReceiver {
     }
 
     pub(super) fn start(&mut self, context: &mut Context<'_>) {
-        self.set_gaps(self.gaps, context);
+        // A sink that gives its bytes away in order needs what is missing before it has room for anything else.
+        if !context.ends().object_sink.as_ref().is_some_and(|sink| sink.takes_any_order()) {
+            self.gaps = Gaps::Held;
+        }
         self.limit = self.flow_limit(context);
     }
 

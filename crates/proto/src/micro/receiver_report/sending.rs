@@ -191,7 +191,7 @@ impl Sending {
         self.echoed = Some((head.largest_pn, sent));
         // The time from the kernel to here is no part of the path.
         let (round_trip, at) = (self.bindings().round_trip, context.arrival().at);
-        let sample = round_trip.measure(at, at.since(sent).saturating_sub(head.echo_delay), context);
+        let sample = round_trip.measure(at, at.since(sent), head.echo_delay, context);
         if let Some(sample) = sample.filter(|_| !self.is_measured) {
             round_trip.publish(sample, context);
         }

@@ -1,0 +1,99 @@
+//! A relay on the loopback interface with one port toward the client, which carries TCP and UDP to the server as a path
+//! of the given length, rate and loss would. Needs no privilege.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use haul_udp::{Options, SocketError, UdpSocket};
+
+use super::counters::{Counters, PathCounts};
+use super::spec::PathSpec;
+use super::tcp::TcpRelay;
+use super::udp::UdpRelay;
+use crate::fault::{self, Fault, FaultCode};
+
+/// How often a port is tried that must be free for TCP and UDP alike.
+const PORT_TRIES: u32 = 20;
+
+/// A running relay; stops when dropped.
+#[derive(Debug)]
+pub(super) struct Relay {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    counters: Arc<[Counters; 2]>,
+    udp: Option<JoinHandle<()>>,
+    tcp: Option<TcpRelay>,
+}
+
+impl Relay {
+    /// Starts a relay to `server` and returns at once; [`Relay::address`] is its near end.
+    ///
+    /// # Errors
+    /// When sockets or threads cannot be made.
+    pub(super) fn start(spec: &PathSpec, server: SocketAddr) -> Result<Self, Fault> {
+        let (listener, socket) = bind_pair().map_err(|e| cannot_start(&e))?;
+        let address = listener.local_addr().map_err(|e| cannot_start(&e))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let counters: Arc<[Counters; 2]> = Arc::default();
+        let relay = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counters))
+            .map_err(|e| no_such_path(&e))?;
+        let udp = std::thread::Builder::new()
+            .name("path-udp".to_owned())
+            .spawn(move || relay.run())
+            .map_err(|e| cannot_start(&e))?;
+        let mut path = Self { address, stop, counters, udp: Some(udp), tcp: None };
+        let tcp = TcpRelay::start(listener, server, spec.rtt, Arc::clone(&path.stop));
+        path.tcp = Some(tcp.map_err(|e| cannot_start(&e))?);
+        Ok(path)
+    }
+
+    /// Where the client connects to, TCP and UDP.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What happened to datagrams so far.
+    pub(super) fn counts(&self) -> PathCounts {
+        PathCounts { up: self.counters[0].read(), down: self.counters[1].read() }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.tcp.take());
+        if let Some(udp) = self.udp.take() {
+            // A panic of the relay has been reported by its thread.
+            let _ = udp.join();
+        }
+    }
+}
+
+/// What was asked for cannot be emulated.
+pub(super) fn no_such_path(error: &haul_sim::SpecError) -> Fault {
+    fault::usage(format!("there is no such path: {error}"), "see `haul demo --help`")
+}
+
+fn cannot_start(error: &io::Error) -> Fault {
+    Fault::new(FaultCode::Internal, format!("cannot start the emulated path: {error}"), "")
+}
+
+/// A TCP listener and a UDP socket on the same port.
+fn bind_pair() -> io::Result<(TcpListener, UdpSocket)> {
+    let mut tries = 0;
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        tries += 1;
+        match UdpSocket::bind(listener.local_addr()?, &Options::default()) {
+            Ok(socket) => return Ok((listener, socket)),
+            Err(SocketError::Bind { .. }) if tries < PORT_TRIES => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

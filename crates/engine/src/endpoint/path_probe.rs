@@ -1,0 +1,258 @@
+//! Probes the path of a connection: the client sends challenges of several sizes, and each is answered by a response of
+//! its size. The exchange shows that UDP passes, which datagrams do, how long a round trip takes and, where the server
+//! asks too, that the client is at its address (RFC 9000, section 8). Everything here is sans-IO.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use haul_base::{Span, Time};
+use haul_wire::packet::{CONTROL_FRAME_LEN, ControlFrame, ControlFrameKind};
+
+use crate::crypto::FrameKeys;
+use crate::{Direction, EngineError};
+
+/// Datagrams of this size (UDP payload bytes) pass on every path that is supported: what QUIC asks for
+/// (RFC 9000, section 14).
+pub const MIN_DATAGRAM: u16 = 1200;
+/// Sizes besides [`MIN_DATAGRAM`] that are tried: Ethernet's 1,500 bytes and jumbo frames' 9,000, less 8 of
+/// UDP header and 20 of IPv4 header.
+const IPV4_SIZES: [u16; 3] = [MIN_DATAGRAM, 1472, 8972];
+/// The same less the 40 bytes of IPv6 header.
+const IPV6_SIZES: [u16; 3] = [MIN_DATAGRAM, 1452, 8952];
+/// Time between two rounds of challenges.
+const INTERVAL: Span = Span::from_millis(100);
+/// An answer must have come so long after the session was accepted.
+const TIMEOUT: Span = Span::from_secs(4);
+/// Rounds in which sizes above the smallest are tried.
+const LARGE_ROUNDS: u32 = 3;
+/// Challenges whose times are remembered, for the round trip.
+const REMEMBERED: usize = 32;
+/// Challenges that may wait for their responses; more than there are sizes.
+const MOST_WAITING: usize = 4;
+
+/// The sizes of challenge to send to `peer`, smallest first.
+fn sizes_for(peer: SocketAddr) -> [u16; 3] {
+    match peer.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => IPV6_SIZES,
+        _ => IPV4_SIZES,
+    }
+}
+
+/// Challenges of the peer that wait for their responses: the latest of each size.
+#[derive(Debug, Default)]
+pub(crate) struct Challenges {
+    waiting: Vec<ControlFrame>,
+    largest: u16,
+}
+
+impl Challenges {
+    /// Takes an authentic challenge.
+    pub(crate) fn note(&mut self, challenge: &ControlFrame) {
+        self.largest = self.largest.max(challenge.size);
+        if let Some(same) = self.waiting.iter_mut().find(|it| it.size == challenge.size) {
+            *same = *challenge;
+        } else if self.waiting.len() < MOST_WAITING {
+            self.waiting.push(*challenge);
+        }
+    }
+
+    /// The next response.
+    pub(crate) fn respond(&mut self, keys: &FrameKeys) -> Option<Vec<u8>> {
+        let challenge = self.waiting.pop()?;
+        Some(keys.frame(ControlFrameKind::Response, challenge.number, challenge.size))
+    }
+
+    /// The size of the largest that has come.
+    pub(crate) fn largest(&self) -> u16 {
+        self.largest
+    }
+}
+
+/// One end's part. Whoever owns the socket gives it the control frames that come, and sends what it wants to send,
+/// before and during the transfer of data.
+#[derive(Debug)]
+pub struct PathProbe {
+    keys: FrameKeys,
+    peer: SocketAddr,
+    /// The client's challenges, smallest first; the server sends none from here.
+    attempts: Vec<Attempt>,
+    next_number: u32,
+    sent: VecDeque<(u32, Time)>,
+    next_round: Option<Time>,
+    waiting_since: Time,
+    challenges: Challenges,
+    largest_answered: Option<u16>,
+    round_trip: Option<Span>,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    size: u16,
+    rounds: u32,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// To be sent now.
+    Due,
+    /// Sent, or not due.
+    Waiting,
+    /// Answered or given up.
+    Settled,
+}
+
+impl PathProbe {
+    /// The client's part: sends challenges every 100 ms until they are answered, the sizes above the smallest three
+    /// times at most. Starts at `now`, with a first round due at once. `first_number` is random.
+    pub(crate) fn client(now: Time, keys: FrameKeys, peer: SocketAddr, first_number: u32) -> Self {
+        let attempt = |size| Attempt { size, rounds: 0, progress: Progress::Waiting };
+        let attempts = sizes_for(peer).map(attempt).into();
+        let first =
+            Self { attempts, next_number: first_number, next_round: Some(now), ..Self::server(keys, peer) };
+        let mut probe = Self { waiting_since: now, ..first };
+        probe.on_deadline(now);
+        probe
+    }
+
+    /// The server's part: answers every challenge.
+    pub(crate) fn server(keys: FrameKeys, peer: SocketAddr) -> Self {
+        Self {
+            keys,
+            peer,
+            attempts: Vec::new(),
+            next_number: 0,
+            sent: VecDeque::new(),
+            next_round: None,
+            waiting_since: Time::ZERO,
+            challenges: Challenges::default(),
+            largest_answered: None,
+            round_trip: None,
+        }
+    }
+
+    /// The server has accepted the session: from now on answers can be expected.
+    pub(crate) fn on_accepted(&mut self, now: Time) {
+        self.waiting_since = now;
+    }
+
+    /// When the next round is due; `None` when there is none.
+    pub fn deadline(&self) -> Option<Time> {
+        self.next_round
+    }
+
+    /// Starts the next round if it is time.
+    pub fn on_deadline(&mut self, now: Time) {
+        if self.next_round.is_none_or(|at| now < at) {
+            return;
+        }
+        let answered = self.largest_answered.is_some();
+        for (index, attempt) in self.attempts.iter_mut().enumerate() {
+            attempt.start_round(index == 0 && !answered);
+        }
+        let settled = self.attempts.iter().all(|a| a.progress == Progress::Settled);
+        self.next_round = (!settled).then_some(now + INTERVAL);
+    }
+
+    /// The next datagram. To be called after every input until it gives `None`.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        if let Some(response) = self.challenges.respond(&self.keys) {
+            return Some(response);
+        }
+        let attempt = self.attempts.iter_mut().find(|a| a.progress == Progress::Due)?;
+        attempt.progress = Progress::Waiting;
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        if self.sent.len() == REMEMBERED {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((number, now));
+        Some(self.keys.frame(ControlFrameKind::Challenge, number, attempt.size))
+    }
+
+    /// The system refused a datagram of this length: it is not tried again.
+    pub fn on_too_large(&mut self, len: usize) {
+        let refused = |a: &&mut Attempt| usize::from(a.size) == len && a.size > MIN_DATAGRAM;
+        if let Some(attempt) = self.attempts.iter_mut().find(refused) {
+            attempt.progress = Progress::Settled;
+        }
+    }
+
+    /// Takes a datagram; whether it was an authentic part of the exchange.
+    pub fn on_packet(&mut self, now: Time, packet: &[u8]) -> bool {
+        let Some(frame) = ControlFrame::parse(packet).ok().filter(|frame| self.keys.verifies(frame)) else {
+            return false;
+        };
+        match frame.kind {
+            ControlFrameKind::Challenge => {
+                self.challenges.note(&frame);
+                // The server does not answer before it has the response.
+                if let Some(smallest) = self.attempts.first_mut().filter(|_| self.largest_answered.is_none())
+                {
+                    smallest.progress = Progress::Due;
+                }
+                true
+            }
+            ControlFrameKind::Response if self.attempts.iter().any(|a| a.size == frame.size) => {
+                self.on_response(now, &frame);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn on_response(&mut self, now: Time, response: &ControlFrame) {
+        self.largest_answered = self.largest_answered.max(Some(response.size));
+        for attempt in self.attempts.iter_mut().filter(|a| a.size <= response.size) {
+            attempt.progress = Progress::Settled;
+        }
+        if let Some(&(_, at)) = self.sent.iter().find(|(number, _)| *number == response.number) {
+            let sample = now.since(at);
+            self.round_trip = Some(self.round_trip.map_or(sample, |best| best.min(sample)));
+        }
+    }
+
+    /// The largest datagram that is known to pass to the peer, UDP payload bytes. What has come tells nothing of it.
+    pub fn datagram(&self) -> u16 {
+        self.largest_answered.unwrap_or(MIN_DATAGRAM)
+    }
+
+    /// The largest datagram that is likely to pass to the peer: one of its own has come.
+    pub fn likely_datagram(&self) -> u16 {
+        self.datagram().max(self.challenges.largest())
+    }
+
+    /// The shortest time from a challenge to its response; the server has none.
+    pub fn round_trip(&self) -> Option<Span> {
+        self.round_trip
+    }
+
+    /// Says that UDP is blocked, and in which direction, once the answer is 4 seconds late. `udp_seen`: the server has
+    /// said that it hears the client ([`Control::udp_seen`](crate::Control::udp_seen)).
+    pub fn failure(&self, now: Time, udp_seen: bool) -> Option<EngineError> {
+        let is_answered = self.attempts.is_empty() || self.largest_answered.is_some();
+        if is_answered || now.since(self.waiting_since) < TIMEOUT {
+            return None;
+        }
+        let direction = if udp_seen { Direction::ServerToClient } else { Direction::ClientToServer };
+        Some(EngineError::UdpBlocked { port: self.peer.port(), direction })
+    }
+}
+
+impl Attempt {
+    fn start_round(&mut self, without_end: bool) {
+        if self.progress == Progress::Settled {
+            return;
+        }
+        let go_on = without_end || self.rounds < LARGE_ROUNDS;
+        self.rounds += 1;
+        self.progress = if go_on { Progress::Due } else { Progress::Settled };
+    }
+}
+
+/// The size of a challenge that asks for an address only.
+pub(crate) const BARE: u16 = CONTROL_FRAME_LEN as u16;
+
+#[cfg(test)]
+#[path = "path_probe_tests.rs"]
+mod tests;

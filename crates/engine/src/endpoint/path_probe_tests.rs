@@ -1,0 +1,176 @@
+use haul_wire::control::FaultCode;
+use haul_wire::packet::ConnectionId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Role;
+use crate::crypto::ResumptionSecret;
+
+const PEER: &str = "192.0.2.1:7000";
+
+fn keys(seed: u8, role: Role) -> FrameKeys {
+    FrameKeys::new(&ResumptionSecret([seed; 32].into()), ConnectionId::of_session(77), role)
+}
+
+fn client() -> PathProbe {
+    PathProbe::client(at(0), keys(1, Role::Client), PEER.parse().unwrap(), u32::MAX)
+}
+
+fn server() -> PathProbe {
+    PathProbe::server(keys(1, Role::Server), PEER.parse().unwrap())
+}
+
+fn at(millis: u64) -> Time {
+    Time::ZERO + Span::from_millis(millis)
+}
+
+fn drain(probe: &mut PathProbe, now: Time) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| probe.poll_transmit(now)).collect()
+}
+
+fn round(client: &mut PathProbe, now: Time) -> Vec<usize> {
+    client.on_deadline(now);
+    drain(client, now).iter().map(Vec::len).collect()
+}
+
+#[test]
+fn the_first_round_tries_every_size_and_an_answer_to_the_largest_settles_all() {
+    let (mut client, mut server) = (client(), server());
+    let challenges = drain(&mut client, at(0));
+    assert_eq!(challenges.iter().map(Vec::len).collect::<Vec<_>>(), [1200, 1472, 8972]);
+    for challenge in challenges {
+        assert!(server.on_packet(at(30), &challenge));
+    }
+    assert_eq!((server.datagram(), server.likely_datagram()), (1200, 8972));
+    for response in drain(&mut server, at(30)) {
+        assert!(client.on_packet(at(60), &response));
+    }
+    assert_eq!((client.datagram(), client.likely_datagram()), (8972, 8972));
+    assert_eq!(client.round_trip(), Some(Span::from_millis(60)));
+    assert!(round(&mut client, at(100)).is_empty());
+    assert_eq!(client.deadline(), None);
+}
+
+#[test]
+fn ipv6_sizes_leave_room_for_the_longer_header() {
+    assert_eq!(sizes_for("[2001:db8::1]:1".parse().unwrap()), [1200, 1452, 8952]);
+    assert_eq!(sizes_for("[::ffff:192.0.2.1]:1".parse().unwrap()), [1200, 1472, 8972]);
+}
+
+#[test]
+fn unanswered_challenges_are_repeated_and_large_ones_given_up() {
+    let mut client = client();
+    assert_eq!(round(&mut client, at(0)), [1200, 1472, 8972]);
+    assert_eq!(round(&mut client, at(50)), [0; 0]);
+    assert_eq!(client.deadline(), Some(at(100)));
+    assert_eq!(round(&mut client, at(100)), [1200, 1472, 8972]);
+    assert_eq!(round(&mut client, at(200)), [1200, 1472, 8972]);
+    assert_eq!(round(&mut client, at(300)), [1200]);
+    assert_eq!(round(&mut client, at(3900)), [1200]);
+}
+
+#[test]
+fn sizes_that_the_interface_refuses_are_not_tried_again() {
+    let mut client = client();
+    round(&mut client, at(0));
+    client.on_too_large(8972);
+    assert_eq!(round(&mut client, at(100)), [1200, 1472]);
+}
+
+#[test]
+fn a_path_that_loses_large_datagrams_is_used_with_small_ones() {
+    let (mut client, mut server) = (client(), server());
+    for millis in [0, 100, 200, 300] {
+        client.on_deadline(at(millis));
+        for challenge in drain(&mut client, at(millis)).iter().filter(|it| it.len() <= 1472) {
+            server.on_packet(at(millis), challenge);
+        }
+        for response in drain(&mut server, at(millis)) {
+            client.on_packet(at(millis + 40), &response);
+        }
+    }
+    assert_eq!(client.datagram(), 1472);
+    assert_eq!(client.deadline(), None);
+    assert!(client.failure(at(10_000), false).is_none());
+}
+
+#[test]
+fn silence_is_named_with_port_and_direction_four_seconds_after_the_accept() {
+    let mut client = client();
+    client.on_accepted(at(500));
+    assert!(client.failure(at(4400), false).is_none());
+    let fault = |seen| client.failure(at(4500), seen).unwrap().fault();
+    assert_eq!(fault(true).code, FaultCode::UdpBlocked);
+    assert!(fault(false).message.contains("from the client to the server (UDP port 7000"));
+    assert!(fault(true).message.contains("from the server to the client"));
+    assert!(server().failure(at(60_000), false).is_none(), "it cannot know");
+}
+
+#[test]
+fn strangers_reflections_and_replays_do_no_harm() {
+    let (mut client, mut server) = (client(), server());
+    let challenges = drain(&mut client, at(0));
+    assert!(!client.on_packet(at(1), &challenges[0]), "reflected");
+    let mut stranger = PathProbe::server(keys(9, Role::Server), PEER.parse().unwrap());
+    assert!(!stranger.on_packet(at(1), &challenges[0]), "other session");
+    for _ in 0..100 {
+        assert!(server.on_packet(at(1), &challenges[0]));
+    }
+    assert_eq!(drain(&mut server, at(1)).len(), 1, "one answer to a hundred replays");
+    assert!(!server.on_packet(at(1), &challenges[2][..1200]), "the size is authenticated");
+    let longer = [&challenges[0][..], &[0; 300]].concat();
+    assert!(!server.on_packet(at(1), &longer));
+}
+
+#[test]
+fn a_challenge_of_the_server_is_answered_at_once_and_tells_nothing_of_the_path() {
+    let mut client = client();
+    drain(&mut client, at(0));
+    let challenge = keys(1, Role::Server).frame(ControlFrameKind::Challenge, 9, BARE);
+    assert!(client.on_packet(at(10), &challenge));
+    assert!(client.failure(at(5_000), true).is_some(), "it is not an answer");
+    let sent = drain(&mut client, at(10));
+    assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [36, 1200]);
+    let response = ControlFrame::parse(&sent[0]).unwrap();
+    assert_eq!((response.kind, response.number), (ControlFrameKind::Response, 9));
+    // Late, it does not tell the server that datagrams of its size are the largest.
+    let mut server = server();
+    assert!(!server.on_packet(at(20), &sent[0]));
+    assert_eq!(server.datagram(), 1200);
+}
+
+proptest! {
+    #[test]
+    fn garbage_is_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..1500)) {
+        prop_assert!(!client().on_packet(at(0), &bytes));
+        prop_assert!(!server().on_packet(at(0), &bytes));
+    }
+
+    #[test]
+    fn the_exchange_ends_well_on_any_path_that_passes_something(
+        losses in prop::collection::vec(any::<bool>(), 400), largest in 1200usize..9000,
+    ) {
+        let (mut client, mut server) = (client(), server());
+        let mut losses = losses.into_iter();
+        let mut passes = |packet: &[u8]| packet.len() <= largest && !losses.next().unwrap_or(false);
+        let mut now = at(0);
+        while let Some(deadline) = client.deadline() {
+            now = now.max(deadline);
+            client.on_deadline(now);
+            for challenge in drain(&mut client, now) {
+                if passes(&challenge) {
+                    server.on_packet(now, &challenge);
+                }
+            }
+            now += Span::from_millis(20);
+            for response in drain(&mut server, now) {
+                if passes(&response) {
+                    client.on_packet(now, &response);
+                }
+            }
+        }
+        prop_assert!(client.failure(now + Span::from_secs(10), false).is_none());
+        prop_assert!(usize::from(client.datagram()) <= largest);
+        prop_assert!(client.round_trip() >= Some(Span::from_millis(20)));
+    }
+}

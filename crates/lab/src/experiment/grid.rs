@@ -1,0 +1,131 @@
+//! Small panels, one for each value of a key, all on the same axes: many runs at one look, in a file of a few
+//! kilobytes.
+
+use std::path::Path;
+
+use plotters::prelude::*;
+use toml::Table;
+
+use super::measure::label;
+use super::plan::GridSpec;
+use super::plot::{COLOURS, lines_of, scale, text, values_of};
+use super::results::Results;
+
+const COLUMNS: usize = 4;
+/// Of a panel without its title, pixels.
+const WIDTH: i32 = 196;
+const HEIGHT: i32 = 88;
+const TITLE: i32 = 16;
+/// Between two panels, and around all.
+const SPACE: i32 = 12;
+/// For the numbers of the vertical axis, and for the legend.
+const LEFT: i32 = 40;
+const HEAD: i32 = 24;
+
+/// A panel's name, and the points of its lines.
+type Panel = (String, Vec<Vec<(f64, f64)>>);
+
+/// What the axes of all panels end with.
+struct Ends {
+    seconds: f64,
+    value: f64,
+}
+
+impl Ends {
+    fn of(panels: &[Panel]) -> Self {
+        let points = || panels.iter().flat_map(|(_, lines)| lines.iter().flatten());
+        let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(1e-9, f64::max);
+        Self { seconds: most(|point| point.0), value: most(|point| point.1) }
+    }
+
+    /// Where a point is in a panel that begins there, pixels.
+    fn place(&self, (left, top): (i32, i32), (seconds, value): (f64, f64)) -> (i32, i32) {
+        let right = (seconds / self.seconds * f64::from(WIDTH)).round() as i32;
+        let up = (value / self.value * f64::from(HEIGHT)).round() as i32;
+        (left + right, top + HEIGHT - up)
+    }
+}
+
+type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+/// Draws a grid.
+pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Result<(), String> {
+    let mut panels: Vec<Panel> = Vec::new();
+    let mut names = Vec::new();
+    for value in values_of(results, &spec.each, &spec.at) {
+        let name = label(&value);
+        let mut at = spec.at.clone();
+        at.insert(spec.each.clone(), value);
+        let lines = lines_of(results, spec.series.as_ref(), &at);
+        names = lines.iter().map(|(name, _)| name.clone()).collect();
+        let points = lines.iter().map(|(_, at)| points(spec, results, at));
+        panels.push((name, points.collect::<Result<_, _>>()?));
+    }
+    let ends = Ends::of(&panels);
+    let rows = panels.len().div_ceil(COLUMNS);
+    let size = (corner(COLUMNS - 1, 0).0 + WIDTH + SPACE, corner(0, rows).1 - TITLE + SPACE);
+    let root = SVGBackend::new(file, (size.0.unsigned_abs(), size.1.unsigned_abs())).into_drawing_area();
+    root.fill(&WHITE).map_err(text)?;
+    draw_legend(&root, spec, &names, &ends)?;
+    for (index, (name, lines)) in panels.iter().enumerate() {
+        let (column, row) = (index % COLUMNS, index / COLUMNS);
+        draw_panel(&root, corner(column, row), (name, lines), &ends)?;
+        if column == 0 {
+            draw_scale(&root, corner(column, row), &ends)?;
+        }
+    }
+    root.present().map_err(text)
+}
+
+/// What the first of these runs has recorded.
+fn points(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<(f64, f64)>, String> {
+    let run = results.select(at).next().and_then(|cell| cell.runs.first());
+    let points = run.and_then(|run| spec.grid.of(run));
+    points.map(Iterator::collect).ok_or_else(|| format!("nothing was recorded of `{}`", spec.grid.series))
+}
+
+/// The upper left corner of a panel, pixels.
+fn corner(column: usize, row: usize) -> (i32, i32) {
+    let along = |index: usize, step: i32| step * i32::try_from(index).unwrap_or(i32::MAX / step);
+    (LEFT + along(column, WIDTH + SPACE), HEAD + TITLE + along(row, HEIGHT + TITLE + SPACE))
+}
+
+fn put(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Result<(), String> {
+    let style = ("sans-serif", 12).into_font().color(&colour);
+    root.draw(&Text::new(words.to_owned(), place, style)).map_err(text)
+}
+
+/// What is shown, and the names of the lines in their colours.
+fn draw_legend(root: &Root<'_>, spec: &GridSpec, names: &[String], ends: &Ends) -> Result<(), String> {
+    let (_, unit) = scale(ends.value);
+    let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
+    let what = format!("{}{unit} over {:.0} seconds", spec.grid.series, ends.seconds);
+    put(root, &what, (LEFT, 6), BLACK)?;
+    for (index, (name, colour)) in names.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        put(root, name, (corner(index % COLUMNS, 0).0 + 2 * WIDTH, 6), *colour)?;
+    }
+    Ok(())
+}
+
+fn draw_panel(
+    root: &Root<'_>,
+    corner: (i32, i32),
+    (name, lines): (&str, &[Vec<(f64, f64)>]),
+    ends: &Ends,
+) -> Result<(), String> {
+    let frame = [corner, (corner.0 + WIDTH, corner.1 + HEIGHT)];
+    root.draw(&Rectangle::new(frame, BLACK.mix(0.3))).map_err(text)?;
+    put(root, name, (corner.0 + 2, corner.1 - 13), BLACK)?;
+    for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+        let places: Vec<_> = line.iter().map(|point| ends.place(corner, *point)).collect();
+        root.draw(&PathElement::new(places, colour.stroke_width(1))).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// The least and the largest number of the vertical axis.
+fn draw_scale(root: &Root<'_>, corner: (i32, i32), ends: &Ends) -> Result<(), String> {
+    let (by, _) = scale(ends.value);
+    put(root, &format!("{:.0}", ends.value / by), (8, corner.1), BLACK)?;
+    put(root, "0", (LEFT - 12, corner.1 + HEIGHT - 11), BLACK)
+}

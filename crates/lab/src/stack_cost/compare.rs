@@ -1,0 +1,107 @@
+//! Several modes in turn in slices of some milliseconds, between the same two processes: what else happens to the
+//! machine meets all of them alike, and the ratios of neighbours show differences that whole runs do not.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_udp::{Interest, Options as SocketOptions, Receiver, RecvError, UdpSocket};
+
+use super::sides::{Reading, Sending};
+use super::{Item, Mode};
+
+const SLICE: Duration = Duration::from_millis(40);
+/// Between two slices, so that the receiver has emptied its buffer.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The receiver ends when nothing has come for so long.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Each item has a port of its own.
+fn port(addr: SocketAddr, place: usize) -> SocketAddr {
+    SocketAddr::new(addr.ip(), addr.port() + place as u16)
+}
+
+/// Sends slices of all modes in turn for so long.
+pub(super) fn send(items: &[Item], to: SocketAddr, time: Duration) -> Result<(), Box<dyn Error>> {
+    let mut sendings = Vec::new();
+    for (place, item) in items.iter().enumerate() {
+        sendings.push(Sending::new(item.mode, port(to, place), item.size)?);
+    }
+    let start = Instant::now();
+    while start.elapsed() < time {
+        for sending in &mut sendings {
+            sending.run(start, SLICE)?;
+            thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+/// Receives what [`send`] sends and prints medians: of the rates, and of the ratios to the first mode and to the
+/// second in the same turn.
+pub(super) fn receive(items: &[Item], bind: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let gap = (SLICE + PAUSE) * (items.len() as u32).saturating_sub(1) / 2;
+    let (tell, told) = mpsc::channel();
+    for (place, item) in items.iter().enumerate() {
+        let socket = UdpSocket::bind(port(bind, place), &SocketOptions::default())?;
+        let (mode, tell) = (item.mode, tell.clone());
+        thread::spawn(move || {
+            tell.send((place, slices(&socket, mode, gap).map_err(|error| error.to_string())))
+        });
+    }
+    drop(tell);
+    let mut rates = vec![Vec::new(); items.len()];
+    for (place, found) in told {
+        rates[place] = found?;
+    }
+    let turns = rates.iter().map(Vec::len).min().unwrap_or(0);
+    println!(
+        "| median of {turns} slices of {} ms | Gbit/s | to the first | to the second |",
+        SLICE.as_millis()
+    );
+    println!("|---|---|---|---|");
+    for (item, of) in items.iter().zip(&rates) {
+        let ratio = |to: usize| {
+            let to = &rates[to.min(rates.len() - 1)];
+            median(of.iter().zip(to).map(|(a, b)| a / b).collect())
+        };
+        println!("| {} | {:.2} | {:.3} | {:.3} |", item.name, median(of.clone()), ratio(0), ratio(1));
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Gbit/s of message bytes in each slice; a pause of `gap` ends one.
+fn slices(socket: &UdpSocket, mode: Mode, gap: Duration) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut reading = Reading::new(mode)?;
+    let mut receiver = Receiver::new(socket);
+    let (start, mut rates) = (Instant::now(), Vec::new());
+    while !socket.wait(Interest::Read, Duration::from_secs(3_600))? {}
+    loop {
+        let (begin, before) = (Instant::now(), reading.bytes());
+        let mut last = begin;
+        loop {
+            match receiver.recv(socket) {
+                Ok(_) => {
+                    for batch in receiver.datagrams() {
+                        reading.take(batch.data, batch.stride, start);
+                    }
+                    last = Instant::now();
+                }
+                Err(RecvError::WouldBlock) if !socket.wait(Interest::Read, gap)? => break,
+                Err(error) if error.is_fatal() => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        rates.push((reading.bytes() - before) as f64 * 8e-9 / (last - begin).as_secs_f64());
+        if !socket.wait(Interest::Read, QUIET)? {
+            return Ok(rates);
+        }
+    }
+}

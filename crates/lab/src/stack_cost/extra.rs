@@ -1,0 +1,245 @@
+//! Micro-protocols that only cost, and the stacks with them.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use haul_base::Time;
+use haul_proto::micro;
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, Ends, MessageSink, MessageSource, MicroProtocol,
+    Order, ParameterKind, ParameterSpec, Recipe, Registration, Registry, Resolution, Setup, Stack,
+};
+
+use super::{Extra, Messages};
+
+/// UDP payload of a packet that fills 1,500 bytes of IP.
+const DATAGRAM: u16 = 1_472;
+
+const COUNT: &[ParameterSpec] =
+    &[ParameterSpec { name: "count", kind: ParameterKind::Integer(0, 64), default: "1", help: "how many" }];
+
+/// Raises further events with every batch, each of which a [`Reader`] handles.
+#[derive(Debug)]
+struct Raiser {
+    events: Vec<BatchEvent>,
+    count: usize,
+}
+
+impl MicroProtocol for Raiser {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.events = (0..self.count).map(|i| declaration.batch_event(&format!("extra {i}"))).collect();
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+    }
+
+    fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        for &event in &self.events {
+            context.raise_batch(event, batch);
+        }
+    }
+}
+
+/// Reads an attribute of every packet of every extra event.
+#[derive(Debug)]
+struct Reader {
+    events: Vec<BatchEvent>,
+    count: usize,
+    attribute: Option<Attribute<u32>>,
+    sum: u64,
+}
+
+impl MicroProtocol for Reader {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.events = (0..self.count).map(|i| declaration.batch_event(&format!("extra {i}"))).collect();
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.attribute = Some(resolution.attribute("message"));
+        for &event in &self.events {
+            resolution.on_batch(event, Order::NORMAL);
+        }
+    }
+
+    fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+        let Some(attribute) = self.attribute else { return };
+        self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("sum", self.sum);
+    }
+}
+
+/// The names of as many attributes as can be asked for.
+const NAMES: [&str; 16] = [
+    "extra 0", "extra 1", "extra 2", "extra 3", "extra 4", "extra 5", "extra 6", "extra 7", "extra 8",
+    "extra 9", "extra 10", "extra 11", "extra 12", "extra 13", "extra 14", "extra 15",
+];
+
+fn sum(values: [u32; 7]) -> u64 {
+    values.into_iter().map(u64::from).sum()
+}
+
+/// Writes further attributes at the sender and reads them at the receiver.
+#[derive(Debug)]
+struct Attributes {
+    places: Vec<Attribute<u32>>,
+    count: usize,
+    sum: u64,
+}
+
+impl MicroProtocol for Attributes {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.places = NAMES.iter().take(self.count).map(|name| declaration.attribute(name)).collect();
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+        // As many in one walk as H-CTP measured.
+        let (sevens, singles) = self.places.as_chunks::<7>();
+        if event == BatchEvent::SEGMENT_FROM_USER {
+            for &seven in sevens {
+                batch.set_each(0..batch.len(), seven, |i| [i as u32; 7]);
+            }
+            for &attribute in singles {
+                batch.set_each(0..batch.len(), attribute, |i| i as u32);
+            }
+            return;
+        }
+        let seven = sevens.iter().map(|&seven| batch.values(seven).map(sum).sum::<u64>());
+        let single = singles.iter().map(|&attribute| batch.values(attribute).map(u64::from).sum::<u64>());
+        self.sum = self.sum.wrapping_add(seven.chain(single).sum());
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("sum", self.sum);
+    }
+}
+
+/// Copies every payload aside, at both ends.
+#[derive(Debug)]
+struct Copies {
+    count: usize,
+    aside: Vec<u8>,
+}
+
+impl MicroProtocol for Copies {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+    }
+
+    fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+        for _ in 0..self.count {
+            for i in batch.live() {
+                let range = batch.payload_range(i);
+                self.aside[..range.len()].copy_from_slice(batch.payload(i));
+                std::hint::black_box(&mut self.aside);
+            }
+        }
+    }
+}
+
+fn registry() -> Registry {
+    let mut registry = micro::registry();
+    registry.register(Registration {
+        parameters: COUNT,
+        ..Registration::new("raiser", 1, "raises further events", |parameters, _| {
+            Ok(Box::new(Raiser { events: Vec::new(), count: parameters.integer("count") as usize }))
+        })
+    });
+    registry.register(Registration {
+        parameters: COUNT,
+        ..Registration::new("reader", 1, "reads an attribute in each of them", |parameters, _| {
+            let count = parameters.integer("count") as usize;
+            Ok(Box::new(Reader { events: Vec::new(), count, attribute: None, sum: 0 }))
+        })
+    });
+    registry.register(Registration {
+        parameters: COUNT,
+        ..Registration::new("attributes", 1, "writes and reads further attributes", |parameters, _| {
+            let count = parameters.integer("count") as usize;
+            Ok(Box::new(Attributes { places: Vec::new(), count, sum: 0 }))
+        })
+    });
+    registry.register(Registration {
+        parameters: COUNT,
+        ..Registration::new("copies", 1, "copies payloads aside", |parameters, _| {
+            let count = parameters.integer("count") as usize;
+            Ok(Box::new(Copies { count, aside: vec![0; 65_536] }))
+        })
+    });
+    registry
+}
+
+/// Messages of one size without end, whose bytes are what is in the packet anyway.
+struct Endless(usize);
+
+impl MessageSource for Endless {
+    fn next(&mut self, _: Time, into: &mut [u8]) -> Option<usize> {
+        (into.len() >= self.0).then_some(self.0)
+    }
+
+    fn message_len(&self) -> usize {
+        self.0
+    }
+}
+
+/// Counts what comes.
+#[derive(Clone, Default)]
+pub(super) struct Counter(pub(super) Arc<std::sync::atomic::AtomicU64>);
+
+impl MessageSink for Counter {
+    fn message(&mut self, _: Time, _: u64, data: &[u8]) {
+        // Only this thread writes.
+        let before = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        self.0.store(before + data.len() as u64, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// The base, and what makes it dearer.
+fn recipe(extra: Extra) -> Recipe {
+    let mut recipe = Recipe::new("base")
+        .with("transport_driver")
+        .with_parameters("fixed_size", &[("max_message", "1MiB"), ("reassembly", "16MiB")]);
+    for (name, count) in [
+        ("raiser", extra.raises),
+        ("reader", extra.raises),
+        ("attributes", extra.attributes),
+        ("copies", extra.copies),
+    ] {
+        if count > 0 {
+            recipe = recipe.with_parameters(name, &[("count", &count.to_string())]);
+        }
+    }
+    recipe
+}
+
+/// A stack that sends messages of `size` bytes, or receives them into `counter`.
+pub(super) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Result<Stack, Box<dyn Error>> {
+    let compiled = Arc::new(registry()).compile(&recipe(extra), 0)?;
+    let mut ends = Ends::default();
+    match size {
+        Some(size) if extra.messages == Messages::Pulled => {
+            ends.message_source = Some(Box::new(Endless(size)));
+        }
+        Some(_) => {}
+        None => ends.message_sink = Some(Box::new(counter)),
+    }
+    let setup =
+        Setup { identity: 7, datagram: DATAGRAM, initiator: size.is_some(), ends, ..Setup::new(Time::ZERO) };
+    let mut stack = Stack::new(compiled, setup)?;
+    if extra.messages == Messages::PushedWithoutPool {
+        stack.set_pooled_buffers(0);
+    }
+    Ok(stack)
+}

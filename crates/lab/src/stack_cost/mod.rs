@@ -1,0 +1,194 @@
+//! `haul-lab stack-cost`: what the framework costs. Stacks of the least micro-protocols beside the same loop written
+//! by hand, with more event raises, more attributes, more copies, and without a pool (wu-h-ctp section 3.3).
+
+mod compare;
+mod extra;
+mod hand;
+mod memory;
+mod nanoseconds;
+mod sides;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::problem::Problem;
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Hand,
+    Stack(Extra),
+}
+
+/// What a stack has besides its base.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Extra {
+    raises: usize,
+    attributes: usize,
+    copies: usize,
+    messages: Messages,
+}
+
+/// Where messages come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Messages {
+    /// Written into the packet when it is made.
+    #[default]
+    Pulled,
+    /// Queued, in buffers of the pool.
+    Pushed,
+    /// Queued, in buffers that are allocated and freed.
+    PushedWithoutPool,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, number) = text.split_once('=').unwrap_or((text, "0"));
+        let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+        let extra = match name {
+            "hand" => return Ok(Self::Hand),
+            "base" => Extra::default(),
+            "raises" => Extra { raises: number, ..Extra::default() },
+            "attributes" => Extra { attributes: number, ..Extra::default() },
+            "copies" => Extra { copies: number, ..Extra::default() },
+            "push" => Extra { messages: Messages::Pushed, ..Extra::default() },
+            "push-no-pool" => Extra { messages: Messages::PushedWithoutPool, ..Extra::default() },
+            _ => {
+                return Err(
+                    "the modes are hand, base, raises=N, attributes=N, copies=N, push and push-no-pool"
+                        .to_owned(),
+                );
+            }
+        };
+        Ok(Self::Stack(extra))
+    }
+}
+
+/// A mode with the size of its messages: `base` or `base@8192`.
+#[derive(Clone, Debug)]
+struct Item {
+    name: String,
+    mode: Mode,
+    /// Bytes.
+    size: usize,
+}
+
+/// Bytes of a message where nothing else is said.
+const SIZE: usize = 1_400;
+
+impl FromStr for Item {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mode, size) = text.split_once('@').map_or((text, Ok(SIZE)), |(mode, size)| (mode, size.parse()));
+        let size = size.map_err(|error| format!("bytes of a message: {error}"))?;
+        Ok(Self { name: text.to_owned(), mode: mode.parse()?, size })
+    }
+}
+
+/// What `haul-lab stack-cost` takes.
+#[derive(Debug, Args)]
+pub(crate) struct StackCostArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+enum What {
+    /// What a message costs by itself, beside wu-h-ctp table 3
+    Nanoseconds,
+    /// Both ends on one core, without sockets
+    Memory {
+        /// For a profiler: only this mode
+        mode: Option<Mode>,
+
+        /// Batches of that mode
+        #[arg(long, value_name = "N", default_value = "1000", requires = "mode")]
+        batches: usize,
+    },
+    /// Sends slices of 40 ms of each mode in turn
+    Send {
+        #[command(flatten)]
+        list: List,
+
+        /// Where the other side waits
+        #[arg(long, value_name = "ADDR:PORT")]
+        to: SocketAddr,
+
+        /// How long
+        #[arg(long, value_name = "S", default_value = "3")]
+        seconds: f64,
+    },
+    /// Receives these and prints the rates
+    Recv {
+        #[command(flatten)]
+        list: List,
+
+        /// The port of the first mode; each has one
+        #[arg(long, value_name = "ADDR:PORT")]
+        bind: SocketAddr,
+    },
+}
+
+/// The modes of a comparison, the same at both sides.
+#[derive(Debug, Args)]
+struct List {
+    /// hand, base, raises=N, attributes=N, copies=N, push, push-no-pool; @8192 behind one: bytes of a message
+    #[arg(value_name = "MODE[@BYTES],..", value_delimiter = ',', required = true)]
+    items: Vec<Item>,
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
+fn problem(error: Box<dyn Error>) -> Problem {
+    Problem::failed(error.to_string(), "")
+}
+
+/// Measures one of them.
+pub(crate) fn stack_cost(args: &StackCostArgs) -> Result<ExitCode, Problem> {
+    let done = match &args.what {
+        What::Nanoseconds => nanoseconds::measure(),
+        What::Memory { mode: None, .. } => memory::measure(SIZE),
+        What::Memory { mode: Some(mode), batches } => memory::once(*mode, *batches, SIZE),
+        What::Send { list, to, seconds } => Duration::try_from_secs_f64(*seconds)
+            .map_err(Into::into)
+            .and_then(|time| compare::send(&list.items, *to, time)),
+        What::Recv { list, bind } => compare::receive(&list.items, *bind),
+    };
+    done.map(|()| ExitCode::SUCCESS).map_err(problem)
+}
+
+/// What needs neither sockets nor a second process.
+pub(crate) fn in_memory() -> Result<ExitCode, Problem> {
+    memory::measure(SIZE).and_then(|()| nanoseconds::measure()).map_err(problem)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_sizes_and_unknown_ones_are_refused() {
+        let item: Item = "raises=9@8192".parse().unwrap();
+        assert_eq!((item.mode, item.size), (Mode::Stack(Extra { raises: 9, ..Extra::default() }), 8_192));
+        assert_eq!("hand".parse::<Item>().unwrap().size, SIZE);
+        for wrong in ["", "warp", "raises=many", "base@", "base@x"] {
+            assert!(wrong.parse::<Item>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_packet_of_each_mode_goes_through_memory() {
+        for mode in ["hand", "base", "raises=9", "attributes=7", "copies=3", "push", "push-no-pool"] {
+            memory::once(mode.parse().unwrap(), 3, SIZE).unwrap();
+        }
+    }
+}
