@@ -2,9 +2,9 @@
 
 use std::sync::PoisonError;
 
-use haul_base::Rate;
+use haul_base::{Cause, Rate};
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
-use haul_sim::{DropReason, FlowTruth, World};
+use haul_sim::{FlowTruth, World};
 use serde::Serialize;
 
 use crate::sim::flows::{Session, Windows};
@@ -17,7 +17,7 @@ pub(crate) struct KeptWindow {
     pub success_proportion: Option<f64>,
     /// The posterior probability that the receiving host lost it, if its signature can be told by.
     pub p_host: Option<f64>,
-    /// Whether it did: what nearly all packets of the run were lost to. `None` if that is neither the host nor a full queue.
+    /// Whether it did: what nearly all packets of the run were lost to. `None` if that is neither the host nor a queue.
     pub by_host: Option<bool>,
     /// Its packets.
     pub packets: u64,
@@ -29,11 +29,14 @@ pub(crate) struct KeptWindow {
 /// From this share on of a flow's drops, its windows are of one cause.
 const NEARLY_ALL: f64 = 0.99;
 
-/// Whether nearly all that died died in the receiving host, or in a full queue.
+/// Whether nearly all that died died in the receiving host, or in a queue.
 fn by_host(truth: &FlowTruth) -> Option<bool> {
-    let share = |reason| truth.drops.of(reason) as f64 / truth.drops.total().max(1) as f64;
-    let causes = [(DropReason::SocketBuffer, true), (DropReason::QueueFull, false)];
-    causes.into_iter().find(|(reason, _)| share(*reason) >= NEARLY_ALL).map(|(_, by_host)| by_host)
+    let share = |cause| {
+        let died = truth.drops.iter().filter(|(why, _)| why.cause() == Some(cause));
+        died.map(|(_, packets)| packets).sum::<u64>() as f64 / truth.drops.total().max(1) as f64
+    };
+    let causes = [(Cause::ReceiverHost, true), (Cause::Congestion, false)];
+    causes.into_iter().find(|(cause, _)| share(*cause) >= NEARLY_ALL).map(|(_, by_host)| by_host)
 }
 
 impl KeptWindow {
