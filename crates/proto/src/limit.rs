@@ -19,6 +19,8 @@ const TELLING: Span = Span::from_secs(1);
 /// did not for its law, which at a full queue sends half at the least. Our choice.
 const FILLED_SHARE: f64 = 0.85;
 const HALVED_SHARE: f64 = 0.5;
+/// Round trips in which start and end may send next to nothing, whatever the law does. Our choice.
+const TO_FILL: f64 = 20.0;
 /// From this share of the losses on, those at random are worth naming.
 const RANDOM_SHARE: f64 = 0.02;
 
@@ -120,17 +122,18 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
     if round_trips < FEW_ROUND_TRIPS {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
     }
-    match held_by_law(evidence) {
+    match held_by_law(evidence, round_trips) {
         Some(words) => limit("law", words),
         None => limit(PATH, path_evidence(evidence)),
     }
 }
 
 /// A law that lowers its rate for losses that no queue explains is the limit, not the path.
-fn held_by_law(evidence: &LimitEvidence) -> Option<String> {
+fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
     let lost = evidence.lost.max(1) as f64;
     let at_random = evidence.lost_by_cause.of(Cause::Random) as f64 / lost;
-    let sent = evidence.sent.as_bps() as f64 / evidence.peak_delivery.as_bps().max(1) as f64;
+    let could = (1.0 - TO_FILL / round_trips).max(0.0) * evidence.peak_delivery.as_bps().max(1) as f64;
+    let sent = evidence.sent.as_bps() as f64 / could;
     let is_held =
         (at_random >= 0.5 && sent < FILLED_SHARE) || (at_random >= RANDOM_SHARE && sent < HALVED_SHARE);
     is_held.then(|| {
@@ -291,5 +294,19 @@ mod tests {
         };
         assert_eq!((told(Cause::Random, 300), told(Cause::Random, 900)), ("law", PATH));
         assert_eq!((told(Cause::Congestion, 300), told(Cause::Inconclusive, 300)), (PATH, PATH));
+    }
+
+    #[test]
+    fn a_law_is_not_blamed_for_start_and_end() {
+        let told = |elapsed, sent| {
+            let mut lost_by_cause = CauseCounts::default();
+            lost_by_cause.add(Cause::Random, 600);
+            let waiting = Waiting { window: seconds(elapsed * 0.9), ..Waiting::default() };
+            let (sent, known) = (Rate::from_mbps(sent), evidence(waiting));
+            let known = LimitEvidence { sent, lost_by_cause, elapsed: seconds(elapsed), ..known };
+            limit_of_sender(&known).unwrap().what
+        };
+        // 24 and 60 round trips: what a short copy and the demo send.
+        assert_eq!((told(1.2, 380), told(3.0, 670), told(3.0, 400)), (PATH, PATH, "law"));
     }
 }
