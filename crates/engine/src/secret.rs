@@ -55,12 +55,14 @@ pub fn write_secret_file(path: &Path, contents: &[u8]) -> io::Result<()> {
         Some(parent) => parent,
         None => return Err(io::ErrorKind::InvalidInput.into()),
     };
+    // Whoever waits for the file may remove the directory as soon as it is there.
+    let opened = File::open(directory)?;
     // Made with mode 0600 under a name that did not exist, and removed if anything fails.
     let mut file = tempfile::Builder::new().prefix(".haul-secret-").tempfile_in(directory)?;
     file.write_all(contents)?;
     file.as_file().sync_data()?;
     file.persist(path)?;
-    File::open(directory)?.sync_all()
+    opened.sync_all()
 }
 
 /// Why a name is not used for a secret.
@@ -72,6 +74,7 @@ pub(crate) fn no_file(is_link: bool) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -80,6 +83,26 @@ mod tests {
         let secret = Secret::from([7; 32]);
         assert!(secret == secret.clone() && secret != Secret::from([8; 32]));
         assert_eq!(format!("{secret:?}"), "(secret)");
+    }
+
+    #[test]
+    fn whoever_waits_for_a_secret_file_may_remove_its_directory_at_once() {
+        for _ in 0..300 {
+            let place = tempfile::tempdir().unwrap();
+            let (path, is_over) = (place.path().join("url"), AtomicBool::new(false));
+            let written = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !path.exists() && !is_over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                    fs::remove_dir_all(place.path()).unwrap();
+                });
+                let written = write_secret_file(&path, b"secret");
+                is_over.store(true, Ordering::Relaxed);
+                written
+            });
+            written.unwrap();
+        }
     }
 
     #[test]
