@@ -124,14 +124,7 @@ fn simulate(options: &TraceArgs) -> Record {
         rule: AdmitRule::Linux26,
         layout: SkbLayout::Linear,
     };
-    let receiver = ReceiverConfig {
-        socket,
-        per_call: Span::from_micros(1),
-        per_skb: Span::from_micros(1),
-        per_packet: Span::from_micros(8),
-        batch: 1,
-        ..ReceiverConfig::default()
-    };
+    let receiver = ReceiverConfig::packet_by_packet(socket);
     let config = HostConfig {
         scheduler: options.scheduler.kind(),
         nic: NicConfig::default(),

@@ -18,7 +18,7 @@ const LEAST_READ_DELAY: Span = Span::from_millis(10);
 const RECOVERY: f64 = 1.125;
 /// The bound after a first loss is the highest rate that was acknowledged in this time. Our choice: longer than a host is
 /// usually suspended.
-const LATELY: Span = Span::from_secs(1);
+const RECENT: Span = Span::from_secs(1);
 /// The shortest stretch over which acknowledgements make a rate: those that come in a bunch are no rate.
 const LEAST_STRETCH: Span = Span::from_millis(100);
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
@@ -29,18 +29,18 @@ static NONE: LossRuns = LossRuns::NONE;
 /// A law whose feedback leaves out the losses of the receiving host.
 ///
 /// A host that is absent for a moment (suspended, or without a core) loses what is under way, and is as fast as before when
-/// it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged lately, and
+/// it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged recently, and
 /// only losses of packets that left after it was known bound it by what the host drains now.
 #[derive(Debug)]
 pub struct CauseAware {
     law: Box<dyn RateController>,
     verdict: Option<Verdict>,
-    /// The bound that the last trouble of the host has set, grown with each round trip since.
+    /// The bound that the last loss event of the host has set, grown with each round trip since.
     bound: Option<Rate>,
-    /// Losses of packets that left before the host's trouble was known are part of it.
-    trouble: LossEvents,
-    /// Until then what the host loses belongs to that trouble.
-    trouble_until: Option<Time>,
+    /// Losses of packets that left before an event was known are part of it.
+    events: LossEvents,
+    /// Until then what the host loses belongs to the last event.
+    event_until: Option<Time>,
     /// When the bound grows next.
     grows_at: Time,
     /// The fraction of a packet that is still to be taken out.
@@ -48,9 +48,9 @@ pub struct CauseAware {
     acks: DeliveryMeter,
     acked_bytes: u64,
     /// The rate at which packets are acknowledged, by the sender's own clock. Whatever a peer claims of its host, the bound is
-    /// no higher than the most of it lately: that much has passed the network.
+    /// no higher than the most of it recently: that much has passed the network.
     acknowledged: Option<Rate>,
-    /// Of [`LATELY`], negated.
+    /// Of [`RECENT`], negated.
     most_acknowledged: WindowedMin,
 }
 
@@ -67,18 +67,18 @@ impl CauseAware {
             law,
             verdict: None,
             bound: None,
-            trouble: LossEvents::default(),
-            trouble_until: None,
+            events: LossEvents::default(),
+            event_until: None,
             grows_at: Time::ZERO,
             rest: 0.0,
             acks: DeliveryMeter::default(),
             acked_bytes: 0,
             acknowledged: None,
-            most_acknowledged: WindowedMin::new(LATELY),
+            most_acknowledged: WindowedMin::new(RECENT),
         }
     }
 
-    /// Gives the highest rate that was acknowledged lately.
+    /// Gives the highest rate that was acknowledged recently.
     fn measure(&mut self, sample: &FeedbackSample<'_>) -> Option<Rate> {
         let bytes = sample.acked_packets.saturating_mul(sample.datagram);
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
@@ -92,7 +92,7 @@ impl CauseAware {
         let tolerated = (sample.rtt.smoothed() / 2).max(LEAST_READ_DELAY);
         let is_behind = self.bound.is_some() && sample.read_delay.is_none_or(|delay| delay > tolerated);
         if lost_by_host > 0 || is_behind {
-            self.on_trouble(sample, lost_by_host > 0, most);
+            self.on_host_event(sample, lost_by_host > 0, most);
         } else if let Some(bound) = self.bound.filter(|_| sample.now >= self.grows_at) {
             self.grows_at = sample.now + sample.rtt.smoothed();
             let grown = bound.mul_f64(RECOVERY);
@@ -101,15 +101,15 @@ impl CauseAware {
     }
 
     /// The host has lost packets, or reads them late.
-    fn on_trouble(&mut self, sample: &FeedbackSample<'_>, is_loss: bool, most: Option<Rate>) {
+    fn on_host_event(&mut self, sample: &FeedbackSample<'_>, is_loss: bool, most: Option<Rate>) {
         let round_trip = sample.rtt.smoothed();
-        let is_known = self.trouble_until.is_some_and(|until| sample.now < until);
+        let is_known = self.event_until.is_some_and(|until| sample.now < until);
         self.grows_at = sample.now + round_trip;
-        self.trouble_until = Some(sample.now + round_trip * 2);
+        self.event_until = Some(sample.now + round_trip * 2);
         self.bound = self.bound.into_iter().chain(most.map(|most| most.max(LEAST))).min();
-        let goes_on = if is_loss { self.trouble.is_new(sample) } else { !self.trouble.in_recovery(sample) };
+        let goes_on = if is_loss { self.events.is_new(sample) } else { !self.events.in_recovery(sample) };
         if !is_known {
-            self.trouble.close(sample.next_pn);
+            self.events.close(sample.next_pn);
         } else if let Some(drain) = sample.drain_rate.filter(|_| goes_on) {
             self.bound = Some(drain.min(most.unwrap_or(drain)).max(LEAST));
         }

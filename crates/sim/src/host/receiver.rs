@@ -28,6 +28,20 @@ pub struct ReceiverConfig {
     pub batch: u32,
 }
 
+impl ReceiverConfig {
+    /// A program that reads a packet with each call and takes 10 us for it, as the receivers of the papers do.
+    pub fn packet_by_packet(socket: SocketConfig) -> Self {
+        Self {
+            socket,
+            nice: Nice::default(),
+            per_call: Span::from_micros(1),
+            per_skb: Span::from_micros(1),
+            per_packet: Span::from_micros(8),
+            batch: 1,
+        }
+    }
+}
+
 impl Default for ReceiverConfig {
     /// About 2 us a packet: good for half a million packets a second.
     fn default() -> Self {

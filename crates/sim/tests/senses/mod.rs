@@ -25,14 +25,7 @@ pub(crate) const FAIR: SchedulerKind = SchedulerKind::Fair(FairConfig {
 /// 10 us a packet, as in the papers' saw-tooth: one memory load makes that 12.
 pub(crate) fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHost {
     let socket = SocketConfig { asked: Bytes(buffer), permitted: Bytes(buffer), ..SocketConfig::default() };
-    let template = ReceiverConfig {
-        socket,
-        per_call: Span::from_micros(1),
-        per_skb: Span::from_micros(1),
-        per_packet: Span::from_micros(8),
-        batch: 1,
-        ..ReceiverConfig::default()
-    };
+    let template = ReceiverConfig::packet_by_packet(socket);
     let (nic, receivers) = (NicConfig::default(), Vec::new());
     SimulatedHost::new(&HostConfig { scheduler, nic, receivers, loads, seed: 5 }, template)
 }

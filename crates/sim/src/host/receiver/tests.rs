@@ -17,14 +17,7 @@ fn host(scheduler: SchedulerKind, asked: u64, loads: &[Load]) -> ReceivingHost {
         rule: AdmitRule::Linux26,
         layout: SkbLayout::Linear,
     };
-    let receiver = ReceiverConfig {
-        socket,
-        per_call: Span::from_micros(1),
-        per_skb: Span::from_micros(1),
-        per_packet: Span::from_micros(8),
-        batch: 1,
-        ..ReceiverConfig::default()
-    };
+    let receiver = ReceiverConfig::packet_by_packet(socket);
     let nic = NicConfig::default();
     let config = HostConfig { scheduler, nic, receivers: vec![receiver], loads: loads.to_vec(), seed: 3 };
     ReceivingHost::new(&config, Time::ZERO)
