@@ -9,10 +9,10 @@ use haul_wire::control::{
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::select::Chooser;
 use crate::fault::show;
 use crate::lineage::{directory_id, parent};
 use crate::root::Root;
+use crate::send::select::Chooser;
 use crate::storage::{fstat, list, openat, statat};
 
 /// A source, opened without being read.

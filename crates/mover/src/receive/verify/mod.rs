@@ -4,6 +4,8 @@
 //! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
 //! by the comparer and compared here, group by group.
 
+pub(super) mod compare;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,11 +17,11 @@ use haul_wire::control::{Action, Fault, FileDigest, Proof};
 
 use crate::entries::State;
 use crate::fault::{IoFault, Scope, Side, protocol};
-use crate::receive::compare::{READ, hash_group};
 use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::tree::{Groups, Tree, Value};
+use compare::{READ, hash_group};
 
 /// Groups that are hashed while their bytes come, at most; a hasher takes 2 KiB. The others are read back.
 const MOST_IN_ORDER: usize = 1024;

@@ -8,9 +8,9 @@ use haul_wire::control::{Action, DestinationAttributes, DestinationLineage, Equa
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use super::metadata::Undone;
 use crate::entries::Attributes;
 use crate::receive::Expectations;
-use crate::receive::metadata::Undone;
 use crate::receive::place::Place;
 use crate::receive::place::attributes::Existing;
 use crate::receive::shared::Shared;

@@ -6,9 +6,9 @@ use crossbeam_channel::Receiver;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 
+use super::opened::Opened;
 use crate::send::blocks::BLOCK;
-use crate::send::jobs::{BlockHashes, HashJob};
-use crate::send::opened::Opened;
+use crate::send::plan::jobs::{BlockHashes, HashJob};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
 

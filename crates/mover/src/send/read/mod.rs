@@ -1,5 +1,8 @@
 //! Reads the files ahead of the data path, in order, and hashes them on the way.
 
+pub(super) mod block_hashes;
+pub(super) mod opened;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,13 +13,13 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
 
 use crate::batch::next_part;
-use crate::send::block_hashes::{HashBatch, digest};
 use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
-use crate::send::jobs::{Job, Stretches};
-use crate::send::opened::{Opened, Planned};
-use crate::send::sections::Sections;
+use crate::send::plan::jobs::{Job, Stretches};
+use crate::send::plan::sections::Sections;
 use crate::send::shared::Shared;
 use crate::threads;
+use block_hashes::{HashBatch, digest};
+use opened::{Opened, Planned};
 
 /// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;

@@ -1,5 +1,9 @@
 //! Turns the walk into messages for the peer, while it goes on.
 
+pub(super) mod jobs;
+mod requests;
+pub(super) mod sections;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -8,9 +12,9 @@ use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLink
 
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
-use crate::send::completeness::Completeness;
-use crate::send::opened::Planned;
+use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
+use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Identity, Walker};
 use crate::threads;
 

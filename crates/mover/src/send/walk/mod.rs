@@ -1,6 +1,13 @@
 //! Walks sources into entries, one at a time: a directory, then what is in it that is no directory, then its
 //! subdirectories. Names of a directory come in byte order.
 
+pub(super) mod completeness;
+mod extras;
+mod found;
+mod holes;
+mod overlap;
+mod source_root;
+
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,25 +20,22 @@ use haul_wire::control::{
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
-use super::extras::Preserver;
-use super::found::{
-    NAMELESS, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
-};
-use super::ignores::{self, Ignores};
-use super::listed::Share;
-use super::overlap;
-use super::select::Chooser;
 use crate::confine::link_error;
 use crate::journal::is_reserved;
 use crate::lineage::directory_id;
 use crate::progress::Progress;
 use crate::root::Root;
-use crate::send::completeness::FilteredReporter;
+use crate::send::select::Chooser;
+use crate::send::select::ignores::{self, Ignores};
+use crate::send::select::listed::Share;
 use crate::storage::{fstat, list_each, openat, statat};
+use completeness::FilteredReporter;
+use extras::Preserver;
+use found::{NAMELESS, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file};
 
-pub(crate) use super::found::Found;
-pub(crate) use crate::send::source_root::Identity;
-pub(crate) use crate::send::source_root::SourceRoot;
+pub(crate) use found::Found;
+pub(crate) use source_root::Identity;
+pub(crate) use source_root::SourceRoot;
 
 /// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
 /// and not by path. It bounds the open files.
@@ -376,7 +380,7 @@ impl Walker {
     /// The names that are to be gone through, and what broke off the reading, if anything did.
     fn names(&mut self, directory: &OwnedFd, share: Option<&Share>) -> (Vec<Name>, Option<Errno>) {
         if let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) {
-            let name = |child: super::listed::Child| {
+            let name = |child: crate::send::select::listed::Child| {
                 let (kind, below) = (FileType::Unknown, Some(child.below));
                 Name { bytes: child.name, kind, listed: child.listed, below }
             };
@@ -434,7 +438,7 @@ impl Walker {
         if !path.is_empty() && !self.chooser.takes(&path, true) {
             return None;
         }
-        let share = self.chooser.wanted.as_ref().map(super::listed::Listed::all);
+        let share = self.chooser.wanted.as_ref().map(crate::send::select::listed::Listed::all);
         let inherited = Inherited { source_root, ignores: None, lineage: None, device: None, level: 0 };
         self.enter(Pending { inherited, path, parent: None, share })
     }
@@ -469,7 +473,7 @@ impl Iterator for Walker {
 fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let Some(parent) = parent else { return source_root.open(path, flags) };
-    let name = super::pattern::last_component(path);
+    let name = crate::send::select::pattern::last_component(path);
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty()).map_err(|errno| link_error(parent.as_fd(), name, errno))
 }

@@ -1,5 +1,9 @@
 //! Puts verified files under their final names, in groups, and finishes the set.
 
+mod correct;
+pub(super) mod metadata;
+mod sync;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,15 +20,15 @@ use crate::batch::next_part;
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope, Side, show};
-use crate::receive::compare::READ;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
+use crate::receive::delete::replace::is_in_the_way;
 use crate::receive::messages::Settle;
 use crate::receive::place::hard_links::Linked;
 use crate::receive::place::installed::collision;
-use crate::receive::replace::is_in_the_way;
 use crate::receive::shared::Shared;
-use crate::receive::sync::{self, Syncs, read_back};
+use crate::receive::verify::compare::READ;
+use sync::{Syncs, read_back};
 
 /// Files committed together at most.
 const GROUP: usize = 1024;

@@ -1,5 +1,7 @@
 //! Takes received pieces; makes directories, writes the bytes to temporary files, and says what is whole.
 
+pub(super) mod writeback;
+
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,11 +19,11 @@ use crate::receive::messages::{Check, Settle, Written, over};
 use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
 use crate::receive::shared::Shared;
 use crate::receive::verify::made_whole;
-use crate::receive::writeback::Orders;
 use crate::report::without_directory;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
 use crate::tree::Groups;
+use writeback::Orders;
 
 /// Entries prepared before bytes have their turn again.
 const PREPARE: u32 = 256;

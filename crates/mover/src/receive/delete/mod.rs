@@ -3,6 +3,9 @@
 //! Every directory is opened from the destination without following a link, and every name is removed relative to an
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
 
+pub(super) mod exclude;
+pub(super) mod replace;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,10 +17,10 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::{IoFault, Side, show};
 use crate::journal::is_working_name;
-use crate::receive::delete_exclude::DeleteExclude;
 use crate::receive::shared::Shared;
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{Listing, fstat, list, statat, unlinkat};
+use exclude::DeleteExclude;
 
 /// What happens to a name that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
 use crate::fault::{IoFault, Side, show};
-use crate::receive::compare::hash_group;
 use crate::receive::shared::Shared;
+use crate::receive::verify::compare::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
 use crate::tree::{Groups, Tree};
 

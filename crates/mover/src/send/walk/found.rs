@@ -8,9 +8,9 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::holes::holes;
+use super::source_root::Identity;
+use super::source_root::SourceRoot;
 use crate::fault::{IoFault, Side, show};
-use crate::send::source_root::Identity;
-use crate::send::source_root::SourceRoot;
 use crate::storage::readlinkat;
 
 /// Stands for a source whose name cannot travel.
