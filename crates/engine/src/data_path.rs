@@ -4,12 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use haul_base::{Ecn, Span, Time};
+use haul_base::{Span, Time};
 use haul_proto::{Open, Seal};
-use haul_udp::{Interest, Receiver, SendError, UdpSocket};
+use haul_udp::{Interest, Receiver, UdpSocket};
 use haul_wire::control::Settings;
 
-use crate::endpoint::{PathProbe, Registration};
+use crate::endpoint::{PathProbe, Registration, send_probes};
 use crate::{Clock, Control, EngineError, Role};
 
 /// Longest time without a look at the control channel.
@@ -92,15 +92,6 @@ impl DataPath {
             for datagram in batch.iter_mut() {
                 self.probe.on_packet(now, datagram);
             }
-        }
-    }
-}
-
-/// Sends what the probe has to send. What the system does not take is tried again in the next round.
-pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, now: Time) {
-    while let Some(packet) = probe.poll_transmit(now) {
-        if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
-            probe.on_too_large(packet.len());
         }
     }
 }

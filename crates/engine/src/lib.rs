@@ -14,6 +14,8 @@ mod crypto;
 mod data_path;
 mod endpoint;
 mod error;
+#[cfg(feature = "faults")]
+mod faults;
 mod identity;
 mod listener;
 mod recipe;
@@ -32,8 +34,8 @@ pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use data_path::DataPath;
 pub use endpoint::{
-    Channel, ChannelOptions, Endpoint, EndpointStats, MIN_DATAGRAM, Message, PathProbe, Terms, Ticket,
-    TicketError, TicketFile, associate,
+    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, MIN_DATAGRAM, Message, PathProbe, Sending,
+    Terms, Ticket, TicketError, TicketFile, associate,
 };
 pub use error::EngineError;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
@@ -41,6 +43,6 @@ pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
-pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, controller_for};
+pub use transfer::{FIRST_LIMIT, Transfer, controller_for};
 pub use url::{HaulUrl, UrlError};
 pub use wake::Waker;

@@ -16,8 +16,7 @@ use haul_wire::control::{
 
 use crate::clock::unix_now;
 use crate::control::Timing;
-use crate::data_path::send_probes;
-use crate::endpoint::PathProbe;
+use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;

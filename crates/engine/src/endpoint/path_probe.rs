@@ -1,11 +1,12 @@
 //! Probes the path of a connection: the client sends challenges of several sizes, and each is answered by a response of
 //! its size. The exchange shows that UDP passes, which datagrams do, how long a round trip takes and, where the server
-//! asks too, that the client is at its address (RFC 9000, section 8). Everything here is sans-IO.
+//! asks too, that the client is at its address (RFC 9000, section 8).
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use haul_base::{Span, Time};
+use haul_base::{Ecn, Span, Time};
+use haul_udp::{SendError, UdpSocket};
 use haul_wire::packet::{CONTROL_FRAME_LEN, ControlFrame, ControlFrameKind};
 
 use crate::crypto::FrameKeys;
@@ -136,6 +137,11 @@ impl PathProbe {
         self.waiting_since = now;
     }
 
+    /// What authenticates the control frames of this end.
+    pub(crate) fn keys(&self) -> FrameKeys {
+        self.keys.clone()
+    }
+
     /// When the next round is due; `None` when there is none.
     pub fn deadline(&self) -> Option<Time> {
         self.next_round
@@ -180,12 +186,19 @@ impl PathProbe {
 
     /// Takes a datagram; whether it was an authentic part of the exchange.
     pub fn on_packet(&mut self, now: Time, packet: &[u8]) -> bool {
-        let Some(frame) = ControlFrame::parse(packet).ok().filter(|frame| self.keys.verifies(frame)) else {
-            return false;
-        };
+        self.read(packet).is_some_and(|frame| self.on_frame(now, &frame))
+    }
+
+    /// The authentic control frame that a datagram is.
+    pub(super) fn read(&self, packet: &[u8]) -> Option<ControlFrame> {
+        ControlFrame::parse(packet).ok().filter(|frame| self.keys.verifies(frame))
+    }
+
+    /// Takes an authentic control frame; whether it was a part of the exchange.
+    pub(super) fn on_frame(&mut self, now: Time, frame: &ControlFrame) -> bool {
         match frame.kind {
             ControlFrameKind::Challenge => {
-                self.challenges.note(&frame);
+                self.challenges.note(frame);
                 // The server does not answer before it has the response.
                 if let Some(smallest) = self.attempts.first_mut().filter(|_| self.largest_answered.is_none())
                 {
@@ -194,7 +207,7 @@ impl PathProbe {
                 true
             }
             ControlFrameKind::Response if self.attempts.iter().any(|a| a.size == frame.size) => {
-                self.on_response(now, &frame);
+                self.on_response(now, frame);
                 true
             }
             _ => false,
@@ -247,6 +260,15 @@ impl Attempt {
         let go_on = without_end || self.rounds < LARGE_ROUNDS;
         self.rounds += 1;
         self.progress = if go_on { Progress::Due } else { Progress::Settled };
+    }
+}
+
+/// Sends what the probe has to send. What the system does not take is tried again in the next round.
+pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, now: Time) {
+    while let Some(packet) = probe.poll_transmit(now) {
+        if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
+            probe.on_too_large(packet.len());
+        }
     }
 }
 

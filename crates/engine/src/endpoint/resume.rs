@@ -143,7 +143,7 @@ impl Endpoint {
             return Err(EngineError::protocol("the association's number is taken; connect again"));
         }
         let mut state = connection.lock();
-        connection.keys().prepare();
+        connection.prepare();
         connection.settle(shared, &mut state, now);
         connection.release(shared, state);
         Ok(Channel::new(connection, self.clone(), Some(Box::new(ticket))))

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use haul_base::{Ecn, Span, Time};
-use haul_udp::{Full, SendError, UdpSocket};
+use haul_base::{AlignedBytes, Ecn, Span, Time};
+use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
 
 use super::connection::Connection;
 use super::driver::Driver;
@@ -19,8 +19,14 @@ use super::{ChannelOptions, EndpointStats};
 use crate::identity::random;
 use crate::{Clock, EngineError, Role};
 
+/// Where a batch begins in its slot: behind room for a header, and aligned.
+pub(super) const SLOT_START: usize = 64;
 /// Room for one batch: no UDP message of the kernel is larger.
-pub(super) const SLOT: usize = 65_536;
+const SLOT: usize = SLOT_START + 65_536;
+/// Batches that one of many connections sends before others have their turn.
+const ROUNDS: usize = 16;
+/// Batches that a connection on a socket of its own sends before it is time to receive.
+const OWN_ROUNDS: usize = 4;
 /// Free slots that are kept.
 const KEPT_SLOTS: usize = 8;
 /// Where there are many connections, those that were silent for so long release what can be made again.
@@ -114,9 +120,14 @@ impl Active {
 /// A socket, its clock and its connections.
 pub(crate) struct Shared {
     pub(super) socket: UdpSocket,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     pub(super) role: Role,
-    pub(super) driver: Driver,
+    /// `None`: the socket is connected and of one connection, which has a thread of its own.
+    pub(super) driver: Option<Driver>,
+    /// Batches that a connection sends before others, or what has come, have their turn.
+    pub(super) rounds: usize,
+    #[cfg(feature = "faults")]
+    faults: Option<Mutex<crate::faults::Faults>>,
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) table: Mutex<Table>,
@@ -128,7 +139,7 @@ pub(crate) struct Shared {
     arrivals: Mutex<Arrivals>,
     most_arrivals: usize,
     arrived: Condvar,
-    slots: Mutex<Vec<Box<[u8]>>>,
+    slots: Mutex<Vec<AlignedBytes>>,
     active: Mutex<Active>,
     /// Key of the address challenges; it never leaves this process.
     pub(super) challenge_key: [u8; 32],
@@ -142,19 +153,33 @@ impl Shared {
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
         let clock = Clock::start();
+        let driver = Driver::new(clock, &socket)?;
+        let this = Self::of_one(socket, role, clock)?;
+        let table = Mutex::new(Table::new(limits.associations));
+        let (driver, rounds, most_arrivals) = (Some(driver), ROUNDS, limits.arrivals);
+        #[cfg(feature = "faults")]
+        let this = Self { faults: None, ..this };
+        Ok(Self { driver, rounds, table, expecting, most_arrivals, ..this })
+    }
+
+    /// With one connection, which has a thread of its own; `socket` is connected.
+    pub(crate) fn of_one(socket: UdpSocket, role: Role, clock: Clock) -> Result<Self, EngineError> {
         Ok(Self {
-            driver: Driver::new(clock, &socket)?,
+            driver: None,
+            rounds: OWN_ROUNDS,
+            #[cfg(feature = "faults")]
+            faults: crate::faults::Faults::from_environment().map(Mutex::new),
             socket,
             clock,
             role,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
-            table: Mutex::new(Table::new(limits.associations)),
+            table: Mutex::new(Table::new(0)),
             sessions: Arc::default(),
-            expecting,
+            expecting: Box::new(|| false),
             options: Mutex::default(),
             arrivals: Mutex::default(),
-            most_arrivals: limits.arrivals,
+            most_arrivals: 0,
             arrived: Condvar::new(),
             slots: Mutex::default(),
             active: Mutex::default(),
@@ -162,38 +187,59 @@ impl Shared {
         })
     }
 
-    pub(super) fn take_slot(&self) -> Box<[u8]> {
-        lock(&self.slots).pop().unwrap_or_else(|| vec![0; SLOT].into())
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        self.socket.capabilities()
     }
 
-    pub(super) fn put_slot(&self, slot: Box<[u8]>) {
+    /// Moves a connection's timer, as [`Driver::set_timer`]; a data thread looks at the deadline itself.
+    pub(super) fn set_timer(&self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) {
+        if let Some(driver) = &self.driver {
+            driver.set_timer(identity, old, new, exactly);
+        }
+    }
+
+    pub(super) fn take_slot(&self) -> AlignedBytes {
+        lock(&self.slots).pop().unwrap_or_else(|| AlignedBytes::zeroed(SLOT))
+    }
+
+    pub(super) fn put_slot(&self, slot: AlignedBytes) {
         let mut slots = lock(&self.slots);
         if slots.len() < KEPT_SLOTS {
             slots.push(slot);
         }
     }
 
-    /// Sends a batch. If there is no room for all of it, gives how many bytes have left and what is full.
+    /// Sends a batch. If the system does not take all of it, gives how many bytes have left and why.
     pub(super) fn send_batch(
         &self,
         data: &[u8],
         segment_size: usize,
         ecn: Ecn,
         to: SocketAddr,
-    ) -> Result<(), (usize, Full)> {
+    ) -> Result<(), (usize, SendError)> {
         let mut done = 0;
         while done < data.len() {
-            match self.socket.send_to(&data[done..], segment_size, ecn, to) {
-                Ok(sent) => done += sent.bytes,
-                Err(SendError::WouldBlock(full)) => return Err((done, full)),
-                Err(error) => {
-                    tracing::debug!(%error, %to, "packets were not sent");
-                    count(&self.counters.unsent);
-                    return Ok(());
-                }
-            }
+            let sent = self.send_once(&data[done..], segment_size, ecn, to);
+            done += sent.map_err(|error| (done, error))?.bytes;
         }
         Ok(())
+    }
+
+    fn send_once(
+        &self,
+        data: &[u8],
+        segment_size: usize,
+        ecn: Ecn,
+        to: SocketAddr,
+    ) -> Result<Sent, SendError> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &self.faults {
+            return lock(faults).send(&self.socket, data, segment_size, ecn);
+        }
+        match self.driver {
+            Some(_) => self.socket.send_to(data, segment_size, ecn, to),
+            None => self.socket.send(data, segment_size, ecn),
+        }
     }
 
     /// Sends one datagram that is repeated if it is lost, or need not arrive: a full socket loses it.
@@ -262,16 +308,25 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0.connections.pop_front()
     }
 
+    /// Wakes the inline driver, because the connection on which it waits has changed.
+    pub(super) fn wake_inline(&self) {
+        if let Some(driver) = &self.driver {
+            driver.wake_inline();
+        }
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Ends the drivers, and the waiting for connections.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let wakers = take(&mut lock(&self.arrivals).wakers);
         self.arrived.notify_all();
-        self.driver.wake_all();
+        if let Some(driver) = &self.driver {
+            driver.wake_all();
+        }
         wakers.into_iter().for_each(Waker::wake);
     }
 
