@@ -11,7 +11,6 @@ mod clock;
 mod connect;
 mod control;
 mod crypto;
-mod data_path;
 mod endpoint;
 mod error;
 #[cfg(feature = "faults")]
@@ -32,10 +31,9 @@ pub use clock::Clock;
 pub use connect::{AssociateOptions, ConnectOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
-pub use data_path::DataPath;
 pub use endpoint::{
-    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, MIN_DATAGRAM, Message, PathProbe, Sending,
-    Terms, Ticket, TicketError, TicketFile, associate,
+    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, Sending, Terms, Ticket, TicketError,
+    TicketFile, associate,
 };
 pub use error::EngineError;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};

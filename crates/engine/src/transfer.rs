@@ -8,19 +8,20 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use haul_base::{Bytes, Rate, Span};
+use haul_base::{Bytes, Piece, Rate, Span};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::{
-    ChosenLaw, ControllerConfig, ControllerError, Link, ObjectSink, ObjectSource, RateController, Receiver,
-    ReceiverConfig, Sender, SenderConfig, build_controller,
+    Available, ChosenLaw, ControllerConfig, ControllerError, Link, ObjectSink, ObjectSource, RateController,
+    Receiver, ReceiverConfig, Sender, SenderConfig, build_controller,
 };
 use haul_stack::Stack;
-use haul_udp::{Capabilities, UdpSocket};
+use haul_udp::Capabilities;
 use haul_wire::control::Settings;
 
 use crate::endpoint::{Connection, Counters, DataThread, ObjectEnd, Published, SessionSide, Shared};
 use crate::recipe::{feedback_interval, in_force};
-use crate::{Clock, DataPath, EngineError, Role, Session, Waker};
+use crate::session::OpenPath;
+use crate::{EngineError, Role, Session, Waker};
 
 /// Silence after which either end gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);
@@ -47,7 +48,17 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    fn spawn(stack: Stack, (socket, clock, role): OwnSocket, side: SessionSide) -> Result<Self, EngineError> {
+    /// Runs a stack of the session on a thread of its own.
+    fn spawn(
+        session: &Session,
+        path: OpenPath,
+        end: ObjectEnd,
+        stack: Stack,
+        waker: Waker,
+    ) -> Result<Self, EngineError> {
+        let OpenPath { socket, probe, registration } = path;
+        let (control, clock, role) = (session.control.clone(), session.clock, session.role);
+        let side = SessionSide { end, probe, control, waker, _registration: registration };
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), side.probe.keys(), role, peer, stack, SILENCE);
         let shared = Arc::new(Shared::of_one(socket, role, clock)?);
@@ -172,69 +183,115 @@ pub fn controller_for(
 impl Session {
     /// Sends an object on a thread of its own. `waker` is to be woken when `source` has more to read.
     ///
+    /// The server first waits for the client's first challenge, for up to 3 seconds from
+    /// [`Incoming::accept`](crate::Incoming::accept): call it soon after that.
+    ///
     /// # Errors
-    /// As [`Session::take_data_path`]; [`EngineError::Controller`] if the settings name no known controller,
-    /// [`EngineError::Recipe`] if no stack can be made of their recipe.
+    /// [`EngineError::UdpBlocked`] if no challenge comes, which the client is told; how the control channel failed;
+    /// [`EngineError::Controller`] if the settings name no known controller, [`EngineError::Recipe`] if no stack can be
+    /// made of their recipe; [`EngineError::System`].
+    ///
+    /// # Panics
+    /// When the session has sent or received already.
     pub fn start_sending(
         &mut self,
         source: Box<dyn ObjectSource>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_data_path()?;
-        let initial_rtt = path.probe.round_trip().unwrap_or(path.round_trip);
-        let recipe = in_force(&path.settings)?;
+        let path = self.take_path()?;
+        let (settings, now) = (&self.settings, self.clock.now());
+        let initial_rtt = path.probe.round_trip().unwrap_or(self.round_trip);
         let config = SenderConfig {
-            chunk: Bytes(path.settings.chunk_bytes.max(1)),
+            chunk: Bytes(settings.chunk_bytes.max(1)),
             datagram: path.probe.datagram(),
             likely_datagram: path.likely_datagram(),
-            max_datagram: largest_datagram(path.peer),
+            max_datagram: largest_datagram(path.probe.peer()),
             initial_rtt,
-            feedback_interval: feedback_interval(&path.settings),
+            feedback_interval: feedback_interval(settings),
             silence: SILENCE,
             ..SenderConfig::default()
         };
-        let controller = controller_for(&path.settings, initial_rtt);
-        let now = path.clock.now();
-        let (own, link, side) = split(path, ObjectEnd::Source, waker);
-        let sender = match recipe {
-            None => Sender::with_config(now, &config, link, source, controller?, FIRST_LIMIT)?,
-            Some(recipe) => Sender::of_recipe(now, recipe, &config, link, source, FIRST_LIMIT)?,
+        let sender = match in_force(settings)? {
+            None => {
+                let controller = controller_for(settings, initial_rtt)?;
+                Sender::with_config(now, &config, self.link(), source, controller, FIRST_LIMIT)?
+            }
+            Some(recipe) => Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?,
         };
-        Transfer::spawn(sender.into_stack(), own, side)
+        Transfer::spawn(self, path, ObjectEnd::Source, sender.into_stack(), waker)
     }
 
-    /// Receives an object on a thread of its own, until the transfer is stopped: feedback goes on after the
-    /// last byte, as the last feedback may be lost. `waker` is to be woken when `sink` has room again.
+    /// Receives an object on a thread of its own, until the sender closes or the transfer is stopped: feedback goes on
+    /// after the last byte, as the last feedback may be lost. `waker` is to be woken when `sink` has room again.
     ///
     /// # Errors
-    /// As [`Session::take_data_path`]; [`EngineError::Recipe`] if no stack can be made of the settings' recipe.
+    /// As [`Session::start_sending`].
+    ///
+    /// # Panics
+    /// As [`Session::start_sending`].
     pub fn start_receiving(
         &mut self,
         sink: Box<dyn ObjectSink>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_data_path()?;
+        let path = self.take_path()?;
+        let (settings, now) = (&self.settings, self.clock.now());
         let config = ReceiverConfig {
-            feedback_interval: feedback_interval(&path.settings),
+            feedback_interval: feedback_interval(settings),
             feedback_datagram: FEEDBACK_DATAGRAM,
             silence: SILENCE,
         };
-        let recipe = in_force(&path.settings)?;
-        let now = path.clock.now();
-        let (own, link, side) = split(path, ObjectEnd::Sink, waker);
-        let receiver = match recipe {
-            None => Receiver::with_config(now, config, link, sink)?,
-            Some(recipe) => Receiver::of_recipe(now, &recipe, config, link, sink)?,
+        let receiver = match in_force(settings)? {
+            None => Receiver::with_config(now, config, self.link(), sink)?,
+            Some(recipe) => Receiver::of_recipe(now, &recipe, config, self.link(), sink)?,
         };
-        Transfer::spawn(receiver.into_stack(), own, side)
+        Transfer::spawn(self, path, ObjectEnd::Sink, receiver.into_stack(), waker)
+    }
+
+    /// Sees whether packets get through both ways: the client sends an empty object. The server's transfer has to be
+    /// kept until the client knows.
+    ///
+    /// # Errors
+    /// As [`Session::start_sending`]; what kept the object from arriving; [`EngineError::TimedOut`].
+    ///
+    /// # Panics
+    /// As [`Session::start_sending`].
+    pub fn check_path(&mut self, timeout: Duration) -> Result<Transfer, EngineError> {
+        let waker = Waker::new()?;
+        let transfer = match self.role {
+            Role::Client => self.start_sending(Box::new(Nothing), waker)?,
+            Role::Server => self.start_receiving(Box::new(Nothing), waker)?,
+        };
+        if transfer.wait_delivered(timeout)? {
+            return Ok(transfer);
+        }
+        Err(EngineError::TimedOut { what: "an empty object", seconds: timeout.as_secs_f64() })
+    }
+
+    fn link(&self) -> Link {
+        Link::new(Box::new(self.keys.sealer(self.role)), Box::new(self.keys.opener(self.role)), 0)
     }
 }
 
-/// A connected socket, its clock, and which end it is of.
-type OwnSocket = (UdpSocket, Clock, Role);
+/// An object without contents.
+struct Nothing;
 
-fn split(path: DataPath, end: ObjectEnd, waker: Waker) -> (OwnSocket, Link, SessionSide) {
-    let DataPath { role, socket, seal, open, probe, control, clock, registration, .. } = path;
-    let side = SessionSide { end, probe, control, waker, _registration: registration };
-    ((socket, clock, role), Link::new(seal, open, 0), side)
+impl ObjectSource for Nothing {
+    fn available(&mut self) -> Available {
+        Available { upto: 0, end: true }
+    }
+
+    fn read(&mut self, _: u64, _: &mut [u8]) {}
+
+    fn release(&mut self, _: u64) {}
+}
+
+impl ObjectSink for Nothing {
+    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+    fn limit(&mut self) -> u64 {
+        FIRST_LIMIT
+    }
+
+    fn complete(&mut self, _: u64) {}
 }

@@ -18,7 +18,7 @@ use crate::clock::unix_now;
 use crate::control::Timing;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
-use crate::session::{UdpSide, udp_options};
+use crate::session::{OpenPath, UdpSide, udp_options};
 use crate::tls::SessionSecrets;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 
@@ -183,7 +183,11 @@ fn session(udp: Udp, asked: Asked, accept: Accept, request: Request) -> Session 
         program: accept.server,
         round_trip,
         clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.probe)))),
+        udp: Some(UdpSide::Client(Box::new(OpenPath {
+            socket: udp.socket,
+            probe: udp.probe,
+            registration: None,
+        }))),
     }
 }
 

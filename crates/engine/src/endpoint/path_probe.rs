@@ -14,7 +14,7 @@ use crate::{Direction, EngineError};
 
 /// Datagrams of this size (UDP payload bytes) pass on every path that is supported: what QUIC asks for
 /// (RFC 9000, section 14).
-pub const MIN_DATAGRAM: u16 = 1200;
+const MIN_DATAGRAM: u16 = 1200;
 /// Sizes besides [`MIN_DATAGRAM`] that are tried: Ethernet's 1,500 bytes and jumbo frames' 9,000, less 8 of
 /// UDP header and 20 of IPv4 header.
 const IPV4_SIZES: [u16; 3] = [MIN_DATAGRAM, 1472, 8972];
@@ -72,7 +72,7 @@ impl Challenges {
 /// One end's part. Whoever owns the socket gives it the control frames that come, and sends what it wants to send,
 /// before and during the transfer of data.
 #[derive(Debug)]
-pub struct PathProbe {
+pub(crate) struct PathProbe {
     keys: FrameKeys,
     peer: SocketAddr,
     /// The client's challenges, smallest first; the server sends none from here.
@@ -137,18 +137,23 @@ impl PathProbe {
         self.waiting_since = now;
     }
 
+    /// Where the other end is.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     /// What authenticates the control frames of this end.
     pub(crate) fn keys(&self) -> FrameKeys {
         self.keys.clone()
     }
 
     /// When the next round is due; `None` when there is none.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.next_round
     }
 
     /// Starts the next round if it is time.
-    pub fn on_deadline(&mut self, now: Time) {
+    pub(crate) fn on_deadline(&mut self, now: Time) {
         if self.next_round.is_none_or(|at| now < at) {
             return;
         }
@@ -161,7 +166,7 @@ impl PathProbe {
     }
 
     /// The next datagram. To be called after every input until it gives `None`.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         if let Some(response) = self.challenges.respond(&self.keys) {
             return Some(response);
         }
@@ -177,7 +182,7 @@ impl PathProbe {
     }
 
     /// The system refused a datagram of this length: it is not tried again.
-    pub fn on_too_large(&mut self, len: usize) {
+    pub(crate) fn on_too_large(&mut self, len: usize) {
         let refused = |a: &&mut Attempt| usize::from(a.size) == len && a.size > MIN_DATAGRAM;
         if let Some(attempt) = self.attempts.iter_mut().find(refused) {
             attempt.progress = Progress::Settled;
@@ -185,7 +190,8 @@ impl PathProbe {
     }
 
     /// Takes a datagram; whether it was an authentic part of the exchange.
-    pub fn on_packet(&mut self, now: Time, packet: &[u8]) -> bool {
+    #[cfg(test)]
+    pub(super) fn on_packet(&mut self, now: Time, packet: &[u8]) -> bool {
         self.read(packet).is_some_and(|frame| self.on_frame(now, &frame))
     }
 
@@ -226,23 +232,23 @@ impl PathProbe {
     }
 
     /// The largest datagram that is known to pass to the peer, UDP payload bytes. What has come tells nothing of it.
-    pub fn datagram(&self) -> u16 {
+    pub(crate) fn datagram(&self) -> u16 {
         self.largest_answered.unwrap_or(MIN_DATAGRAM)
     }
 
     /// The largest datagram that is likely to pass to the peer: one of its own has come.
-    pub fn likely_datagram(&self) -> u16 {
+    pub(crate) fn likely_datagram(&self) -> u16 {
         self.datagram().max(self.challenges.largest())
     }
 
     /// The shortest time from a challenge to its response; the server has none.
-    pub fn round_trip(&self) -> Option<Span> {
+    pub(crate) fn round_trip(&self) -> Option<Span> {
         self.round_trip
     }
 
     /// Says that UDP is blocked, and in which direction, once the answer is 4 seconds late. `udp_seen`: the server has
     /// said that it hears the client ([`Control::udp_seen`](crate::Control::udp_seen)).
-    pub fn failure(&self, now: Time, udp_seen: bool) -> Option<EngineError> {
+    pub(crate) fn failure(&self, now: Time, udp_seen: bool) -> Option<EngineError> {
         let is_answered = self.attempts.is_empty() || self.largest_answered.is_some();
         if is_answered || now.since(self.waiting_since) < TIMEOUT {
             return None;

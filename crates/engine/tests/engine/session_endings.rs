@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haul_base::Piece;
-use haul_engine::{ConnectOptions, Counters, EngineError, HaulUrl, Transfer, Waker};
-use haul_proto::{Available, ObjectSink, ObjectSource};
-use haul_wire::control::{Request, Settings};
+use haul_engine::{Counters, EngineError, HaulUrl, Transfer, Waker};
+use haul_proto::{Available, ObjectSource};
+use haul_wire::control::Request;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use crate::support::{Relay, TIMEOUT, listener, session_pair, settings};
+use crate::support::{Nowhere, Relay, TIMEOUT, listener, options, session_pair};
 
 const LEN: u64 = 1_000_000;
 /// Longer than either end waits for a sign of life.
@@ -32,18 +31,6 @@ impl ObjectSource for Growing {
     fn release(&mut self, _: u64) {}
 }
 
-struct Nowhere;
-
-impl ObjectSink for Nowhere {
-    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
-
-    fn limit(&mut self) -> u64 {
-        u64::MAX
-    }
-
-    fn complete(&mut self, _: u64) {}
-}
-
 /// A session through a relay, in which the client sends.
 struct Running {
     relay: Relay,
@@ -59,9 +46,7 @@ impl Running {
         let listener = listener("127.0.0.1");
         let relay = Relay::start(listener.local_addr());
         let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-        let settings = Settings { controller: "fixed".to_owned(), rate_bps: Some(100_000_000), ..settings() };
-        let (mut client, mut server) =
-            session_pair(&listener, &url, ConnectOptions::new(Request::BenchSend, settings));
+        let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
         let available = Arc::new(AtomicU64::new(available));
         let source = Box::new(Growing(available.clone()));
         let sending = client.start_sending(source, Waker::new().unwrap()).unwrap();
