@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use haul_base::{Bytes, Span};
 use haul_udp::{Offload, Options, UdpSocket};
@@ -33,7 +34,7 @@ pub(crate) enum UdpSide {
 
 /// A socket that is connected to the peer's UDP address, and what probes its path.
 pub(crate) struct OpenPath {
-    pub(crate) socket: UdpSocket,
+    pub(crate) socket: Arc<UdpSocket>,
     pub(crate) probe: PathProbe,
     /// The server's: late challenges find the session by it.
     pub(crate) registration: Option<Registration>,
@@ -112,7 +113,7 @@ impl Session {
         }
     }
 
-    fn wait_for_client(&self, registration: &Registration) -> Result<UdpSocket, EngineError> {
+    fn wait_for_client(&self, registration: &Registration) -> Result<Arc<UdpSocket>, EngineError> {
         let waited = registration.pending().wait_for_socket(&self.control);
         waited.inspect_err(|error| self.control.abort(error.fault()))
     }

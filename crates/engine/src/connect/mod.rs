@@ -5,6 +5,7 @@ mod dial;
 mod secure;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -184,7 +185,7 @@ fn session(udp: Udp, asked: Asked, accept: Accept, request: Request) -> Session 
         round_trip,
         clock: udp.clock,
         udp: Some(UdpSide::Client(Box::new(OpenPath {
-            socket: udp.socket,
+            socket: Arc::new(udp.socket),
             probe: udp.probe,
             registration: None,
         }))),

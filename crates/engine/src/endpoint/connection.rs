@@ -273,11 +273,13 @@ impl Connection {
     /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
     /// nearly every packet, is only set when the timer expires, unless `exactly`.
     pub(super) fn set_timer(&self, shared: &Shared, state: &mut State, exactly: bool) {
+        // A data thread looks at the deadline itself.
+        let Some(driver) = &shared.driver else { return };
         let (old, new) = (state.timer, state.deadline());
         let is_earlier = new.is_some_and(|new| old.is_none_or(|old| new < old));
         if is_earlier || (new != old && (exactly || new.is_none())) {
             state.timer = new;
-            shared.set_timer(self.identity(), old, new, exactly);
+            driver.set_timer(self.identity(), old, new, exactly);
         }
     }
 
@@ -290,8 +292,8 @@ impl Connection {
         if waiting {
             self.changed.notify_all();
         }
-        if inline.is_some() {
-            shared.wake_inline();
+        if let (Some(_), Some(driver)) = (inline, &shared.driver) {
+            driver.wake_inline();
         }
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
     }

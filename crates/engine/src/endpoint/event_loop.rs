@@ -132,7 +132,6 @@ fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
         None if expecting => None,
         None => return count(&counters.unknown),
         Some(Verdict::Unauthentic) => return count(&counters.unauthentic),
-        Some(Verdict::Foreign) => return count(&counters.foreign),
         Some(Verdict::Taken(response)) => response,
         Some(Verdict::Challenged(challenge)) => {
             count(&counters.challenged);

@@ -30,9 +30,7 @@ pub struct EndpointStats {
     pub connections: u64,
     /// Datagrams of other kinds.
     pub strays: u64,
-    /// Control frames of a session from another address than its first.
-    pub foreign: u64,
-    /// Control frames of a session from another address than its TCP connection's, which were answered by a challenge.
+    /// Control frames of a session from another address than before, or than its TCP connection's, which were answered by a challenge.
     pub challenged: u64,
     /// Buffers of data dropped because nobody took the messages before them.
     pub inbox_full: u64,
@@ -91,7 +89,7 @@ impl Endpoint {
         limits: EndpointLimits,
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(socket, role, limits, expecting)?);
+        let shared = Arc::new(Shared::new(Arc::new(socket), role, limits, expecting)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())

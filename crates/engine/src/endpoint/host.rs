@@ -43,7 +43,7 @@ mod tests {
     fn a_socket_that_nobody_reads_is_seen_to_fill_and_no_look_comes_before_it_is_due() {
         let options = Options { recv_buffer: Bytes(64 << 10), ..Options::default() };
         let receiving = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
-        let mut sending = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let sending = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         sending.connect(receiving.local_addr().unwrap()).unwrap();
         let mut watch = HostWatch::of_this_thread();
         let empty = watch.look(Time::ZERO, &receiving).unwrap();

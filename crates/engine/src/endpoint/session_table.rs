@@ -119,7 +119,7 @@ impl Drop for Registration {
 #[cfg(test)]
 mod tests {
     use haul_base::Time;
-    use haul_wire::packet::ConnectionId;
+    use haul_wire::packet::{ConnectionId, ControlFrameKind};
 
     use super::super::path_probe::PathProbe;
     use super::super::pending::Verdict;
@@ -195,8 +195,15 @@ mod tests {
         }
         assert_eq!(registration.pending().on_frame(&challenge(5), client), Verdict::Taken(None));
         assert_eq!(registration.pending().largest(), 1200);
-        // From now on, nothing from elsewhere gets an answer.
-        assert_eq!(registration.pending().on_frame(&challenge(5), elsewhere), Verdict::Foreign);
+        // What the client answers from its own address moves nothing either.
+        let Verdict::Challenged(challenge) = registration.pending().on_frame(&copy, elsewhere) else {
+            panic!("it may be the client, behind another NAT");
+        };
+        let number = ControlFrame::parse(&challenge).unwrap().number;
+        let response = keys(5, Role::Client).frame(ControlFrameKind::Response, number, copy.size);
+        let response = ControlFrame::parse(&response).unwrap();
+        assert_eq!(registration.pending().on_frame(&response, client), Verdict::Taken(None));
+        assert!(matches!(registration.pending().on_frame(&copy, elsewhere), Verdict::Challenged(_)));
     }
 
     /// The UDP packets of a client may have another address than its TCP connection.

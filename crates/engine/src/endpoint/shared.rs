@@ -64,7 +64,6 @@ pub(super) struct Counters {
     pub(super) replayed_connections: AtomicU64,
     pub(super) connections: AtomicU64,
     pub(super) strays: AtomicU64,
-    pub(super) foreign: AtomicU64,
     pub(super) challenged: AtomicU64,
     pub(super) inbox_full: AtomicU64,
     pub(super) unsent: AtomicU64,
@@ -81,7 +80,6 @@ impl Counters {
             replayed_connections: get(&self.replayed_connections),
             connections: get(&self.connections),
             strays: get(&self.strays),
-            foreign: get(&self.foreign),
             challenged: get(&self.challenged),
             inbox_full: get(&self.inbox_full),
             unsent: get(&self.unsent),
@@ -119,7 +117,7 @@ impl Active {
 
 /// A socket, its clock and its connections.
 pub(crate) struct Shared {
-    pub(super) socket: UdpSocket,
+    pub(super) socket: Arc<UdpSocket>,
     pub(crate) clock: Clock,
     pub(super) role: Role,
     /// `None`: the socket is connected and of one connection, which has a thread of its own.
@@ -147,7 +145,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(super) fn new(
-        socket: UdpSocket,
+        socket: Arc<UdpSocket>,
         role: Role,
         limits: EndpointLimits,
         expecting: Expecting,
@@ -163,7 +161,7 @@ impl Shared {
     }
 
     /// With one connection, which has a thread of its own; `socket` is connected.
-    pub(crate) fn of_one(socket: UdpSocket, role: Role, clock: Clock) -> Result<Self, EngineError> {
+    pub(crate) fn of_one(socket: Arc<UdpSocket>, role: Role, clock: Clock) -> Result<Self, EngineError> {
         Ok(Self {
             driver: None,
             rounds: OWN_ROUNDS,
@@ -189,13 +187,6 @@ impl Shared {
 
     pub(crate) fn capabilities(&self) -> &Capabilities {
         self.socket.capabilities()
-    }
-
-    /// Moves a connection's timer, as [`Driver::set_timer`]; a data thread looks at the deadline itself.
-    pub(super) fn set_timer(&self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) {
-        if let Some(driver) = &self.driver {
-            driver.set_timer(identity, old, new, exactly);
-        }
     }
 
     pub(super) fn take_slot(&self) -> AlignedBytes {
@@ -306,13 +297,6 @@ impl Shared {
             |arrivals: &mut Arrivals| arrivals.connections.is_empty() && !self.stop.load(Ordering::Relaxed);
         let waited = self.arrived.wait_timeout_while(lock(&self.arrivals), timeout, nothing);
         waited.unwrap_or_else(PoisonError::into_inner).0.connections.pop_front()
-    }
-
-    /// Wakes the inline driver, because the connection on which it waits has changed.
-    pub(super) fn wake_inline(&self) {
-        if let Some(driver) = &self.driver {
-            driver.wake_inline();
-        }
     }
 
     pub(super) fn is_stopped(&self) -> bool {

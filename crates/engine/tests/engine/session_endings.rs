@@ -129,3 +129,13 @@ fn an_end_that_waits_is_not_taken_for_silent() {
     run.sending.waker().wake();
     assert!(run.sending.wait_delivered(TIMEOUT).unwrap() && run.receiving.wait_delivered(TIMEOUT).unwrap());
 }
+
+#[test]
+fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
+    let run = Running::start(LEN / 2);
+    wait_until("a part", || arrived(&run.receiving) > LEN / 4);
+    run.relay.rebind.store(true, Ordering::Relaxed);
+    run.available.store(LEN, Ordering::Relaxed);
+    run.sending.waker().wake();
+    assert!(run.sending.wait_delivered(TIMEOUT).unwrap() && run.receiving.wait_delivered(TIMEOUT).unwrap());
+}

@@ -123,7 +123,7 @@ fn many_sessions_at_once_do_not_mix() {
     });
     assert_eq!(listener.stats().sessions, 24);
     let stats = listener.endpoint().stats();
-    assert_eq!((stats.foreign, stats.unauthentic), (0, 0));
+    assert_eq!((stats.challenged, stats.unauthentic), (0, 0));
     assert_eq!(listener.sessions(), 0);
 }
 
