@@ -10,6 +10,7 @@ pub mod check;
 mod clock;
 mod connect;
 mod control;
+mod counters;
 mod crypto;
 mod endpoint;
 mod error;

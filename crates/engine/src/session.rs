@@ -8,7 +8,7 @@ use haul_base::{Bytes, Span};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
-use crate::crypto::{DataKeys, FrameKeys};
+use crate::crypto::DataKeys;
 use crate::endpoint::{PathProbe, Registration};
 use crate::{Clock, Control, EngineError, Role};
 
@@ -29,7 +29,7 @@ pub struct Session {
 /// What the UDP side of a session is until the data thread has it.
 pub(crate) enum UdpSide {
     Client(Box<OpenPath>),
-    Server { registration: Registration, frame_keys: FrameKeys },
+    Server(Registration),
 }
 
 /// A socket that is connected to the peer's UDP address, and what probes its path.
@@ -105,9 +105,9 @@ impl Session {
     pub(crate) fn take_path(&mut self) -> Result<OpenPath, EngineError> {
         match self.udp.take().expect("a session moves one object") {
             UdpSide::Client(open) => Ok(*open),
-            UdpSide::Server { registration, frame_keys } => {
+            UdpSide::Server(registration) => {
                 let socket = self.wait_for_client(&registration)?;
-                let probe = PathProbe::server(frame_keys, self.peer);
+                let probe = PathProbe::server(registration.pending().keys(), self.peer);
                 Ok(OpenPath { socket, probe, registration: Some(registration) })
             }
         }

@@ -16,9 +16,9 @@ use super::ChannelOptions;
 use super::address::AddressValidation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Opening, Phase};
-use super::shared::{Shared, count, lock};
+use super::shared::{Shared, lock};
 use super::table::ResumptionState;
-use crate::crypto::{ConnectionKeys, FrameKeys};
+use crate::crypto::{ConnectionKeys, FrameKeys, Keys};
 use crate::{EngineError, Role};
 
 /// Events that wait to be taken; above, the oldest is dropped.
@@ -41,17 +41,9 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// TCP, and takes seconds where TCP had to retransmit.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
-/// What names and protects a connection.
-enum Keys {
-    /// Those of the packets too, which are made again after an idle time.
-    Resumable(Arc<ConnectionKeys>),
-    /// With a control channel: those of the packets are the stack's alone.
-    Session(Role, Box<FrameKeys>),
-}
-
 /// One end of a connection.
 pub(crate) struct Connection {
-    keys: Keys,
+    pub(super) keys: Keys,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -175,40 +167,11 @@ impl Connection {
     }
 
     pub(super) fn id(&self) -> ConnectionId {
-        match &self.keys {
-            Keys::Resumable(keys) => keys.id(),
-            Keys::Session(_, frames) => frames.id(),
-        }
-    }
-
-    /// What authenticates initial headers and control frames.
-    pub(super) fn frames(&self) -> FrameKeys {
-        match &self.keys {
-            Keys::Resumable(keys) => keys.frames(),
-            Keys::Session(_, frames) => FrameKeys::clone(frames),
-        }
-    }
-
-    /// Makes the keys of packets, so that the first message does not wait for them.
-    pub(super) fn prepare(&self) {
-        if let Keys::Resumable(keys) = &self.keys {
-            keys.prepare();
-        }
-    }
-
-    /// One more than the highest packet number that has come and opened; a session's socket has one peer.
-    fn opened_end(&self) -> u64 {
-        match &self.keys {
-            Keys::Resumable(keys) => keys.opened_end(),
-            Keys::Session(..) => 0,
-        }
+        self.keys.id()
     }
 
     pub(super) fn role(&self) -> Role {
-        match &self.keys {
-            Keys::Resumable(keys) => keys.role(),
-            Keys::Session(role, _) => *role,
-        }
+        self.keys.role()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -329,22 +292,22 @@ impl Connection {
             return;
         }
         if state.is_inbox_full() && brings_data(received.data, received.stride) {
-            return count(&shared.counters.inbox_full);
+            return shared.counters.inbox_full.add_one();
         }
-        let end = self.opened_end();
+        let end = self.keys.opened_end();
         let before = state.authentic();
         let is_answer = before == 0 && self.role() == Role::Server && header == Header::Absent;
         let began = is_answer.then(|| state.unheard_since()).flatten();
         state.stack.on_receive(now, &mut received);
         let opened = state.authentic() - before;
         if opened == 0 {
-            count(&shared.counters.unauthentic);
+            shared.counters.unauthentic.add_one();
         } else {
             if let Some(began) = began {
                 state.on_answered(now, now.since(began));
             }
             state.on_authentic(now);
-            if self.opened_end() > end {
+            if self.keys.opened_end() > end {
                 self.on_newest_from(shared, &state, from, header);
             }
         }
@@ -402,9 +365,7 @@ impl Connection {
         let mut state = self.lock();
         let is_idle = state.heard < before;
         if is_idle {
-            if let Keys::Resumable(keys) = &self.keys {
-                keys.release_idle();
-            }
+            self.keys.release_idle();
             state.stack.release_idle(now);
             state.events.take_if(|events| events.is_empty());
             state.is_active = false;

@@ -16,7 +16,7 @@ use crate::{Direction, EngineError};
 
 impl Connection {
     pub(super) fn send_frame(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
-        shared.send(&self.frames().frame(kind, number, BARE), to);
+        shared.send(&self.keys.frames().frame(kind, number, BARE), to);
     }
 
     /// An authentic control frame of this connection has come.
@@ -45,7 +45,7 @@ impl Connection {
             ControlFrameKind::Closed => state.end(EngineError::Closed),
             ControlFrameKind::Ping => self.send_frame(shared, peer, ControlFrameKind::Pong, frame.number),
             ControlFrameKind::Challenge => {
-                let response = self.frames().frame(ControlFrameKind::Response, frame.number, frame.size);
+                let response = self.keys.frames().frame(ControlFrameKind::Response, frame.number, frame.size);
                 shared.send(&response, peer);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
@@ -73,13 +73,13 @@ impl Connection {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
-                shared.send(&self.frames().initial_header(), peer);
+                shared.send(&self.keys.frames().initial_header(), peer);
             }
             Phase::Closing(closing) if closing.next <= now => {
                 let (kind, reason, opens) = (closing.kind, closing.reason, closing.opens());
                 match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
-                        shared.send(&self.frames().initial_header(), peer);
+                        shared.send(&self.keys.frames().initial_header(), peer);
                         self.send_frame(shared, peer, kind, reason as u32);
                     }
                     (true, false) => self.send_frame(shared, peer, kind, reason as u32),

@@ -24,7 +24,7 @@ use rustix::time::{
 
 use super::event_loop::dispatch;
 use super::guard::caught;
-use super::shared::{Shared, count, lock};
+use super::shared::{Shared, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::{Clock, EngineError, Waker};
 
@@ -311,7 +311,7 @@ impl<'s> InlineDriver<'s> {
         if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
             return None;
         }
-        count(&shared.counters.inline_waits);
+        shared.counters.inline_waits.add_one();
         Some(Self { shared, driver, received: Received::Nothing })
     }
 

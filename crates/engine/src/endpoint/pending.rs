@@ -108,6 +108,11 @@ impl PendingSession {
         Verdict::Taken(response)
     }
 
+    /// What authenticates this end's control frames.
+    pub(crate) fn keys(&self) -> FrameKeys {
+        self.lock().keys.clone()
+    }
+
     /// The size of the largest challenge that has come by the listener's socket.
     pub(crate) fn largest(&self) -> u16 {
         self.lock().challenges.largest()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::mem::{replace, take};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use std::time::Duration;
 use haul_base::{AlignedBytes, Ecn, Span, Time};
 use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
 
+use super::ChannelOptions;
 use super::connection::Connection;
 use super::driver::Driver;
 use super::session_table::SessionTable;
 use super::table::Table;
-use super::{ChannelOptions, EndpointStats};
+use crate::counters::counters;
 use crate::identity::random;
 use crate::{Clock, EngineError, Role};
 
@@ -56,41 +57,31 @@ impl EndpointLimits {
 /// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
 pub(crate) type Expecting = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// What happened at an endpoint, counted by several threads.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) unknown: AtomicU64,
-    pub(super) unauthentic: AtomicU64,
-    pub(super) replayed_connections: AtomicU64,
-    pub(super) connections: AtomicU64,
-    pub(super) strays: AtomicU64,
-    pub(super) challenged: AtomicU64,
-    pub(super) inbox_full: AtomicU64,
-    pub(super) unsent: AtomicU64,
-    pub(super) inline_waits: AtomicU64,
-    pub(super) pairs: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn read(&self) -> EndpointStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        EndpointStats {
-            unknown: get(&self.unknown),
-            unauthentic: get(&self.unauthentic),
-            replayed_connections: get(&self.replayed_connections),
-            connections: get(&self.connections),
-            strays: get(&self.strays),
-            challenged: get(&self.challenged),
-            inbox_full: get(&self.inbox_full),
-            unsent: get(&self.unsent),
-            inline_waits: get(&self.inline_waits),
-            pairs: get(&self.pairs),
-        }
+counters! {
+    Counters:
+    /// What has happened at an endpoint.
+    pub struct EndpointStats {
+        /// Datagrams that name no session or association, or an association without a connection.
+        pub unknown,
+        /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
+        pub unauthentic,
+        /// Initial headers of connections that were over already.
+        pub replayed_connections,
+        /// Connections that the other side has begun.
+        pub connections,
+        /// Datagrams of other kinds.
+        pub strays,
+        /// Control frames of a session from another address than before, or than its TCP connection's, which were answered by a challenge.
+        pub challenged,
+        /// Buffers of data dropped because nobody took the messages before them.
+        pub inbox_full,
+        /// Batches that the system did not take.
+        pub unsent,
+        /// Waits on a channel in which the waiting thread itself received packets.
+        pub inline_waits,
+        /// Datagrams sent with two packets each, an answer and a message.
+        pub pairs,
     }
-}
-
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Connections that the other side has begun, and tasks that wait for one.
@@ -236,7 +227,7 @@ impl Shared {
     /// Sends one datagram that is repeated if it is lost, or need not arrive: a full socket loses it.
     pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) {
         if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
-            count(&self.counters.unsent);
+            self.counters.unsent.add_one();
         }
     }
 

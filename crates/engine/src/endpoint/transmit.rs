@@ -8,7 +8,7 @@ use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
 use super::connection::{Connection, LOCAL_QUEUE_WAIT, State, Unsent};
 use super::phase::Phase;
-use super::shared::{SLOT_START, Shared, count};
+use super::shared::{SLOT_START, Shared};
 use crate::EngineError;
 
 impl Connection {
@@ -42,7 +42,7 @@ impl Connection {
             } else if let Some(header) = pair_header(next, state.stack.path().datagram) {
                 // In front of the packets.
                 slot[pair..SLOT_START].copy_from_slice(&header.to_bytes());
-                count(&shared.counters.pairs);
+                shared.counters.pairs.add_one();
                 self.send_batch(shared, state, now, &slot[pair..end], PAIR_LEN + len, ecn);
             } else {
                 self.send_batch(shared, state, now, data, segment_size, ecn);
@@ -76,7 +76,7 @@ impl Connection {
 
     /// The packets of a batch, each behind the initial header.
     fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
-        let header = self.frames().initial_header();
+        let header = self.keys.frames().initial_header();
         let packets = data.chunks(segment_size.max(1));
         (
             packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(),
@@ -89,7 +89,7 @@ impl Connection {
 /// has failed ends the connection that it is for.
 fn on_send_error(shared: &Shared, state: &mut State, now: Time, segment_size: usize, error: SendError) {
     tracing::debug!(%error, to = %state.peer, "packets were not sent");
-    count(&shared.counters.unsent);
+    shared.counters.unsent.add_one();
     match error {
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
         SendError::NotPermitted(error) if shared.driver.is_none() => {
