@@ -8,7 +8,7 @@ use haul_base::{Bytes, Span};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
-use crate::crypto::DataKeys;
+use crate::crypto::{DataKeys, FrameKeys};
 use crate::endpoint::{PathProbe, Registration};
 use crate::{Clock, Control, EngineError, Role};
 
@@ -28,24 +28,18 @@ pub struct Session {
 
 /// What the UDP side of a session is until the data thread has it.
 pub(crate) enum UdpSide {
-    Client(Box<OpenPath>),
+    Client(Box<(Arc<UdpSocket>, PathProbe)>),
     Server(Registration),
 }
 
-/// A socket that is connected to the peer's UDP address, and what probes its path.
+/// A socket that is connected to the peer's UDP address.
 pub(crate) struct OpenPath {
     pub(crate) socket: Arc<UdpSocket>,
-    pub(crate) probe: PathProbe,
+    pub(crate) keys: FrameKeys,
+    /// The client's.
+    pub(crate) probe: Option<PathProbe>,
     /// The server's: late challenges find the session by it.
     pub(crate) registration: Option<Registration>,
-}
-
-impl OpenPath {
-    /// The largest datagram that is likely to pass to the peer: one of its own has come.
-    pub(crate) fn likely_datagram(&self) -> u16 {
-        let heard_before = self.registration.as_ref().map_or(0, |it| it.pending().largest());
-        self.probe.likely_datagram().max(heard_before)
-    }
 }
 
 impl Session {
@@ -103,14 +97,16 @@ impl Session {
     /// # Panics
     /// When called again after it has succeeded or failed.
     pub(crate) fn take_path(&mut self) -> Result<OpenPath, EngineError> {
-        match self.udp.take().expect("a session moves one object") {
-            UdpSide::Client(open) => Ok(*open),
-            UdpSide::Server(registration) => {
-                let socket = self.wait_for_client(&registration)?;
-                let probe = PathProbe::server(registration.pending().keys(), self.peer);
-                Ok(OpenPath { socket, probe, registration: Some(registration) })
+        Ok(match self.udp.take().expect("a session moves one object") {
+            UdpSide::Client(udp) => {
+                let (socket, probe) = *udp;
+                OpenPath { socket, keys: probe.keys().clone(), probe: Some(probe), registration: None }
             }
-        }
+            UdpSide::Server(registration) => {
+                let (socket, keys) = (self.wait_for_client(&registration)?, registration.pending().keys());
+                OpenPath { socket, keys, probe: None, registration: Some(registration) }
+            }
+        })
     }
 
     fn wait_for_client(&self, registration: &Registration) -> Result<Arc<UdpSocket>, EngineError> {

@@ -18,7 +18,9 @@ use haul_stack::Stack;
 use haul_udp::Capabilities;
 use haul_wire::control::Settings;
 
-use crate::endpoint::{Connection, Counters, DataThread, ObjectEnd, Published, SessionSide, Shared};
+use crate::endpoint::{
+    Connection, Counters, DataThread, MIN_DATAGRAM, ObjectEnd, PathProbe, Published, SessionSide, Shared,
+};
 use crate::recipe::{feedback_interval, in_force};
 use crate::session::OpenPath;
 use crate::{EngineError, Role, Session, Waker};
@@ -56,11 +58,11 @@ impl Transfer {
         stack: Stack,
         waker: Waker,
     ) -> Result<Self, EngineError> {
-        let OpenPath { socket, probe, registration } = path;
+        let OpenPath { socket, keys, probe, registration } = path;
         let (control, clock, role) = (session.control.clone(), session.clock, session.role);
         let side = SessionSide { end, probe, control, waker, _registration: registration };
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
-        let connection = Connection::of_session(clock.now(), side.probe.keys(), role, peer, stack, SILENCE);
+        let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
         let shared = Arc::new(Shared::of_one(socket, role, clock)?);
         let (connection, published) = (Arc::new(connection), Arc::new(Published::default()));
         let waker = side.waker.clone();
@@ -200,12 +202,16 @@ impl Session {
     ) -> Result<Transfer, EngineError> {
         let path = self.take_path()?;
         let (settings, now) = (&self.settings, self.clock.now());
-        let initial_rtt = path.probe.round_trip().unwrap_or(self.round_trip);
+        let probe = path.probe.as_ref();
+        let initial_rtt = probe.and_then(PathProbe::round_trip).unwrap_or(self.round_trip);
+        let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
+        // One that has come from there probably passes the other way.
+        let heard = path.registration.as_ref().map_or(0, |it| it.pending().largest());
         let config = SenderConfig {
             chunk: Bytes(settings.chunk_bytes.max(1)),
-            datagram: path.probe.datagram(),
-            likely_datagram: path.likely_datagram(),
-            max_datagram: largest_datagram(path.probe.peer()),
+            datagram,
+            likely_datagram: datagram.max(heard),
+            max_datagram: largest_datagram(self.peer),
             initial_rtt,
             feedback_interval: feedback_interval(settings),
             silence: SILENCE,

@@ -19,7 +19,7 @@ use crate::clock::unix_now;
 use crate::control::Timing;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
-use crate::session::{OpenPath, UdpSide, udp_options};
+use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 
@@ -184,11 +184,7 @@ fn session(udp: Udp, asked: Asked, accept: Accept, request: Request) -> Session 
         program: accept.server,
         round_trip,
         clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new(OpenPath {
-            socket: Arc::new(udp.socket),
-            probe: udp.probe,
-            registration: None,
-        }))),
+        udp: Some(UdpSide::Client(Box::new((Arc::new(udp.socket), udp.probe)))),
     }
 }
 
@@ -208,8 +204,7 @@ impl Udp {
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
         let first_number = u32::from_be_bytes(random()?);
         let clock = Clock::start();
-        let probe =
-            PathProbe::client(clock.now(), asked.secrets.frame_keys(Role::Client), peer, first_number);
+        let probe = PathProbe::new(clock.now(), asked.secrets.frame_keys(Role::Client), peer, first_number);
         Ok(Self { socket, probe, clock })
     }
 

@@ -8,7 +8,7 @@ use haul_proto::micro::events::{HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::{RateNow, SendWindow};
 use haul_proto::{ReceiverStats, SenderStats};
 use haul_stack::{Stack, StackEvent};
-use haul_wire::packet::{CONTROL_FRAME_KIND, ControlFrameKind};
+use haul_wire::packet::{CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::connection::{Connection, State, received};
@@ -17,6 +17,7 @@ use super::path_probe::{PathProbe, send_probes};
 use super::published::{Counters, Published, Sending};
 use super::session_table::Registration;
 use super::shared::Shared;
+use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
 use crate::socket_reader::{Received, SocketReader};
 use crate::{Control, EngineError, Waker};
@@ -43,7 +44,8 @@ pub(crate) enum ObjectEnd {
 /// What a data thread knows of its session beside the connection.
 pub(crate) struct SessionSide {
     pub(crate) end: ObjectEnd,
-    pub(crate) probe: PathProbe,
+    /// The client's.
+    pub(crate) probe: Option<PathProbe>,
     pub(crate) control: Control,
     pub(crate) waker: Waker,
     /// The server's: late challenges find the session by it.
@@ -54,6 +56,7 @@ pub(crate) struct SessionSide {
 pub(crate) struct DataThread {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
+    frames: FrameKeys,
     side: SessionSide,
     published: Arc<Published>,
     reader: SocketReader,
@@ -80,6 +83,7 @@ impl DataThread {
         Self {
             reader: SocketReader::new(&shared.socket),
             shared,
+            frames: connection.keys.frames(),
             connection,
             side,
             published,
@@ -164,19 +168,21 @@ impl DataThread {
 
     /// Takes what is waiting, a bounded number of calls.
     fn receive(&mut self) -> Result<Received, EngineError> {
-        let Self { reader, shared, connection, side, probe_polled, .. } = self;
+        let Self { reader, shared, connection, frames, side, probe_polled, .. } = self;
         reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
             let source = batch.source;
             for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
-                let Some(frame) = side.probe.read(packet) else { continue };
-                if side.probe.on_frame(now, &frame) {
-                    let mut size = side.probe.datagram();
-                    connection.lock().stack.raise(now, SIZE_PASSED, &mut size);
-                    // A response may be due at once.
-                    *probe_polled = Time::ZERO;
+                let frame = ControlFrame::parse(packet).ok().filter(|frame| frames.verifies(frame));
+                let Some(frame) = frame else { continue };
+                if let Some(probe) = &mut side.probe
+                    && probe.on_frame(now, &frame)
+                {
+                    connection.lock().stack.raise(now, SIZE_PASSED, &mut probe.datagram());
                 } else {
                     connection.on_frame(shared, now, &frame, source);
                 }
+                // A challenge may be due at once.
+                *probe_polled = Time::ZERO;
             }
             let mut packets = received(batch.data, batch.stride, batch.ecn, arrival);
             packets.socket_drops = batch.drops;
@@ -186,10 +192,11 @@ impl DataThread {
 
     /// Sends what the path probe has to send; fails if it says that UDP is blocked.
     fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
-        self.side.probe.on_deadline(now);
-        send_probes(&self.shared.socket, &mut self.side.probe, now);
+        let Some(probe) = &mut self.side.probe else { return Ok(()) };
+        probe.on_deadline(now);
+        send_probes(&self.shared.socket, probe, now);
         let seen = self.side.control.udp_seen().is_some();
-        self.side.probe.failure(now, seen).map_or(Ok(()), Err)
+        probe.failure(now, seen).map_or(Ok(()), Err)
     }
 
     /// Sleeps until something is due or has come.
@@ -198,7 +205,8 @@ impl DataThread {
         let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
         let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
         drop(state);
-        let until = [deadline, self.side.probe.deadline()].into_iter().flatten().min();
+        let until =
+            [deadline, self.side.probe.as_ref().and_then(PathProbe::deadline)].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
         if timeout == Span::ZERO {
             return Ok(());

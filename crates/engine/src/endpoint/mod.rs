@@ -35,7 +35,7 @@ pub(crate) use connection::Connection;
 pub(crate) use data_thread::{DataThread, ObjectEnd, SessionSide};
 pub use handle::Endpoint;
 pub use options::ChannelOptions;
-pub(crate) use path_probe::{PathProbe, send_probes};
+pub(crate) use path_probe::{MIN_DATAGRAM, PathProbe, send_probes};
 pub(crate) use pending::Service;
 pub(crate) use published::Published;
 pub use published::{Counters, Sending};

@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn probe(session: u32) -> PathProbe {
-        PathProbe::client(Time::ZERO, keys(session, Role::Client), CLIENT.parse().unwrap(), 7)
+        PathProbe::new(Time::ZERO, keys(session, Role::Client), CLIENT.parse().unwrap(), 7)
     }
 
     fn next(probe: &mut PathProbe) -> Option<ControlFrame> {
@@ -220,8 +220,11 @@ mod tests {
                 verdict => panic!("{verdict:?}"),
             }
         }
-        assert!(probe.on_packet(Time::ZERO, &challenges[0]));
-        let response = next(&mut probe).unwrap();
+        let challenge = ControlFrame::parse(&challenges[0]).unwrap();
+        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(Time::ZERO, &challenge));
+        let response =
+            keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
+        let response = ControlFrame::parse(&response).unwrap();
         // What was for this address is of no use at another one.
         let other = "198.51.100.10:7".parse().unwrap();
         assert_eq!(registration.pending().on_frame(&response, other), Verdict::Unauthentic);
