@@ -60,7 +60,8 @@ pub(crate) struct DataThread {
     side: SessionSide,
     published: Arc<Published>,
     reader: SocketReader,
-    host: HostWatch,
+    /// The receiver's.
+    host: Option<HostWatch>,
     host_sample: Option<HostSample>,
     is_complete: bool,
     published_at: Time,
@@ -76,10 +77,7 @@ impl DataThread {
         published: Arc<Published>,
     ) -> Self {
         side.control.set_data_thread(side.waker.clone());
-        let host = match side.end {
-            ObjectEnd::Source => HostWatch::absent(),
-            ObjectEnd::Sink => HostWatch::of_this_thread(),
-        };
+        let host = (side.end == ObjectEnd::Sink).then(HostWatch::of_this_thread).flatten();
         Self {
             reader: SocketReader::new(&shared.socket),
             shared,
@@ -154,8 +152,9 @@ impl DataThread {
 
     /// Tells the stack of the host's load now and then. Nobody is woken for it: a thread that sleeps is not behind.
     fn look_at_host(&mut self) {
+        let Some(host) = &mut self.host else { return };
         let now = self.shared.clock.now();
-        if let Some(mut sample) = self.host.look(now, &self.shared.socket) {
+        if let Some(mut sample) = host.look(now, &self.shared.socket) {
             self.host_sample = Some(sample);
             self.connection.lock().stack.raise(now, HOST_SAMPLE, &mut sample);
         }
@@ -202,6 +201,9 @@ impl DataThread {
     /// Sleeps until something is due or has come.
     fn wait(&mut self) -> Result<(), EngineError> {
         let state = self.connection.lock();
+        if state.transmit_at.is_some() {
+            return Ok(());
+        }
         let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
         let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
         drop(state);

@@ -36,7 +36,7 @@ pub enum Counters {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Latest {
     counters: Option<Counters>,
     /// Every byte has arrived (and, at the sender, is known to have arrived).
     is_delivered: bool,
@@ -46,12 +46,12 @@ struct State {
 
 #[derive(Debug, Default)]
 pub(crate) struct Published {
-    state: Mutex<State>,
+    state: Mutex<Latest>,
     changed: Condvar,
 }
 
 impl Published {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Latest> {
         // Every update is whole, so a panic elsewhere leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -71,7 +71,8 @@ counters! {
         pub connections,
         /// Datagrams of other kinds.
         pub strays,
-        /// Control frames of a session from another address than before, or than its TCP connection's, which were answered by a challenge.
+        /// Control frames of a session from another address than before, or than its TCP connection's, which were
+        /// answered by a challenge.
         pub challenged,
         /// Buffers of data dropped because nobody took the messages before them.
         pub inbox_full,
