@@ -144,9 +144,6 @@ pub enum EngineError {
     /// A ticket cannot be used.
     #[error("{0}")]
     Ticket(#[from] crate::TicketError),
-    /// A part of the transport has failed.
-    #[error("the transport has failed in {0}")]
-    Transport(String),
     /// The system refused something that should always work.
     #[error("{what}: {reason}")]
     System {
@@ -213,11 +210,9 @@ impl EngineError {
             Self::Version { .. } => FaultCode::VersionMismatch,
             Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
             Self::TimedOut { .. } | Self::Silent { .. } => FaultCode::PeerSilent,
-            Self::Protocol { .. }
-            | Self::Closed
-            | Self::Transport(_)
-            | Self::System { .. }
-            | Self::MicroProtocol { .. } => FaultCode::Internal,
+            Self::Protocol { .. } | Self::Closed | Self::System { .. } | Self::MicroProtocol { .. } => {
+                FaultCode::Internal
+            }
             Self::Listen { .. } => FaultCode::Io,
         }
     }
@@ -242,7 +237,7 @@ impl EngineError {
             Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } | Self::Silent { .. } => {
                 "run the same command again"
             }
-            Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } | Self::Transport(_) => {
+            Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } => {
                 "install the same version of haul on both sides"
             }
             Self::TooLong(_) => "name fewer paths in one command, or a directory that holds them",

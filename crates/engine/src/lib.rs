@@ -10,10 +10,12 @@ pub mod check;
 mod clock;
 mod connect;
 mod control;
+mod counters;
 mod crypto;
-mod data_path;
 mod endpoint;
 mod error;
+#[cfg(feature = "faults")]
+mod faults;
 mod identity;
 mod listener;
 mod recipe;
@@ -30,10 +32,9 @@ pub use clock::Clock;
 pub use connect::{AssociateOptions, ConnectOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
-pub use data_path::DataPath;
 pub use endpoint::{
-    Channel, ChannelOptions, Endpoint, EndpointStats, MIN_DATAGRAM, Message, PathProbe, Terms, Ticket,
-    TicketError, TicketFile, associate,
+    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, Sending, Terms, Ticket, TicketError,
+    TicketFile, associate,
 };
 pub use error::EngineError;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
@@ -41,6 +42,6 @@ pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
-pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, controller_for};
+pub use transfer::{FIRST_LIMIT, Transfer, controller_for};
 pub use url::{HaulUrl, UrlError};
 pub use wake::Waker;

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use haul_base::{Bytes, Span};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
 use crate::crypto::{DataKeys, FrameKeys};
-use crate::data_path::DataPath;
 use crate::endpoint::{PathProbe, Registration};
 use crate::{Clock, Control, EngineError, Role};
 
@@ -26,10 +26,20 @@ pub struct Session {
     pub(crate) udp: Option<UdpSide>,
 }
 
-/// What the UDP side of a session is until the data path is taken.
+/// What the UDP side of a session is until the data thread has it.
 pub(crate) enum UdpSide {
-    Client(Box<(UdpSocket, PathProbe)>),
-    Server { registration: Registration, frame_keys: FrameKeys },
+    Client(Box<(Arc<UdpSocket>, PathProbe)>),
+    Server(Registration),
+}
+
+/// A socket that is connected to the peer's UDP address.
+pub(crate) struct OpenPath {
+    pub(crate) socket: Arc<UdpSocket>,
+    pub(crate) keys: FrameKeys,
+    /// The client's.
+    pub(crate) probe: Option<PathProbe>,
+    /// The server's: late challenges find the session by it.
+    pub(crate) registration: Option<Registration>,
 }
 
 impl Session {
@@ -73,14 +83,12 @@ impl Session {
         self.round_trip
     }
 
-    /// Gives the socket, the ciphers and the path probe to whoever moves the data.
+    /// The UDP side, for the data thread.
     ///
     /// On the client this returns at once: data may follow the challenges before these are answered. On the server it
-    /// waits for the client's first challenge, for up to 3 seconds from [`Incoming::accept`]; if none comes, the client
-    /// is told why the session ends. Call it soon after the accept, because later challenges are answered by the data
-    /// path.
-    ///
-    /// [`Incoming::accept`]: crate::Incoming::accept
+    /// waits for the client's first challenge, for up to 3 seconds from [`Incoming::accept`](crate::Incoming::accept);
+    /// if none comes, the client is told why the session ends. Call it soon after the accept, because later challenges
+    /// are answered by the data thread.
     ///
     /// # Errors
     /// [`EngineError::UdpBlocked`] if no challenge comes; how the control channel failed;
@@ -88,32 +96,20 @@ impl Session {
     ///
     /// # Panics
     /// When called again after it has succeeded or failed.
-    pub fn take_data_path(&mut self) -> Result<DataPath, EngineError> {
-        let udp = self.udp.take().expect("the data path is taken once");
-        let (socket, probe, registration) = match udp {
-            UdpSide::Client(udp) => (udp.0, udp.1, None),
-            UdpSide::Server { registration, frame_keys } => {
-                let socket = self.wait_for_client(&registration)?;
-                (socket, PathProbe::server(frame_keys, self.peer), Some(registration))
+    pub(crate) fn take_path(&mut self) -> Result<OpenPath, EngineError> {
+        Ok(match self.udp.take().expect("a session moves one object") {
+            UdpSide::Client(udp) => {
+                let (socket, probe) = *udp;
+                OpenPath { socket, keys: probe.keys().clone(), probe: Some(probe), registration: None }
             }
-        };
-        let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
-        Ok(DataPath {
-            role: self.role,
-            socket,
-            peer,
-            seal: Box::new(self.keys.sealer(self.role)),
-            open: Box::new(self.keys.opener(self.role)),
-            probe,
-            control: self.control.clone(),
-            settings: self.settings.clone(),
-            round_trip: self.round_trip,
-            clock: self.clock,
-            registration,
+            UdpSide::Server(registration) => {
+                let (socket, keys) = (self.wait_for_client(&registration)?, registration.pending().keys());
+                OpenPath { socket, keys, probe: None, registration: Some(registration) }
+            }
         })
     }
 
-    fn wait_for_client(&self, registration: &Registration) -> Result<UdpSocket, EngineError> {
+    fn wait_for_client(&self, registration: &Registration) -> Result<Arc<UdpSocket>, EngineError> {
         let waited = registration.pending().wait_for_socket(&self.control);
         waited.inspect_err(|error| self.control.abort(error.fault()))
     }

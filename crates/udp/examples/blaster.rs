@@ -152,7 +152,7 @@ fn receive(bind: SocketAddr, offload: Offload) -> Result<(), Box<dyn Error>> {
 
 fn send(to: SocketAddr, time: Duration, size: usize, offload: Offload) -> Result<(), Box<dyn Error>> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options { offload, ..Options::default() })?;
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options { offload, ..Options::default() })?;
     socket.connect(to)?;
     eprintln!("{}", socket.capabilities());
     let slot = vec![0x5a; SLOT / size * size];

@@ -255,7 +255,7 @@ mod tests {
 
     fn pair() -> (UdpSocket, UdpSocket) {
         let bind = || UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &Options::default()).unwrap();
-        let (mut sending, receiving) = (bind(), bind());
+        let (sending, receiving) = (bind(), bind());
         sending.connect(receiving.local_addr().unwrap()).unwrap();
         (sending, receiving)
     }

@@ -32,7 +32,6 @@ pub enum Interest {
 pub struct UdpSocket {
     socket: Socket,
     capabilities: Capabilities,
-    peer: Option<SocketAddr>,
     pub(crate) sending: SendState,
     pub(crate) counters: Counters,
 }
@@ -48,7 +47,7 @@ impl UdpSocket {
         socket.bind(&addr.into()).map_err(|source| SocketError::Bind { addr, source })?;
         tracing::debug!(%addr, %capabilities, "UDP socket");
         let sending = SendState::new(&capabilities);
-        Ok(Self { socket, capabilities, peer: None, sending, counters: Counters::default() })
+        Ok(Self { socket, capabilities, sending, counters: Counters::default() })
     }
 
     /// Opens a socket that is bound to `local` and connected to `peer`, for a session beside a listener on the
@@ -60,19 +59,18 @@ impl UdpSocket {
     /// # Errors
     /// As [`bind`](Self::bind) and [`connect`](Self::connect).
     pub fn connected(local: SocketAddr, peer: SocketAddr, options: &Options) -> Result<Self, SocketError> {
-        let mut socket = Self::bind(local, options)?;
+        let socket = Self::bind(local, options)?;
         socket.connect(peer)?;
         Ok(socket)
     }
 
-    /// Sets the peer: [`send`](Self::send) goes there, and only what comes from there is received.
+    /// Sets the peer, also in the place of another: [`send`](Self::send) goes there, and only what comes from there is
+    /// received.
     ///
     /// # Errors
     /// [`SocketError::Connect`], for example without a route.
-    pub fn connect(&mut self, peer: SocketAddr) -> Result<(), SocketError> {
-        self.socket.connect(&peer.into()).map_err(|source| SocketError::Connect { peer, source })?;
-        self.peer = Some(peer);
-        Ok(())
+    pub fn connect(&self, peer: SocketAddr) -> Result<(), SocketError> {
+        self.socket.connect(&peer.into()).map_err(|source| SocketError::Connect { peer, source })
     }
 
     /// The address that the socket is bound to.
@@ -86,7 +84,7 @@ impl UdpSocket {
 
     /// The peer, once [`connect`](Self::connect) has set it.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.peer
+        self.socket.peer_addr().ok()?.as_socket()
     }
 
     /// What the socket can do.
@@ -137,6 +135,9 @@ impl AsFd for UdpSocket {
 impl fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let local = self.local_addr().ok();
-        f.debug_struct("UdpSocket").field("local", &local).field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("UdpSocket")
+            .field("local", &local)
+            .field("peer", &self.peer_addr())
+            .finish_non_exhaustive()
     }
 }

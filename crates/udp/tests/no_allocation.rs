@@ -25,7 +25,7 @@ impl Loop {
         let options = Options { recv_buffer: Bytes(200_000), offload, ..Options::default() };
         let addr = addr.parse().expect("a literal");
         let receiving = UdpSocket::bind(addr, &options).expect("loopback is there");
-        let mut sending = UdpSocket::bind(addr, &options).expect("loopback is there");
+        let sending = UdpSocket::bind(addr, &options).expect("loopback is there");
         sending.connect(receiving.local_addr().expect("bound")).expect("loopback is there");
         let receiver = Receiver::new(&receiving);
         let (data, too_large) = (vec![5; 50_000], vec![5; 70_000]);

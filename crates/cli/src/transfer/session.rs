@@ -208,7 +208,7 @@ pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selectio
 /// Why there is no session, or that UDP is blocked.
 pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'static str, String)>, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
-    session.take_data_path()?.probe_path(CHECK)?;
+    session.check_path(CHECK)?;
     let settings = session.settings();
     let rate =
         settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());

@@ -5,6 +5,7 @@ mod dial;
 mod secure;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -16,8 +17,7 @@ use haul_wire::control::{
 
 use crate::clock::unix_now;
 use crate::control::Timing;
-use crate::data_path::send_probes;
-use crate::endpoint::PathProbe;
+use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;
@@ -184,7 +184,7 @@ fn session(udp: Udp, asked: Asked, accept: Accept, request: Request) -> Session 
         program: accept.server,
         round_trip,
         clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.probe)))),
+        udp: Some(UdpSide::Client(Box::new((Arc::new(udp.socket), udp.probe)))),
     }
 }
 
@@ -204,8 +204,7 @@ impl Udp {
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
         let first_number = u32::from_be_bytes(random()?);
         let clock = Clock::start();
-        let probe =
-            PathProbe::client(clock.now(), asked.secrets.frame_keys(Role::Client), peer, first_number);
+        let probe = PathProbe::new(clock.now(), asked.secrets.frame_keys(Role::Client), peer, first_number);
         Ok(Self { socket, probe, clock })
     }
 

@@ -154,21 +154,7 @@ impl ConnectionKeys {
         (Box::new(Shared(self.clone())), Box::new(Shared(self.clone())))
     }
 
-    pub(crate) fn id(&self) -> ConnectionId {
-        self.id
-    }
-
-    pub(crate) fn role(&self) -> Role {
-        self.role
-    }
-
-    /// What authenticates initial headers and control frames: derived each time, which takes no memory.
-    pub(crate) fn frames(&self) -> FrameKeys {
-        FrameKeys::new(&self.secret, self.id, self.role)
-    }
-
-    /// Makes the keys and loads the cipher's code, so that the first message waits for neither.
-    pub(crate) fn prepare(&self) {
+    fn prepare(&self) {
         let mut sealing = lock(&self.sealing);
         if !sealing.is_prepared() {
             sealing.prepare(self.cipher, &SentBy(self.role, self));
@@ -177,15 +163,67 @@ impl ConnectionKeys {
         }
     }
 
-    /// One more than the highest packet number that has come and opened.
+    fn release_idle(&self) {
+        lock(&self.sealing).release_idle();
+        lock(&self.opening).release_idle();
+    }
+}
+
+/// What names and protects a connection.
+pub(crate) enum Keys {
+    /// Those of the packets too, which are made again after an idle time.
+    Resumable(Arc<ConnectionKeys>),
+    /// Of a session: those of the packets are its stack's alone.
+    Session(Role, Box<FrameKeys>),
+}
+
+impl Keys {
+    fn resumable(&self) -> Option<&ConnectionKeys> {
+        match self {
+            Self::Resumable(keys) => Some(keys),
+            Self::Session(..) => None,
+        }
+    }
+
+    pub(crate) fn id(&self) -> ConnectionId {
+        match self {
+            Self::Resumable(keys) => keys.id,
+            Self::Session(_, frames) => frames.id,
+        }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        match self {
+            Self::Resumable(keys) => keys.role,
+            Self::Session(role, _) => *role,
+        }
+    }
+
+    /// What authenticates initial headers and control frames: derived each time, where memory counts.
+    pub(crate) fn frames(&self) -> FrameKeys {
+        match self {
+            Self::Resumable(keys) => FrameKeys::new(&keys.secret, keys.id, keys.role),
+            Self::Session(_, frames) => FrameKeys::clone(frames),
+        }
+    }
+
+    /// Makes the keys of packets and loads the cipher's code, so that the first message waits for neither.
+    pub(crate) fn prepare(&self) {
+        if let Some(keys) = self.resumable() {
+            keys.prepare();
+        }
+    }
+
+    /// One more than the highest packet number that has come and opened. The socket of a session has one peer: 0.
     pub(crate) fn opened_end(&self) -> u64 {
-        lock(&self.opening).window.end
+        self.resumable().map_or(0, |keys| lock(&keys.opening).window.end)
     }
 
     /// Drops keys, which are made again when they are needed.
     pub(crate) fn release_idle(&self) {
-        lock(&self.sealing).release_idle();
-        lock(&self.opening).release_idle();
+        if let Some(keys) = self.resumable() {
+            keys.release_idle();
+        }
     }
 }
 
@@ -366,7 +404,7 @@ mod tests {
     fn stacks(recipe: &Recipe) -> [Stack; 2] {
         let compiled = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
         ends(&CONNECTION).map(|keys| {
-            let initiator = keys.role() == Role::Client;
+            let initiator = keys.role == Role::Client;
             let setup = Setup { initiator, keys: Some(keys.pair()), ..Setup::new(Time::ZERO) };
             Stack::new(compiled.clone(), setup).unwrap()
         })

@@ -8,6 +8,6 @@ mod session;
 mod siphash;
 mod window;
 
-pub(crate) use self::connection::{ConnectionKeys, FrameKeys, ResumptionSecret, challenge_number};
+pub(crate) use self::connection::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret, challenge_number};
 pub(crate) use self::generation::tag_len;
 pub use self::session::{DataKeys, Opener, Sealer};

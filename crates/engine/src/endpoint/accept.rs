@@ -13,7 +13,7 @@ use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
 use super::guard::caught;
 use super::path_probe::BARE;
-use super::shared::{Shared, count, lock};
+use super::shared::{Shared, lock};
 use super::table::Table;
 use crate::crypto::{FrameKeys, ResumptionSecret};
 use crate::error::CloseReason;
@@ -21,12 +21,12 @@ use crate::{EngineError, Role};
 
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
-    let Some((header, inner)) = split_open(packet) else { return count(&shared.counters.strays) };
+    let Some((header, inner)) = split_open(packet) else { return shared.counters.strays.add_one() };
     let connection = match find_or_begin(shared, now, &header, source) {
         Ok(connection) => connection,
-        Err(Refusal::Unknown) => return count(&shared.counters.unknown),
-        Err(Refusal::Unauthentic) => return count(&shared.counters.unauthentic),
-        Err(Refusal::Replayed) => return count(&shared.counters.replayed_connections),
+        Err(Refusal::Unknown) => return shared.counters.unknown.add_one(),
+        Err(Refusal::Unauthentic) => return shared.counters.unauthentic.add_one(),
+        Err(Refusal::Replayed) => return shared.counters.replayed_connections.add_one(),
         Err(Refusal::Closed) => return send_closed(shared, header.id),
         Err(Refusal::NoRoom) => return,
     };
@@ -41,7 +41,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     let len = inner.len();
     connection.guarded(shared, |connection| {
         if len == 0 {
-            connection.keys().prepare();
+            connection.keys.prepare();
             // Sets the timer for keep-alives, whether or not anybody waits on the connection.
             connection.flush(shared, now);
         } else {
@@ -121,7 +121,7 @@ fn begin(
     let wakers = shared.announce(made.clone()).ok_or(Refusal::NoRoom)?;
     let old = table.begin(now, made.clone());
     drop(table);
-    count(&shared.counters.connections);
+    shared.counters.connections.add_one();
     if let Some(old) = old {
         let mut state = old.lock();
         state.end(EngineError::Closed);

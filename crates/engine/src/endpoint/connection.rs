@@ -16,13 +16,11 @@ use super::ChannelOptions;
 use super::address::AddressValidation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Opening, Phase};
-use super::shared::{Shared, count, lock};
+use super::shared::{Shared, lock};
 use super::table::ResumptionState;
-use crate::crypto::ConnectionKeys;
+use crate::crypto::{ConnectionKeys, FrameKeys, Keys};
 use crate::{EngineError, Role};
 
-/// Batches that a connection sends before others have their turn.
-pub(super) const ROUNDS: usize = 16;
 /// Events that wait to be taken; above, the oldest is dropped.
 const MOST_EVENTS: usize = 64;
 /// Messages that may always wait to be taken, whatever their size.
@@ -45,23 +43,21 @@ const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
 /// One end of a connection.
 pub(crate) struct Connection {
-    keys: Arc<ConnectionKeys>,
+    pub(super) keys: Keys,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 /// The part of a connection that changes.
 #[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
-pub(super) struct State {
-    pub(super) stack: Stack,
+pub(crate) struct State {
+    pub(crate) stack: Stack,
     pub(super) peer: SocketAddr,
     /// Whether that address is validated.
     pub(super) validation: AddressValidation,
     /// How often it has moved.
     pub(super) moves: u32,
     pub(super) phase: Phase,
-    /// Largest datagram, UDP payload bytes.
-    datagram: u16,
     pub(super) heard: Time,
     /// What the driver's timer for this connection is set to.
     timer: Option<Time>,
@@ -75,7 +71,8 @@ pub(super) struct State {
     pub(super) unsent: Option<Box<Unsent>>,
     /// Whether the endpoint knows that it may have something to release when it is idle.
     is_active: bool,
-    inbox: usize,
+    /// Bytes of messages that may wait to be taken.
+    inbox: u32,
     /// Allocated for the first one.
     events: Option<Box<VecDeque<StackEvent>>>,
     pub(super) keep_alive: Option<Box<KeepAlive>>,
@@ -120,7 +117,9 @@ impl Connection {
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
-                Phase::Opening(Box::new(Opening::new(now, OPENING_DELAY, wait, options.open_timeout.into())))
+                let opening =
+                    Opening::new(now, OPENING_DELAY, wait, options.open_timeout.into(), options.datagram);
+                Phase::Opening(Box::new(opening))
             }
             Role::Server => Phase::Running,
         };
@@ -140,29 +139,27 @@ impl Connection {
             ..Setup::new(now)
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
+        let stack = build(&resumption.compiled, setup)?;
+        let state = State { validation, keep_alive: every, ..State::new(now, stack, peer, phase, options) };
+        Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// The connection of a session: its challenges have been answered, and the stack protects its packets.
+    pub(crate) fn of_session(
+        now: Time,
+        keys: FrameKeys,
+        role: Role,
+        peer: SocketAddr,
+        stack: Stack,
+        silence: Span,
+    ) -> Self {
+        let every = silence / u64::from(KeepAlive::MOST + 1);
         let state = State {
-            stack: build(&resumption.compiled, setup)?,
-            peer,
-            validation,
-            moves: 0,
-            phase,
-            datagram: options.datagram,
-            heard: now,
-            timer: None,
-            transmit_at: None,
-            owes_reply: false,
-            replies: false,
-            unsent: None,
-            is_active: false,
-            inbox: options.inbox.0 as usize,
-            events: None,
-            keep_alive: every,
-            wakers: None,
-            waiting: 0,
-            inline: None,
-            busy_poll: options.busy_poll.into(),
+            keep_alive: Some(Box::new(KeepAlive::new(now, every))),
+            ..State::new(now, stack, peer, Phase::Running, &ChannelOptions::default())
         };
-        Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
+        let keys = Keys::Session(role, Box::new(keys));
+        Self { keys, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn identity(&self) -> u32 {
@@ -173,15 +170,11 @@ impl Connection {
         self.keys.id()
     }
 
-    pub(super) fn keys(&self) -> &ConnectionKeys {
-        &self.keys
-    }
-
     pub(super) fn role(&self) -> Role {
         self.keys.role()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
@@ -194,7 +187,7 @@ impl Connection {
     pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
-        if sent == ROUNDS {
+        if sent == shared.rounds {
             state.transmit_at = Some(now);
         }
         let changed = self.take_events(shared, state);
@@ -243,11 +236,13 @@ impl Connection {
     /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
     /// nearly every packet, is only set when the timer expires, unless `exactly`.
     pub(super) fn set_timer(&self, shared: &Shared, state: &mut State, exactly: bool) {
+        // A data thread looks at the deadline itself.
+        let Some(driver) = &shared.driver else { return };
         let (old, new) = (state.timer, state.deadline());
         let is_earlier = new.is_some_and(|new| old.is_none_or(|old| new < old));
         if is_earlier || (new != old && (exactly || new.is_none())) {
             state.timer = new;
-            shared.driver.set_timer(self.identity(), old, new, exactly);
+            driver.set_timer(self.identity(), old, new, exactly);
         }
     }
 
@@ -260,8 +255,8 @@ impl Connection {
         if waiting {
             self.changed.notify_all();
         }
-        if inline.is_some() {
-            shared.driver.wake_inline();
+        if let (Some(_), Some(driver)) = (inline, &shared.driver) {
+            driver.wake_inline();
         }
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
     }
@@ -297,7 +292,7 @@ impl Connection {
             return;
         }
         if state.is_inbox_full() && brings_data(received.data, received.stride) {
-            return count(&shared.counters.inbox_full);
+            return shared.counters.inbox_full.add_one();
         }
         let end = self.keys.opened_end();
         let before = state.authentic();
@@ -306,7 +301,7 @@ impl Connection {
         state.stack.on_receive(now, &mut received);
         let opened = state.authentic() - before;
         if opened == 0 {
-            count(&shared.counters.unauthentic);
+            shared.counters.unauthentic.add_one();
         } else {
             if let Some(began) = began {
                 state.on_answered(now, now.since(began));
@@ -325,6 +320,16 @@ impl Connection {
         self.release(shared, state);
     }
 
+    /// Packets have come to the connection's own socket. What they call for leaves with the next turn.
+    pub(super) fn on_own_packets(&self, now: Time, received: &mut Received<'_>) {
+        let mut state = self.lock();
+        let before = state.authentic();
+        state.stack.on_receive(now, received);
+        if state.authentic() > before {
+            state.on_authentic(now);
+        }
+    }
+
     /// The timer of this connection has expired.
     pub(super) fn on_timer(&self, shared: &Shared, now: Time, at: Time) {
         let mut state = self.lock();
@@ -332,9 +337,14 @@ impl Connection {
             return;
         }
         state.timer = None;
-        if matches!(state.phase, Phase::Ended(_)) {
-            return;
+        if !matches!(state.phase, Phase::Ended(_)) {
+            self.turn(shared, &mut state, now);
         }
+        self.release(shared, state);
+    }
+
+    /// Runs what is due, and sends what there is to send.
+    pub(super) fn turn(&self, shared: &Shared, state: &mut State, now: Time) {
         let can_retry = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_some_and(|at| at <= now));
         let is_overdue = can_retry || state.transmit_at.is_none_or(|at| at <= now);
         state.replies &= !(is_overdue && state.transmit_at.is_some());
@@ -342,13 +352,12 @@ impl Connection {
             state.stack.on_deadline(now);
         }
         if is_overdue {
-            self.settle(shared, &mut state, now);
+            self.settle(shared, state, now);
         } else {
-            self.take_events(shared, &mut state);
+            self.take_events(shared, state);
         }
-        self.send_due_frames(shared, &mut state, now);
-        self.set_timer(shared, &mut state, false);
-        self.release(shared, state);
+        self.send_due_frames(shared, state, now);
+        self.set_timer(shared, state, false);
     }
 
     /// Releases what can be made again if nothing has come since `before`; returns whether it has.
@@ -366,6 +375,30 @@ impl Connection {
 }
 
 impl State {
+    fn new(now: Time, stack: Stack, peer: SocketAddr, phase: Phase, options: &ChannelOptions) -> Self {
+        Self {
+            stack,
+            peer,
+            validation: AddressValidation::Validated,
+            moves: 0,
+            phase,
+            heard: now,
+            timer: None,
+            transmit_at: None,
+            owes_reply: false,
+            replies: false,
+            unsent: None,
+            is_active: false,
+            inbox: u32::try_from(options.inbox.0).unwrap_or(u32::MAX),
+            events: None,
+            keep_alive: None,
+            wakers: None,
+            waiting: 0,
+            inline: None,
+            busy_poll: options.busy_poll.into(),
+        }
+    }
+
     /// Authentic packets so far.
     pub(super) fn authentic(&self) -> u64 {
         let stats = self.stack.stats();
@@ -404,9 +437,9 @@ impl State {
     pub(super) fn on_authentic(&mut self, now: Time) {
         self.heard = now;
         match &mut self.phase {
-            Phase::Opening(_) => {
+            Phase::Opening(opening) => {
+                self.stack.set_datagram(opening.datagram);
                 self.phase = Phase::Running;
-                self.stack.set_datagram(self.datagram);
             }
             Phase::Closing(closing) => closing.on_known(),
             Phase::Running | Phase::Ended(_) => {}
@@ -418,7 +451,8 @@ impl State {
 
     fn is_inbox_full(&self) -> bool {
         let waiting = self.stack.waiting_messages();
-        waiting > MOST_MESSAGES || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox)
+        waiting > MOST_MESSAGES
+            || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox as usize)
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {

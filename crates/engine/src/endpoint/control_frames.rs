@@ -16,7 +16,7 @@ use crate::{Direction, EngineError};
 
 impl Connection {
     pub(super) fn send_frame(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
-        shared.send(&self.keys().frames().frame(kind, number, BARE), to);
+        shared.send(&self.keys.frames().frame(kind, number, BARE), to);
     }
 
     /// An authentic control frame of this connection has come.
@@ -38,17 +38,14 @@ impl Connection {
             },
             ControlFrameKind::Close | ControlFrameKind::Forget => {
                 self.send_frame(shared, peer, ControlFrameKind::Closed, 0);
-                state.end(if frame.number == CloseReason::Graceful as u32 {
-                    EngineError::Closed
-                } else {
-                    aborted_by_peer()
-                });
+                // The last message of a control channel says why.
+                let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
+                state.end(if is_told { EngineError::Closed } else { aborted_by_peer() });
             }
             ControlFrameKind::Closed => state.end(EngineError::Closed),
             ControlFrameKind::Ping => self.send_frame(shared, peer, ControlFrameKind::Pong, frame.number),
             ControlFrameKind::Challenge => {
-                let response =
-                    self.keys().frames().frame(ControlFrameKind::Response, frame.number, frame.size);
+                let response = self.keys.frames().frame(ControlFrameKind::Response, frame.number, frame.size);
                 shared.send(&response, peer);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
@@ -76,13 +73,13 @@ impl Connection {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
-                shared.send(&self.keys().frames().initial_header(), peer);
+                shared.send(&self.keys.frames().initial_header(), peer);
             }
             Phase::Closing(closing) if closing.next <= now => {
                 let (kind, reason, opens) = (closing.kind, closing.reason, closing.opens());
                 match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
-                        shared.send(&self.keys().frames().initial_header(), peer);
+                        shared.send(&self.keys.frames().initial_header(), peer);
                         self.send_frame(shared, peer, kind, reason as u32);
                     }
                     (true, false) => self.send_frame(shared, peer, kind, reason as u32),
@@ -98,8 +95,7 @@ impl Connection {
     fn keep_alive(&self, shared: &Shared, state: &mut State, now: Time) {
         let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
         if alive.unanswered == KeepAlive::MOST {
-            let seconds = now.since(state.heard).as_secs_f64();
-            return state.end(EngineError::Silent { what: "a sign of life of the other side", seconds });
+            return state.end_silent(now.since(state.heard));
         }
         alive.unanswered += 1;
         alive.number = alive.number.wrapping_add(1);

@@ -24,7 +24,7 @@ use rustix::time::{
 
 use super::event_loop::dispatch;
 use super::guard::caught;
-use super::shared::{Shared, count, lock};
+use super::shared::{Shared, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::{Clock, EngineError, Waker};
 
@@ -196,14 +196,14 @@ impl Driver {
 /// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
 pub(super) fn run(shared: &Arc<Shared>) {
     DRIVES.set(true);
-    let error = caught(|| serve(shared)).unwrap_or_else(|message| {
-        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
-    });
+    let error = caught(|| shared.driver.as_ref().map_or(Ok(()), |driver| serve(shared, driver)))
+        .unwrap_or_else(|message| {
+            Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
+        });
     shared.end_all(&error.err().unwrap_or(EngineError::Closed));
 }
 
-fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
-    let driver = &shared.driver;
+fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
     let mut woken = Woken::default();
     while !shared.is_stopped() {
         let received = driver.receive(shared, ROUNDS)?;
@@ -217,7 +217,7 @@ fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
                 flush(shared, identity);
             }
         }
-        let due = run_timers(shared);
+        let due = run_timers(shared, driver);
         woken = if received == Received::Some || due {
             Woken::default()
         } else {
@@ -246,11 +246,11 @@ fn flush(shared: &Shared, identity: u32) {
 }
 
 /// Runs expired timers; returns whether there may be more.
-fn run_timers(shared: &Shared) -> bool {
+fn run_timers(shared: &Shared, driver: &Driver) -> bool {
     let now = shared.clock.now();
     shared.release_idle(now);
     for _ in 0..MOST_DUE {
-        let Some((at, identity)) = shared.driver.due(now) else { return false };
+        let Some((at, identity)) = driver.due(now) else { return false };
         let connection = lock(&shared.table).live(identity);
         if let Some(connection) = connection {
             connection.guarded(shared, |connection| connection.on_timer(shared, now, at));
@@ -300,17 +300,19 @@ enum Polled {
 /// two.
 pub(super) struct InlineDriver<'s> {
     shared: &'s Arc<Shared>,
+    driver: &'s Driver,
     received: Received,
 }
 
 impl<'s> InlineDriver<'s> {
     /// `None` if another thread drives inline already, or this one is a driver itself.
     pub(super) fn start(shared: &'s Arc<Shared>) -> Option<Self> {
-        if is_driver() || shared.driver.is_inline_taken.swap(true, Ordering::Acquire) {
+        let driver = shared.driver.as_ref()?;
+        if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
             return None;
         }
-        count(&shared.counters.inline_waits);
-        Some(Self { shared, received: Received::Nothing })
+        shared.counters.inline_waits.add_one();
+        Some(Self { shared, driver, received: Received::Nothing })
     }
 
     /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before
@@ -321,7 +323,7 @@ impl<'s> InlineDriver<'s> {
             Polled::Woken => Ok(Received::Nothing),
             Polled::Nothing => {
                 self.sleep(until)?;
-                self.shared.driver.receive(self.shared, 1)
+                self.driver.receive(self.shared, 1)
             }
         });
         match turned {
@@ -331,7 +333,7 @@ impl<'s> InlineDriver<'s> {
     }
 
     fn poll_busily(&self, until: Option<Time>, busy_poll: Span) -> Result<Polled, EngineError> {
-        let driver = &self.shared.driver;
+        let driver = self.driver;
         if self.received == Received::Some {
             return driver.receive(self.shared, 1).map(Polled::Received);
         }
@@ -353,7 +355,7 @@ impl<'s> InlineDriver<'s> {
     }
 
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
-        let driver = &self.shared.driver;
+        let driver = self.driver;
         // Kernels before 5.11 take no longer than 24 days.
         let timeout = until.map(|until| until.since(self.shared.clock.now()).min(Span::from_secs(3_600)));
         let timeout = timeout.map(Duration::from);
@@ -382,9 +384,9 @@ impl<'s> InlineDriver<'s> {
 impl Drop for InlineDriver<'_> {
     /// Packets that still wait have woken only this thread: wakes the endpoint's.
     fn drop(&mut self) {
-        self.shared.driver.is_inline_taken.store(false, Ordering::Release);
+        self.driver.is_inline_taken.store(false, Ordering::Release);
         if self.received == Received::Some || std::thread::panicking() {
-            self.shared.driver.background_waker.wake();
+            self.driver.background_waker.wake();
         }
     }
 }

@@ -12,7 +12,7 @@ use haul_wire::packet::{
 
 use super::connection::{Connection, Header, received};
 use super::pending::Verdict;
-use super::shared::{Shared, count, lock};
+use super::shared::{Shared, lock};
 use crate::crypto::FrameKeys;
 
 /// What a datagram is, by its first bytes.
@@ -59,7 +59,7 @@ pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, b
                         connection.on_packets(shared, now, packets, source, Header::Absent);
                     });
                 } else {
-                    count(&shared.counters.unknown);
+                    shared.counters.unknown.add_one();
                 }
             }
             DatagramKind::Open => super::accept::on_open(shared, now, these, source, ecn),
@@ -68,7 +68,7 @@ pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, b
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
             }),
-            DatagramKind::Stray => count(&shared.counters.strays),
+            DatagramKind::Stray => shared.counters.strays.add_one(),
         }
     }
 }
@@ -81,16 +81,16 @@ fn on_pair(
     source: SocketAddr,
     received: impl Fn(&mut [u8]) -> Packets<'_>,
 ) {
-    let Ok((first, second)) = PairHeader::split(datagram) else { return count(&shared.counters.strays) };
+    let Ok((first, second)) = PairHeader::split(datagram) else { return shared.counters.strays.add_one() };
     for packet in [first, second] {
         match kind_of(packet) {
             DatagramKind::Stack(identity) => match find(shared, identity) {
                 Some(connection) => connection.guarded(shared, |connection| {
                     connection.on_packets(shared, now, received(packet), source, Header::Absent);
                 }),
-                None => count(&shared.counters.unknown),
+                None => shared.counters.unknown.add_one(),
             },
-            _ => count(&shared.counters.strays),
+            _ => shared.counters.strays.add_one(),
         }
     }
 }
@@ -100,16 +100,16 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Connection>> {
 }
 
 fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
-    let Ok(frame) = ControlFrame::parse(packet) else { return count(&shared.counters.strays) };
+    let Ok(frame) = ControlFrame::parse(packet) else { return shared.counters.strays.add_one() };
     if frame.id.has_control_channel() {
         return on_session_frame(shared, &frame, source);
     }
     let (secret, live) = match lock(&shared.table).get(frame.id.identity) {
         Some(entry) => (entry.resumption.secret.clone(), entry.live.clone()),
-        None => return count(&shared.counters.unknown),
+        None => return shared.counters.unknown.add_one(),
     };
     if !FrameKeys::new(&secret, frame.id, shared.role).verifies(&frame) {
-        return count(&shared.counters.unauthentic);
+        return shared.counters.unauthentic.add_one();
     }
     match live.filter(|live| live.id() == frame.id) {
         Some(connection) => {
@@ -130,12 +130,11 @@ fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
     let answer = match shared.sessions.find(frame, expecting, source).map(|it| it.on_frame(frame, source)) {
         // It has been kept.
         None if expecting => None,
-        None => return count(&counters.unknown),
-        Some(Verdict::Unauthentic) => return count(&counters.unauthentic),
-        Some(Verdict::Foreign) => return count(&counters.foreign),
+        None => return counters.unknown.add_one(),
+        Some(Verdict::Unauthentic) => return counters.unauthentic.add_one(),
         Some(Verdict::Taken(response)) => response,
         Some(Verdict::Challenged(challenge)) => {
-            count(&counters.challenged);
+            counters.challenged.add_one();
             Some(challenge)
         }
     };

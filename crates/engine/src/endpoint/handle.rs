@@ -11,38 +11,11 @@ use haul_udp::{Options, UdpSocket};
 use super::driver;
 use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared, lock};
-use super::{Channel, ChannelOptions};
+use super::{Channel, ChannelOptions, EndpointStats};
 use crate::{EngineError, Role};
 
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
-
-/// What has happened at an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndpointStats {
-    /// Datagrams that name no session or association, or an association without a connection.
-    pub unknown: u64,
-    /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
-    pub unauthentic: u64,
-    /// Initial headers of connections that were over already.
-    pub replayed_connections: u64,
-    /// Connections that the other side has begun.
-    pub connections: u64,
-    /// Datagrams of other kinds.
-    pub strays: u64,
-    /// Control frames of a session from another address than its first.
-    pub foreign: u64,
-    /// Control frames of a session from another address than its TCP connection's, which were answered by a challenge.
-    pub challenged: u64,
-    /// Buffers of data dropped because nobody took the messages before them.
-    pub inbox_full: u64,
-    /// Batches that the system did not take.
-    pub unsent: u64,
-    /// Waits on a channel in which the waiting thread itself received packets.
-    pub inline_waits: u64,
-    /// Datagrams sent with two packets each, an answer and a message.
-    pub pairs: u64,
-}
 
 /// A UDP socket and a thread for any number of associations. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
@@ -91,7 +64,7 @@ impl Endpoint {
         limits: EndpointLimits,
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(socket, role, limits, expecting)?);
+        let shared = Arc::new(Shared::new(Arc::new(socket), role, limits, expecting)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())

@@ -1,11 +1,12 @@
 //! Probes the path of a connection: the client sends challenges of several sizes, and each is answered by a response of
 //! its size. The exchange shows that UDP passes, which datagrams do, how long a round trip takes and, where the server
-//! asks too, that the client is at its address (RFC 9000, section 8). Everything here is sans-IO.
+//! asks too, that the client is at its address (RFC 9000, section 8).
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use haul_base::{Span, Time};
+use haul_base::{Ecn, Span, Time};
+use haul_udp::{SendError, UdpSocket};
 use haul_wire::packet::{CONTROL_FRAME_LEN, ControlFrame, ControlFrameKind};
 
 use crate::crypto::FrameKeys;
@@ -13,7 +14,7 @@ use crate::{Direction, EngineError};
 
 /// Datagrams of this size (UDP payload bytes) pass on every path that is supported: what QUIC asks for
 /// (RFC 9000, section 14).
-pub const MIN_DATAGRAM: u16 = 1200;
+pub(crate) const MIN_DATAGRAM: u16 = 1200;
 /// Sizes besides [`MIN_DATAGRAM`] that are tried: Ethernet's 1,500 bytes and jumbo frames' 9,000, less 8 of
 /// UDP header and 20 of IPv4 header.
 const IPV4_SIZES: [u16; 3] = [MIN_DATAGRAM, 1472, 8972];
@@ -68,19 +69,18 @@ impl Challenges {
     }
 }
 
-/// One end's part. Whoever owns the socket gives it the control frames that come, and sends what it wants to send,
+/// The client's part. Whoever owns the socket gives it the control frames that come, and sends what it wants to send,
 /// before and during the transfer of data.
 #[derive(Debug)]
-pub struct PathProbe {
+pub(crate) struct PathProbe {
     keys: FrameKeys,
     peer: SocketAddr,
-    /// The client's challenges, smallest first; the server sends none from here.
-    attempts: Vec<Attempt>,
+    /// Challenges, smallest first.
+    attempts: [Attempt; 3],
     next_number: u32,
     sent: VecDeque<(u32, Time)>,
     next_round: Option<Time>,
     waiting_since: Time,
-    challenges: Challenges,
     largest_answered: Option<u16>,
     round_trip: Option<Span>,
 }
@@ -103,32 +103,23 @@ enum Progress {
 }
 
 impl PathProbe {
-    /// The client's part: sends challenges every 100 ms until they are answered, the sizes above the smallest three
-    /// times at most. Starts at `now`, with a first round due at once. `first_number` is random.
-    pub(crate) fn client(now: Time, keys: FrameKeys, peer: SocketAddr, first_number: u32) -> Self {
+    /// Sends challenges every 100 ms until they are answered, the sizes above the smallest three times at most. Starts
+    /// at `now`, with a first round due at once. `first_number` is random.
+    pub(crate) fn new(now: Time, keys: FrameKeys, peer: SocketAddr, first_number: u32) -> Self {
         let attempt = |size| Attempt { size, rounds: 0, progress: Progress::Waiting };
-        let attempts = sizes_for(peer).map(attempt).into();
-        let first =
-            Self { attempts, next_number: first_number, next_round: Some(now), ..Self::server(keys, peer) };
-        let mut probe = Self { waiting_since: now, ..first };
-        probe.on_deadline(now);
-        probe
-    }
-
-    /// The server's part: answers every challenge.
-    pub(crate) fn server(keys: FrameKeys, peer: SocketAddr) -> Self {
-        Self {
+        let mut probe = Self {
             keys,
             peer,
-            attempts: Vec::new(),
-            next_number: 0,
+            attempts: sizes_for(peer).map(attempt),
+            next_number: first_number,
             sent: VecDeque::new(),
-            next_round: None,
-            waiting_since: Time::ZERO,
-            challenges: Challenges::default(),
+            next_round: Some(now),
+            waiting_since: now,
             largest_answered: None,
             round_trip: None,
-        }
+        };
+        probe.on_deadline(now);
+        probe
     }
 
     /// The server has accepted the session: from now on answers can be expected.
@@ -136,13 +127,18 @@ impl PathProbe {
         self.waiting_since = now;
     }
 
+    /// What authenticates the control frames of this end.
+    pub(crate) fn keys(&self) -> &FrameKeys {
+        &self.keys
+    }
+
     /// When the next round is due; `None` when there is none.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.next_round
     }
 
     /// Starts the next round if it is time.
-    pub fn on_deadline(&mut self, now: Time) {
+    pub(crate) fn on_deadline(&mut self, now: Time) {
         if self.next_round.is_none_or(|at| now < at) {
             return;
         }
@@ -155,10 +151,7 @@ impl PathProbe {
     }
 
     /// The next datagram. To be called after every input until it gives `None`.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
-        if let Some(response) = self.challenges.respond(&self.keys) {
-            return Some(response);
-        }
+    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let attempt = self.attempts.iter_mut().find(|a| a.progress == Progress::Due)?;
         attempt.progress = Progress::Waiting;
         let number = self.next_number;
@@ -171,34 +164,25 @@ impl PathProbe {
     }
 
     /// The system refused a datagram of this length: it is not tried again.
-    pub fn on_too_large(&mut self, len: usize) {
+    pub(crate) fn on_too_large(&mut self, len: usize) {
         let refused = |a: &&mut Attempt| usize::from(a.size) == len && a.size > MIN_DATAGRAM;
         if let Some(attempt) = self.attempts.iter_mut().find(refused) {
             attempt.progress = Progress::Settled;
         }
     }
 
-    /// Takes a datagram; whether it was an authentic part of the exchange.
-    pub fn on_packet(&mut self, now: Time, packet: &[u8]) -> bool {
-        let Some(frame) = ControlFrame::parse(packet).ok().filter(|frame| self.keys.verifies(frame)) else {
-            return false;
-        };
-        match frame.kind {
-            ControlFrameKind::Challenge => {
-                self.challenges.note(&frame);
-                // The server does not answer before it has the response.
-                if let Some(smallest) = self.attempts.first_mut().filter(|_| self.largest_answered.is_none())
-                {
-                    smallest.progress = Progress::Due;
-                }
-                true
-            }
-            ControlFrameKind::Response if self.attempts.iter().any(|a| a.size == frame.size) => {
-                self.on_response(now, &frame);
-                true
-            }
-            _ => false,
+    /// Takes an authentic control frame; whether it answers a challenge.
+    pub(super) fn on_frame(&mut self, now: Time, frame: &ControlFrame) -> bool {
+        let is_answer = frame.kind == ControlFrameKind::Response;
+        if is_answer && self.attempts.iter().any(|attempt| attempt.size == frame.size) {
+            self.on_response(now, frame);
+            return true;
         }
+        // The server does not answer before it has the response to its own.
+        if frame.kind == ControlFrameKind::Challenge && self.largest_answered.is_none() {
+            self.attempts[0].progress = Progress::Due;
+        }
+        false
     }
 
     fn on_response(&mut self, now: Time, response: &ControlFrame) {
@@ -213,25 +197,19 @@ impl PathProbe {
     }
 
     /// The largest datagram that is known to pass to the peer, UDP payload bytes. What has come tells nothing of it.
-    pub fn datagram(&self) -> u16 {
+    pub(crate) fn datagram(&self) -> u16 {
         self.largest_answered.unwrap_or(MIN_DATAGRAM)
     }
 
-    /// The largest datagram that is likely to pass to the peer: one of its own has come.
-    pub fn likely_datagram(&self) -> u16 {
-        self.datagram().max(self.challenges.largest())
-    }
-
-    /// The shortest time from a challenge to its response; the server has none.
-    pub fn round_trip(&self) -> Option<Span> {
+    /// The shortest time from a challenge to its response.
+    pub(crate) fn round_trip(&self) -> Option<Span> {
         self.round_trip
     }
 
     /// Says that UDP is blocked, and in which direction, once the answer is 4 seconds late. `udp_seen`: the server has
     /// said that it hears the client ([`Control::udp_seen`](crate::Control::udp_seen)).
-    pub fn failure(&self, now: Time, udp_seen: bool) -> Option<EngineError> {
-        let is_answered = self.attempts.is_empty() || self.largest_answered.is_some();
-        if is_answered || now.since(self.waiting_since) < TIMEOUT {
+    pub(crate) fn failure(&self, now: Time, udp_seen: bool) -> Option<EngineError> {
+        if self.largest_answered.is_some() || now.since(self.waiting_since) < TIMEOUT {
             return None;
         }
         let direction = if udp_seen { Direction::ServerToClient } else { Direction::ClientToServer };
@@ -247,6 +225,15 @@ impl Attempt {
         let go_on = without_end || self.rounds < LARGE_ROUNDS;
         self.rounds += 1;
         self.progress = if go_on { Progress::Due } else { Progress::Settled };
+    }
+}
+
+/// Sends what the probe has to send. What the system does not take is tried again in the next round.
+pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, now: Time) {
+    while let Some(packet) = probe.poll_transmit(now) {
+        if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
+            probe.on_too_large(packet.len());
+        }
     }
 }
 

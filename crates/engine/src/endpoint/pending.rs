@@ -2,7 +2,7 @@
 //! listener's socket.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::Ecn;
@@ -29,8 +29,10 @@ struct State {
     challenge_key: [u8; 32],
     /// The address of the TCP connection, which is validated by it.
     control_peer: IpAddr,
-    /// The source of the first authentic frame from a validated address. Others are ignored.
+    /// Where the client is: the source of the latest authentic frame that showed it.
     source: Option<SocketAddr>,
+    /// How often it has moved.
+    moves: u32,
     challenges: Challenges,
     stage: Stage,
 }
@@ -40,8 +42,8 @@ enum Stage {
     /// The application has not accepted it yet.
     Undecided,
     Accepted(Service),
-    /// Its socket, or why there is none; taken once.
-    Opened(Option<Box<Result<UdpSocket, EngineError>>>),
+    /// Its socket, or why there is none.
+    Opened(Result<Arc<UdpSocket>, EngineError>),
 }
 
 /// What an accepted session brings.
@@ -64,8 +66,6 @@ pub(super) enum Verdict {
     Unauthentic,
     /// Anybody may have copied it: this challenge goes to its source.
     Challenged(Vec<u8>),
-    /// From another address than the first.
-    Foreign,
 }
 
 impl PendingSession {
@@ -76,6 +76,7 @@ impl PendingSession {
             challenge_key,
             control_peer: control_peer.to_canonical(),
             source: None,
+            moves: 0,
             challenges: Challenges::default(),
             stage: Stage::Undecided,
         };
@@ -88,26 +89,28 @@ impl PendingSession {
 
     /// Takes what claims to be a control frame of this session.
     pub(super) fn on_frame(&self, frame: &ControlFrame, from: SocketAddr) -> Verdict {
+        use ControlFrameKind::{Challenge, Ping, Response};
         let mut state = self.lock();
-        if state.source.is_some_and(|source| source != from) {
-            return Verdict::Foreign;
-        }
         if !state.keys.verifies(frame) {
             return Verdict::Unauthentic;
         }
         match (frame.kind, state.is_known(from, frame)) {
-            (ControlFrameKind::Challenge, true) => state.challenges.note(frame),
-            (ControlFrameKind::Challenge, false) => return Verdict::Challenged(state.challenge(from)),
-            (ControlFrameKind::Response, true) => {}
+            (Challenge, true) => state.challenges.note(frame),
+            (Ping | Response, true) => {}
+            (Challenge | Ping, false) => return Verdict::Challenged(state.challenge(from)),
             _ => return Verdict::Unauthentic,
         }
-        state.source = Some(from);
-        state.open_socket();
+        state.move_to(from);
         let State { keys, challenges, stage, .. } = &mut *state;
         let response = if let Stage::Opened(_) = stage { challenges.respond(keys) } else { None };
         drop(state);
         self.changed.notify_all();
         Verdict::Taken(response)
+    }
+
+    /// What authenticates this end's control frames.
+    pub(crate) fn keys(&self) -> FrameKeys {
+        self.lock().keys.clone()
     }
 
     /// The size of the largest challenge that has come by the listener's socket.
@@ -123,13 +126,11 @@ impl PendingSession {
     }
 
     /// The session's socket, once the client's first challenge has come.
-    pub(crate) fn wait_for_socket(&self, control: &Control) -> Result<UdpSocket, EngineError> {
+    pub(crate) fn wait_for_socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
         let mut state = self.lock();
         loop {
             let service = match &mut state.stage {
-                Stage::Opened(socket) => {
-                    return socket.take().map_or(Err(EngineError::Closed), |opened| *opened);
-                }
+                Stage::Opened(socket) => return socket.clone(),
                 Stage::Undecided => return Err(EngineError::Closed),
                 Stage::Accepted(service) => service,
             };
@@ -148,17 +149,34 @@ impl PendingSession {
 }
 
 impl State {
-    /// Whether the sender of a frame is known to be at `from`: it has been heard there before, shares the address of the
-    /// TCP connection, or has got what was sent there (RFC 9000, section 8).
+    /// Whether the sender of a frame is known to be at `from`: it has been heard there before, at first shares the
+    /// address of the TCP connection, or has got what was sent there (RFC 9000, sections 8 and 9).
     fn is_known(&self, from: SocketAddr, frame: &ControlFrame) -> bool {
-        let has_responded =
-            || frame.kind == ControlFrameKind::Response && frame.number == self.expected_response(from);
-        self.source.is_some() || from.ip().to_canonical() == self.control_peer || has_responded()
+        let was_there = match self.source {
+            Some(source) => source == from,
+            None => from.ip().to_canonical() == self.control_peer,
+        };
+        was_there || frame.kind == ControlFrameKind::Response && frame.number == self.expected_response(from)
     }
 
-    /// What an address has to send back. Derived without state, so copies from other addresses displace nothing.
+    /// What an address has to send back. Derived without state, so copies from other addresses displace nothing; it
+    /// changes with each move, so that copies of earlier responses are void.
     fn expected_response(&self, from: SocketAddr) -> u32 {
-        challenge_number(&self.challenge_key, &from.to_string())
+        challenge_number(&self.challenge_key, &format!("{} {from}", self.moves))
+    }
+
+    /// The client is here. Its session has a socket from now on, and sends here with it.
+    fn move_to(&mut self, from: SocketAddr) {
+        let before = self.source.replace(from).filter(|before| *before != from);
+        if let Some(before) = before {
+            tracing::debug!(%before, now = %from, "the client has moved");
+            self.moves = self.moves.wrapping_add(1);
+            if let Stage::Opened(Ok(socket)) = &self.stage {
+                // Without a way there, the session is silent and ends.
+                let _ = socket.connect(from);
+            }
+        }
+        self.open_socket();
     }
 
     /// A datagram no longer than the frame that it is for.
@@ -180,6 +198,6 @@ impl State {
                 let _ = socket.send(&response, response.len(), Ecn::NotEct);
             }
         }
-        self.stage = Stage::Opened(Some(Box::new(socket)));
+        self.stage = Stage::Opened(socket.map(Arc::new));
     }
 }

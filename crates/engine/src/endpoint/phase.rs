@@ -61,12 +61,14 @@ pub(super) struct Opening {
     was_deferred: bool,
     /// When a header left last.
     sent: Option<Time>,
+    /// Largest datagram without the header, UDP payload bytes.
+    pub(super) datagram: u16,
 }
 
 impl Opening {
     /// Times from `now`: to the first bare header, from that to the second, to the end.
-    pub(super) fn new(now: Time, first: Span, wait: Span, timeout: Span) -> Self {
-        Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None }
+    pub(super) fn new(now: Time, first: Span, wait: Span, timeout: Span, datagram: u16) -> Self {
+        Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None, datagram }
     }
 
     /// Packets of the stack leave with the header. A bare one follows within two intervals, however many there are.
@@ -183,6 +185,14 @@ impl State {
         }
     }
 
+    /// Ends the connection: for so long nothing of the other end has come.
+    pub(super) fn end_silent(&mut self, span: Span) {
+        self.end(EngineError::Silent {
+            what: "a sign that UDP packets get through",
+            seconds: span.as_secs_f64(),
+        });
+    }
+
     /// This end closes.
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         if self.validated_peer().is_none() {
@@ -224,7 +234,7 @@ mod tests {
     #[test]
     fn data_puts_a_bare_header_off_once_however_much_there_is() {
         let ms = Span::from_millis;
-        let mut opening = Opening::new(Time::ZERO, ms(10), ms(100), ms(5_000));
+        let mut opening = Opening::new(Time::ZERO, ms(10), ms(100), ms(5_000), 1_200);
         let mut bare = Vec::new();
         for at in 0..700 {
             let now = Time::ZERO + ms(at);

@@ -131,19 +131,13 @@ impl Endpoint {
             ends,
         )?;
         let connection = Arc::new(connection);
-        let entry = Entry {
-            resumption,
-            last_epoch: id.epoch,
-            live: Some(connection.clone()),
-            last_used: now,
-            last_peer: None,
-            validated: None,
-        };
+        let live = Some(connection.clone());
+        let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };
         if lock(&shared.table).insert(entry).is_err() {
             return Err(EngineError::protocol("the association's number is taken; connect again"));
         }
         let mut state = connection.lock();
-        connection.keys().prepare();
+        connection.keys.prepare();
         connection.settle(shared, &mut state, now);
         connection.release(shared, state);
         Ok(Channel::new(connection, self.clone(), Some(Box::new(ticket))))

@@ -119,7 +119,7 @@ impl Drop for Registration {
 #[cfg(test)]
 mod tests {
     use haul_base::Time;
-    use haul_wire::packet::ConnectionId;
+    use haul_wire::packet::{ConnectionId, ControlFrameKind};
 
     use super::super::path_probe::PathProbe;
     use super::super::pending::Verdict;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn probe(session: u32) -> PathProbe {
-        PathProbe::client(Time::ZERO, keys(session, Role::Client), CLIENT.parse().unwrap(), 7)
+        PathProbe::new(Time::ZERO, keys(session, Role::Client), CLIENT.parse().unwrap(), 7)
     }
 
     fn next(probe: &mut PathProbe) -> Option<ControlFrame> {
@@ -195,8 +195,15 @@ mod tests {
         }
         assert_eq!(registration.pending().on_frame(&challenge(5), client), Verdict::Taken(None));
         assert_eq!(registration.pending().largest(), 1200);
-        // From now on, nothing from elsewhere gets an answer.
-        assert_eq!(registration.pending().on_frame(&challenge(5), elsewhere), Verdict::Foreign);
+        // What the client answers from its own address moves nothing either.
+        let Verdict::Challenged(challenge) = registration.pending().on_frame(&copy, elsewhere) else {
+            panic!("it may be the client, behind another NAT");
+        };
+        let number = ControlFrame::parse(&challenge).unwrap().number;
+        let response = keys(5, Role::Client).frame(ControlFrameKind::Response, number, copy.size);
+        let response = ControlFrame::parse(&response).unwrap();
+        assert_eq!(registration.pending().on_frame(&response, client), Verdict::Taken(None));
+        assert!(matches!(registration.pending().on_frame(&copy, elsewhere), Verdict::Challenged(_)));
     }
 
     /// The UDP packets of a client may have another address than its TCP connection.
@@ -213,8 +220,11 @@ mod tests {
                 verdict => panic!("{verdict:?}"),
             }
         }
-        assert!(probe.on_packet(Time::ZERO, &challenges[0]));
-        let response = next(&mut probe).unwrap();
+        let challenge = ControlFrame::parse(&challenges[0]).unwrap();
+        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(Time::ZERO, &challenge));
+        let response =
+            keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
+        let response = ControlFrame::parse(&response).unwrap();
         // What was for this address is of no use at another one.
         let other = "198.51.100.10:7".parse().unwrap();
         assert_eq!(registration.pending().on_frame(&response, other), Verdict::Unauthentic);

@@ -3,24 +3,31 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::mem::{replace, take};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use haul_base::{Ecn, Span, Time};
-use haul_udp::{Full, SendError, UdpSocket};
+use haul_base::{AlignedBytes, Ecn, Span, Time};
+use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
 
+use super::ChannelOptions;
 use super::connection::Connection;
 use super::driver::Driver;
 use super::session_table::SessionTable;
 use super::table::Table;
-use super::{ChannelOptions, EndpointStats};
+use crate::counters::counters;
 use crate::identity::random;
 use crate::{Clock, EngineError, Role};
 
+/// Where a batch begins in its slot: behind room for a header, and aligned.
+pub(super) const SLOT_START: usize = 64;
 /// Room for one batch: no UDP message of the kernel is larger.
-pub(super) const SLOT: usize = 65_536;
+const SLOT: usize = SLOT_START + 65_536;
+/// Batches that one of many connections sends before others have their turn.
+const ROUNDS: usize = 16;
+/// Batches that a connection on a socket of its own sends before it is time to receive.
+const OWN_ROUNDS: usize = 4;
 /// Free slots that are kept.
 const KEPT_SLOTS: usize = 8;
 /// Where there are many connections, those that were silent for so long release what can be made again.
@@ -50,43 +57,32 @@ impl EndpointLimits {
 /// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
 pub(crate) type Expecting = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// What happened at an endpoint, counted by several threads.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) unknown: AtomicU64,
-    pub(super) unauthentic: AtomicU64,
-    pub(super) replayed_connections: AtomicU64,
-    pub(super) connections: AtomicU64,
-    pub(super) strays: AtomicU64,
-    pub(super) foreign: AtomicU64,
-    pub(super) challenged: AtomicU64,
-    pub(super) inbox_full: AtomicU64,
-    pub(super) unsent: AtomicU64,
-    pub(super) inline_waits: AtomicU64,
-    pub(super) pairs: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn read(&self) -> EndpointStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        EndpointStats {
-            unknown: get(&self.unknown),
-            unauthentic: get(&self.unauthentic),
-            replayed_connections: get(&self.replayed_connections),
-            connections: get(&self.connections),
-            strays: get(&self.strays),
-            foreign: get(&self.foreign),
-            challenged: get(&self.challenged),
-            inbox_full: get(&self.inbox_full),
-            unsent: get(&self.unsent),
-            inline_waits: get(&self.inline_waits),
-            pairs: get(&self.pairs),
-        }
+counters! {
+    Counters:
+    /// What has happened at an endpoint.
+    pub struct EndpointStats {
+        /// Datagrams that name no session or association, or an association without a connection.
+        pub unknown,
+        /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
+        pub unauthentic,
+        /// Initial headers of connections that were over already.
+        pub replayed_connections,
+        /// Connections that the other side has begun.
+        pub connections,
+        /// Datagrams of other kinds.
+        pub strays,
+        /// Control frames of a session from another address than before, or than its TCP connection's, which were
+        /// answered by a challenge.
+        pub challenged,
+        /// Buffers of data dropped because nobody took the messages before them.
+        pub inbox_full,
+        /// Batches that the system did not take.
+        pub unsent,
+        /// Waits on a channel in which the waiting thread itself received packets.
+        pub inline_waits,
+        /// Datagrams sent with two packets each, an answer and a message.
+        pub pairs,
     }
-}
-
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Connections that the other side has begun, and tasks that wait for one.
@@ -113,10 +109,15 @@ impl Active {
 
 /// A socket, its clock and its connections.
 pub(crate) struct Shared {
-    pub(super) socket: UdpSocket,
-    pub(super) clock: Clock,
+    pub(super) socket: Arc<UdpSocket>,
+    pub(crate) clock: Clock,
     pub(super) role: Role,
-    pub(super) driver: Driver,
+    /// `None`: the socket is connected and of one connection, which has a thread of its own.
+    pub(super) driver: Option<Driver>,
+    /// Batches that a connection sends before others, or what has come, have their turn.
+    pub(super) rounds: usize,
+    #[cfg(feature = "faults")]
+    faults: Option<Mutex<crate::faults::Faults>>,
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) table: Mutex<Table>,
@@ -128,7 +129,7 @@ pub(crate) struct Shared {
     arrivals: Mutex<Arrivals>,
     most_arrivals: usize,
     arrived: Condvar,
-    slots: Mutex<Vec<Box<[u8]>>>,
+    slots: Mutex<Vec<AlignedBytes>>,
     active: Mutex<Active>,
     /// Key of the address challenges; it never leaves this process.
     pub(super) challenge_key: [u8; 32],
@@ -136,25 +137,39 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(super) fn new(
-        socket: UdpSocket,
+        socket: Arc<UdpSocket>,
         role: Role,
         limits: EndpointLimits,
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
         let clock = Clock::start();
+        let driver = Driver::new(clock, &socket)?;
+        let this = Self::of_one(socket, role, clock)?;
+        let table = Mutex::new(Table::new(limits.associations));
+        let (driver, rounds, most_arrivals) = (Some(driver), ROUNDS, limits.arrivals);
+        #[cfg(feature = "faults")]
+        let this = Self { faults: None, ..this };
+        Ok(Self { driver, rounds, table, expecting, most_arrivals, ..this })
+    }
+
+    /// With one connection, which has a thread of its own; `socket` is connected.
+    pub(crate) fn of_one(socket: Arc<UdpSocket>, role: Role, clock: Clock) -> Result<Self, EngineError> {
         Ok(Self {
-            driver: Driver::new(clock, &socket)?,
+            driver: None,
+            rounds: OWN_ROUNDS,
+            #[cfg(feature = "faults")]
+            faults: crate::faults::Faults::from_environment().map(Mutex::new),
             socket,
             clock,
             role,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
-            table: Mutex::new(Table::new(limits.associations)),
+            table: Mutex::new(Table::new(0)),
             sessions: Arc::default(),
-            expecting,
+            expecting: Box::new(|| false),
             options: Mutex::default(),
             arrivals: Mutex::default(),
-            most_arrivals: limits.arrivals,
+            most_arrivals: 0,
             arrived: Condvar::new(),
             slots: Mutex::default(),
             active: Mutex::default(),
@@ -162,44 +177,58 @@ impl Shared {
         })
     }
 
-    pub(super) fn take_slot(&self) -> Box<[u8]> {
-        lock(&self.slots).pop().unwrap_or_else(|| vec![0; SLOT].into())
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        self.socket.capabilities()
     }
 
-    pub(super) fn put_slot(&self, slot: Box<[u8]>) {
+    pub(super) fn take_slot(&self) -> AlignedBytes {
+        lock(&self.slots).pop().unwrap_or_else(|| AlignedBytes::zeroed(SLOT))
+    }
+
+    pub(super) fn put_slot(&self, slot: AlignedBytes) {
         let mut slots = lock(&self.slots);
         if slots.len() < KEPT_SLOTS {
             slots.push(slot);
         }
     }
 
-    /// Sends a batch. If there is no room for all of it, gives how many bytes have left and what is full.
+    /// Sends a batch. If the system does not take all of it, gives how many bytes have left and why.
     pub(super) fn send_batch(
         &self,
         data: &[u8],
         segment_size: usize,
         ecn: Ecn,
         to: SocketAddr,
-    ) -> Result<(), (usize, Full)> {
+    ) -> Result<(), (usize, SendError)> {
         let mut done = 0;
         while done < data.len() {
-            match self.socket.send_to(&data[done..], segment_size, ecn, to) {
-                Ok(sent) => done += sent.bytes,
-                Err(SendError::WouldBlock(full)) => return Err((done, full)),
-                Err(error) => {
-                    tracing::debug!(%error, %to, "packets were not sent");
-                    count(&self.counters.unsent);
-                    return Ok(());
-                }
-            }
+            let sent = self.send_once(&data[done..], segment_size, ecn, to);
+            done += sent.map_err(|error| (done, error))?.bytes;
         }
         Ok(())
+    }
+
+    fn send_once(
+        &self,
+        data: &[u8],
+        segment_size: usize,
+        ecn: Ecn,
+        to: SocketAddr,
+    ) -> Result<Sent, SendError> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &self.faults {
+            return lock(faults).send(&self.socket, data, segment_size, ecn);
+        }
+        match self.driver {
+            Some(_) => self.socket.send_to(data, segment_size, ecn, to),
+            None => self.socket.send(data, segment_size, ecn),
+        }
     }
 
     /// Sends one datagram that is repeated if it is lost, or need not arrive: a full socket loses it.
     pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) {
         if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
-            count(&self.counters.unsent);
+            self.counters.unsent.add_one();
         }
     }
 
@@ -267,11 +296,13 @@ impl Shared {
     }
 
     /// Ends the drivers, and the waiting for connections.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let wakers = take(&mut lock(&self.arrivals).wakers);
         self.arrived.notify_all();
-        self.driver.wake_all();
+        if let Some(driver) = &self.driver {
+            driver.wake_all();
+        }
         wakers.into_iter().for_each(Waker::wake);
     }
 

@@ -36,6 +36,13 @@ pub(super) struct Entry {
     pub(super) validated: Option<IpAddr>,
 }
 
+impl Entry {
+    /// Of an association without a connection, whose client is known to be at `validated`.
+    pub(super) fn new(resumption: ResumptionState, now: Time, validated: Option<IpAddr>) -> Self {
+        Self { resumption, last_epoch: 0, live: None, last_used: now, last_peer: None, validated }
+    }
+}
+
 /// Why an association was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAdded {
@@ -179,8 +186,7 @@ mod tests {
         }
 
         fn entry(&self, identity: u32, last_used: Time) -> Entry {
-            let resumption = self.resumption(identity);
-            Entry { resumption, last_epoch: 0, live: None, last_used, last_peer: None, validated: None }
+            Entry::new(self.resumption(identity), last_used, None)
         }
 
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {

@@ -1,7 +1,6 @@
 //! What a server asks of the recipe that a client brings.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
@@ -134,7 +133,10 @@ impl Incoming {
         };
         let (identity, secret, round_trip) = self.resumption();
         let resumption = ResumptionState { identity, secret, cipher, compiled, round_trip };
-        if let Err(reason) = add(endpoint, resumption, self.peer().ip().to_canonical()) {
+        let shared = endpoint.shared();
+        let entry = Entry::new(resumption, shared.clock.now(), Some(self.peer().ip().to_canonical()));
+        let added = lock(&shared.table).insert(entry);
+        if let Err(reason) = added {
             let fault = not_added(reason);
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
@@ -145,20 +147,6 @@ impl Incoming {
         let _ = control.send_now(&ControlMessage::Bye);
         Ok(())
     }
-}
-
-fn add(endpoint: &Endpoint, resumption: ResumptionState, validated: IpAddr) -> Result<(), NotAdded> {
-    let shared = endpoint.shared();
-    let last_used = shared.clock.now();
-    let entry = Entry {
-        resumption,
-        last_epoch: 0,
-        live: None,
-        last_used,
-        last_peer: None,
-        validated: Some(validated),
-    };
-    lock(&shared.table).insert(entry)
 }
 
 fn not_added(reason: NotAdded) -> Fault {

@@ -1,16 +1,18 @@
 //! How the packets of a connection leave: in batches, behind the initial header, or two in one datagram.
 
-use haul_base::{Ecn, Time, Transmit};
+use haul_base::{Ecn, Machine, Time, Transmit};
+use haul_proto::micro::events::SIZE_REFUSED;
 use haul_stack::Together;
-use haul_udp::Full;
+use haul_udp::{Full, SendError};
 use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
-use super::connection::{Connection, LOCAL_QUEUE_WAIT, ROUNDS, State, Unsent};
+use super::connection::{Connection, LOCAL_QUEUE_WAIT, State, Unsent};
 use super::phase::Phase;
-use super::shared::{SLOT, Shared, count};
+use super::shared::{SLOT_START, Shared};
+use crate::EngineError;
 
 impl Connection {
-    /// Sends up to [`ROUNDS`] batches, and returns how many; if that many, there may be more.
+    /// Sends up to [`Shared::rounds`] batches, and returns how many; if that many, there may be more.
     pub(super) fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
         if matches!(state.phase, Phase::Ended(_)) || state.validated_peer().is_none() {
             return 0;
@@ -20,21 +22,28 @@ impl Connection {
         }
         let mut slot = shared.take_slot();
         let mut sent = 0;
-        while sent < ROUNDS && state.unsent.is_none() {
-            // A pair's header goes in front of the packets.
-            let next = state.stack.poll_transmit_together(now, &mut slot[PAIR_LEN..SLOT]);
+        while sent < shared.rounds && state.unsent.is_none() {
+            // Sealing a batch takes time, and its packets say when they leave.
+            let now = if sent == 0 { now } else { shared.clock.now() };
+            let room = &mut slot[SLOT_START..];
+            let next = match shared.driver {
+                Some(_) => state.stack.poll_transmit_together(now, room),
+                None => state.stack.poll_transmit(now, room).map(Together::Batch),
+            };
             let Some(next) = next else { break };
             sent += 1;
             let Transmit { len, segment_size, ecn, .. } = next.batch();
-            let data = &slot[PAIR_LEN..PAIR_LEN + len];
+            let (pair, end) = (SLOT_START - PAIR_LEN, SLOT_START + len);
+            let data = &slot[SLOT_START..end];
             if let Phase::Opening(opening) = &mut state.phase {
                 opening.on_accompanied(now);
                 let (data, size) = self.with_header(data, segment_size);
                 self.send_batch(shared, state, now, &data, size, ecn);
             } else if let Some(header) = pair_header(next, state.stack.path().datagram) {
-                slot[..PAIR_LEN].copy_from_slice(&header.to_bytes());
-                count(&shared.counters.pairs);
-                self.send_batch(shared, state, now, &slot[..PAIR_LEN + len], PAIR_LEN + len, ecn);
+                // In front of the packets.
+                slot[pair..SLOT_START].copy_from_slice(&header.to_bytes());
+                shared.counters.pairs.add_one();
+                self.send_batch(shared, state, now, &slot[pair..end], PAIR_LEN + len, ecn);
             } else {
                 self.send_batch(shared, state, now, data, segment_size, ecn);
             }
@@ -53,25 +62,43 @@ impl Connection {
         segment_size: usize,
         ecn: Ecn,
     ) {
-        let Err((done, full)) = shared.send_batch(data, segment_size, ecn, state.peer) else { return };
-        let retry = match full {
-            Full::SocketBuffer => None,
-            Full::LocalQueue => Some(now + LOCAL_QUEUE_WAIT),
+        let Err((done, error)) = shared.send_batch(data, segment_size, ecn, state.peer) else { return };
+        let retry = match error {
+            SendError::WouldBlock(Full::SocketBuffer) => None,
+            SendError::WouldBlock(Full::LocalQueue) => Some(now + LOCAL_QUEUE_WAIT),
+            error => return on_send_error(shared, state, now, segment_size, error),
         };
         state.unsent = Some(Box::new(Unsent { data: data[done..].to_vec(), segment_size, ecn, retry }));
-        if full == Full::SocketBuffer {
-            shared.driver.wait_for_room(self.identity());
+        if let (None, Some(driver)) = (retry, &shared.driver) {
+            driver.wait_for_room(self.identity());
         }
     }
 
     /// The packets of a batch, each behind the initial header.
     fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
-        let header = self.keys().frames().initial_header();
+        let header = self.keys.frames().initial_header();
         let packets = data.chunks(segment_size.max(1));
         (
             packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(),
             INITIAL_HEADER_LEN + segment_size,
         )
+    }
+}
+
+/// The system did not take a batch, or the rest of one, and will not: it is lost like any other packets. A socket that
+/// has failed ends the connection that it is for.
+fn on_send_error(shared: &Shared, state: &mut State, now: Time, segment_size: usize, error: SendError) {
+    tracing::debug!(%error, to = %state.peer, "packets were not sent");
+    shared.counters.unsent.add_one();
+    match error {
+        SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
+        SendError::NotPermitted(error) if shared.driver.is_none() => {
+            state.end(EngineError::system("sending UDP is not permitted here", error));
+        }
+        SendError::Io(error) if shared.driver.is_none() => {
+            state.end(EngineError::system("the UDP socket failed", error));
+        }
+        _ => {}
     }
 }
 

@@ -14,13 +14,13 @@ use haul_wire::control::{
 use rustls::{Connection, ServerConnection};
 
 use super::Server;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
 use crate::control::Timing;
 use crate::endpoint::Registration;
 use crate::identity::random;
 use crate::tls::{ALPN, HandshakeError, SessionSecrets, handshake, prepare_tcp, read_exact, say_last};
-use crate::{Control, EngineError, Role};
+use crate::{Clock, Control, EngineError, Role, Session};
 
 /// How long a refused client may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -219,19 +219,20 @@ fn incoming(
     cipher: Cipher,
     ends: Ends,
 ) -> Incoming {
-    Incoming {
+    let session = Session {
+        role: Role::Server,
+        peer: ends.peer,
         control,
-        registration,
-        keys: secrets.connection.data_keys(secrets.session, cipher),
-        frame_keys: secrets.frame_keys(Role::Server),
-        secret: secrets.connection,
         request: hello.request,
         settings: hello.settings,
-        peer: ends.peer,
-        local: ends.local,
+        program: PROGRAM.to_owned(),
+        keys: secrets.connection.data_keys(secrets.session, cipher),
         round_trip: ends.round_trip,
-        udp_timeout: server.options.udp_timeout,
-    }
+        clock: Clock::start(),
+        udp: None,
+    };
+    let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
+    Incoming { session, registration, secret, local: ends.local, udp_timeout }
 }
 
 /// TLS, and that it is for this protocol.

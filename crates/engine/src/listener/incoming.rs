@@ -5,53 +5,48 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
-use crate::crypto::{DataKeys, FrameKeys, ResumptionSecret};
+use crate::crypto::ResumptionSecret;
 use crate::endpoint::{Registration, Service};
 use crate::session::{UdpSide, udp_options};
-use crate::{Clock, Control, EngineError, Role, Session, recipe};
+use crate::{Control, EngineError, Session, recipe};
 
 /// How this program calls itself to clients.
-const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
+pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
 /// A client that has authenticated and waits for the server's decision. Dropping it closes the connection.
 pub struct Incoming {
-    pub(super) control: Control,
+    /// As it begins if it is accepted, without its UDP side.
+    pub(super) session: Session,
     pub(super) registration: Registration,
-    pub(super) keys: DataKeys,
-    pub(super) frame_keys: FrameKeys,
     pub(super) secret: ResumptionSecret,
-    pub(super) request: Request,
-    pub(super) settings: Settings,
-    pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-    pub(super) round_trip: Span,
     pub(super) udp_timeout: Duration,
 }
 
 impl Incoming {
     /// What the client wants.
     pub fn request(&self) -> &Request {
-        &self.request
+        self.session.request()
     }
 
     /// How the client wants it.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        self.session.settings()
     }
 
     /// How packets will be protected.
     pub fn cipher(&self) -> Cipher {
-        self.keys.cipher()
+        self.session.cipher()
     }
 
     /// The client's TCP address.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.session.peer()
     }
 
     /// The client has gone away.
     pub(super) fn is_gone(&self) -> bool {
-        self.control.failure().is_some()
+        self.session.control().failure().is_some()
     }
 
     /// Begins the session as the client wants it.
@@ -59,7 +54,7 @@ impl Incoming {
     /// # Errors
     /// How the control channel failed.
     pub fn accept(self) -> Result<Session, EngineError> {
-        let settings = self.settings.clone();
+        let settings = self.settings().clone();
         self.accept_with(settings)
     }
 
@@ -67,64 +62,56 @@ impl Incoming {
     ///
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
-    pub fn accept_with(self, settings: Settings) -> Result<Session, EngineError> {
+    pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
         if let Err(fault) = recipe::check_offer(&settings, self.cipher()) {
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
         }
-        let accept = self.answer(settings.clone());
+        self.session.settings = settings;
+        let accept = self.answer();
+        let Self { mut session, registration, local, udp_timeout, .. } = self;
         // The socket first: data can follow the accept at once.
-        self.registration.pending().serve(Service {
-            control: self.control.clone(),
-            local: self.local,
-            options: udp_options(&settings, true),
-            deadline: Instant::now() + self.udp_timeout,
+        registration.pending().serve(Service {
+            control: session.control.clone(),
+            local,
+            options: udp_options(&session.settings, true),
+            deadline: Instant::now() + udp_timeout,
         });
-        self.control.send(ControlMessage::Accept(accept))?;
-        Ok(Session {
-            role: Role::Server,
-            peer: self.peer,
-            control: self.control,
-            request: self.request,
-            settings,
-            program: PROGRAM.to_owned(),
-            keys: self.keys,
-            round_trip: self.round_trip,
-            clock: Clock::start(),
-            udp: Some(UdpSide::Server { registration: self.registration, frame_keys: self.frame_keys }),
-        })
+        session.control.send(ControlMessage::Accept(accept))?;
+        session.udp = Some(UdpSide::Server(registration));
+        Ok(session)
     }
 
-    fn answer(&self, settings: Settings) -> Accept {
+    fn answer(&self) -> Accept {
         Accept {
             session: self.registration.session(),
-            cipher: self.keys.cipher(),
+            cipher: self.cipher(),
             udp_port: self.local.port(),
             server: PROGRAM.to_owned(),
-            settings,
+            settings: self.settings().clone(),
         }
     }
 
     /// What an association with this client is made of: its number, its secret, and about one round trip.
     pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
-        (self.registration.session(), self.secret.clone(), self.round_trip)
+        (self.registration.session(), self.secret.clone(), self.session.round_trip())
     }
 
     /// The answer to a client that wants an association, and the channel to send it by.
     pub(crate) fn accept_association(self) -> (Control, Accept) {
-        let accept = self.answer(self.settings.clone());
-        (self.control, accept)
+        let accept = self.answer();
+        (self.session.control, accept)
     }
 
     /// Sends the client away and tells it why.
     pub fn refuse(self, fault: Fault) {
-        self.control.end_with(&ControlMessage::Refuse(fault));
+        self.session.control.end_with(&ControlMessage::Refuse(fault));
     }
 }
 
 impl fmt::Debug for Incoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Incoming");
-        out.field("peer", &self.peer).field("request", &self.request).finish_non_exhaustive()
+        out.field("peer", &self.peer()).field("request", self.request()).finish_non_exhaustive()
     }
 }

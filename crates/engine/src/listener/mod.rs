@@ -5,7 +5,6 @@ mod handshake;
 mod incoming;
 mod limiter;
 mod refusals;
-mod stats;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -23,8 +22,7 @@ pub use self::incoming::Incoming;
 use self::limiter::HandshakeLimiter;
 pub use self::limiter::HandshakeLimits;
 use self::refusals::RefusalLog;
-use self::stats::Counters;
-pub use self::stats::ListenerStats;
+use crate::counters::counters;
 use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
 use crate::tls::server_config;
@@ -34,6 +32,23 @@ use crate::{Endpoint, EngineError, HaulUrl, Role, Waker};
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Ports tried when the system chooses one and it is free for TCP only.
 const PORT_TRIES: u32 = 16;
+
+counters! {
+    Counters:
+    /// What a listener has seen since it was bound.
+    pub struct ListenerStats {
+        /// TCP connections.
+        pub connections,
+        /// Connections closed in the handshake because too many were in it.
+        pub evicted,
+        /// Connections that did not get through the handshake, evicted ones included.
+        pub failed,
+        /// Clients that were refused: no Hello, wrong secret, expired, other version, cipher, too many waiting.
+        pub refused,
+        /// Clients that have authenticated.
+        pub sessions,
+    }
+}
 
 /// How to listen.
 #[derive(Clone, Debug)]

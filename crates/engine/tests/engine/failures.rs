@@ -5,8 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::support::{Relay, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair};
-use haul_engine::{Direction, EngineError, HaulUrl, Listener, connect};
+use crate::support::{
+    Nowhere, Relay, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair,
+};
+use haul_engine::{Direction, EngineError, HaulUrl, Listener, Waker, connect};
 use haul_wire::control::{Cipher, FaultCode, Request};
 
 const HOST: &str = "127.0.0.1";
@@ -182,9 +184,9 @@ fn udp_blocked_towards_the_server_is_told_to_both_with_port_and_direction() {
         let text = error.to_string();
         text.contains(&port.to_string()) && text.contains(&Direction::ClientToServer.to_string())
     };
-    let error = server.take_data_path().unwrap_err();
+    let error = server.check_path(TIMEOUT).unwrap_err();
     assert!(matches!(error, EngineError::UdpBlocked { .. }) && towards_server(&error), "{error}");
-    let error = client.take_data_path().unwrap().probe_path(TIMEOUT).unwrap_err();
+    let error = client.check_path(TIMEOUT).unwrap_err();
     assert_eq!(error.code(), FaultCode::UdpBlocked);
     assert!(started.elapsed() < Duration::from_secs(15), "five seconds, and slack for a busy machine");
 }
@@ -196,16 +198,13 @@ fn udp_blocked_towards_the_client_is_noticed_there() {
     relay.to_client.store(false, Ordering::Relaxed);
     let url = url_with_port(&listener, relay.port);
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchReceive));
-    let mut here = server.take_data_path().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(move || here.probe_path(Duration::from_secs(6)));
-        let error = client.take_data_path().unwrap().probe_path(TIMEOUT).unwrap_err();
-        let direction = Direction::ServerToClient;
-        let expected = EngineError::UdpBlocked { port: relay.port, direction };
-        assert_eq!(error.to_string(), expected.to_string());
-        client.control().abort(error.fault());
-    });
-    assert_eq!(server.control().failure().unwrap().code(), FaultCode::UdpBlocked);
+    let _receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+    let error = client.check_path(TIMEOUT).unwrap_err();
+    let direction = Direction::ServerToClient;
+    let expected = EngineError::UdpBlocked { port: relay.port, direction };
+    assert_eq!(error.to_string(), expected.to_string());
+    client.control().abort(error.fault());
+    assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap_err().code(), FaultCode::UdpBlocked);
 }
 
 #[test]
@@ -215,14 +214,12 @@ fn a_path_that_opens_late_is_found() {
     relay.to_server.store(false, Ordering::Relaxed);
     let url = url_with_port(&listener, relay.port);
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
-    let mut there = client.take_data_path().unwrap();
     std::thread::scope(|scope| {
-        let client = scope.spawn(move || there.probe_path(TIMEOUT).map(|()| there.probe.datagram()));
+        let client = scope.spawn(move || client.check_path(TIMEOUT).map(drop));
         std::thread::sleep(Duration::from_millis(600));
         relay.to_server.store(true, Ordering::Relaxed);
-        let mut here = server.take_data_path().unwrap();
-        here.probe_path(Duration::from_secs(1)).unwrap();
-        assert!(client.join().unwrap().unwrap() >= 1200);
+        let _transfer = server.check_path(TIMEOUT).unwrap();
+        client.join().unwrap().unwrap();
     });
 }
 
@@ -249,7 +246,7 @@ fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
     let (client, mut server) = session_pair(&listener, &url, options(Request::Check));
     relay.cut();
     assert!(matches!(client.control().recv(Some(TIMEOUT)), Err(EngineError::ControlLost { .. })));
-    assert!(matches!(server.take_data_path(), Err(EngineError::ControlLost { .. })));
+    assert!(matches!(server.check_path(TIMEOUT), Err(EngineError::ControlLost { .. })));
 }
 
 #[test]

@@ -3,49 +3,23 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use haul_base::{HostSample, Piece, Span};
+use haul_base::{HostSample, Span};
 use haul_engine::{ConnectOptions, Counters, Waker};
-use haul_proto::{Available, ObjectSink, ObjectSource, PeerHost};
+use haul_proto::PeerHost;
 use haul_wire::control::{Request, Settings};
 
-use crate::support::{TIMEOUT, listener, session_pair, settings};
+use crate::support::{Nowhere, TIMEOUT, Zeros, listener, session_pair, settings};
 
 /// 1.6 s at the rate below: some thirty looks.
 const LEN: u64 = 40_000_000;
 const RATE_BPS: u64 = 200_000_000;
-
-struct Zeros;
-
-impl ObjectSource for Zeros {
-    fn available(&mut self) -> Available {
-        Available { upto: LEN, end: true }
-    }
-
-    fn read(&mut self, _: u64, into: &mut [u8]) {
-        into.fill(0);
-    }
-
-    fn release(&mut self, _: u64) {}
-}
-
-struct Nowhere;
-
-impl ObjectSink for Nowhere {
-    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
-
-    fn limit(&mut self) -> u64 {
-        u64::MAX
-    }
-
-    fn complete(&mut self, _: u64) {}
-}
 
 /// Moves the object while each processor has so many threads that only compute: what the sender knows of the receiver's
 /// host then, and what the receiver knows itself.
 fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
-    let settings = Settings { controller: "fixed".to_owned(), rate_bps: Some(RATE_BPS), ..settings() };
+    let settings = Settings { rate_bps: Some(RATE_BPS), ..settings() };
     let (mut client, mut server) =
         session_pair(&listener, &url, ConnectOptions::new(Request::BenchSend, settings));
     let over = AtomicBool::new(false);
@@ -57,7 +31,7 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
                 }
             });
         }
-        let sending = client.start_sending(Box::new(Zeros), Waker::new().unwrap()).unwrap();
+        let sending = client.start_sending(Box::new(Zeros(LEN)), Waker::new().unwrap()).unwrap();
         let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
         let arrived = sending.wait_delivered(TIMEOUT);
         over.store(true, Ordering::Relaxed);

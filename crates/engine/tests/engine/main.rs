@@ -17,6 +17,8 @@ mod pairs;
 #[cfg(test)]
 mod recipes;
 #[cfg(test)]
+mod session_endings;
+#[cfg(test)]
 mod sessions;
 #[cfg(test)]
 mod support;

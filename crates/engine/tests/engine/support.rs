@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use haul_engine::{ConnectOptions, EngineError, HaulUrl, ListenOptions, Listener, Session, connect};
+use haul_base::Piece;
+use haul_engine::{
+    ConnectOptions, Counters, EngineError, HaulUrl, ListenOptions, Listener, Session, Waker, connect,
+};
+use haul_proto::{Available, ObjectSink, ObjectSource, SenderStats};
 use haul_wire::control::{BenchLimit, Growth, Preserve, Request, RunMode, Selection, Settings};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -15,8 +19,8 @@ pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
 pub(crate) fn settings() -> Settings {
     Settings {
         chunk_bytes: 1 << 20,
-        controller: "steady".to_owned(),
-        rate_bps: None,
+        controller: "fixed".to_owned(),
+        rate_bps: Some(200_000_000),
         offload: true,
         feedback_interval_us: 10_000,
         bench_limit: BenchLimit::Unlimited,
@@ -67,6 +71,47 @@ pub(crate) fn get(sources: Vec<Vec<u8>>) -> Request {
 
 pub(crate) fn check(url: &HaulUrl) -> Result<Session, EngineError> {
     connect(url, options(Request::Check))
+}
+
+/// An object of so many zeros.
+pub(crate) struct Zeros(pub(crate) u64);
+
+impl ObjectSource for Zeros {
+    fn available(&mut self) -> Available {
+        Available { upto: self.0, end: true }
+    }
+
+    fn read(&mut self, _: u64, into: &mut [u8]) {
+        into.fill(0);
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+/// Takes an object and forgets it.
+pub(crate) struct Nowhere;
+
+impl ObjectSink for Nowhere {
+    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn complete(&mut self, _: u64) {}
+}
+
+/// Sends an object of `len` bytes, and gives the sender's last counters.
+pub(crate) fn carry(from: &mut Session, to: &mut Session, len: u64) -> SenderStats {
+    let sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
+    let receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+    for end in [&sending, &receiving] {
+        assert!(end.wait_delivered(TIMEOUT).unwrap(), "it took too long");
+    }
+    let Some(Counters::Receiving(received)) = receiving.stop() else { panic!("the receiver has counters") };
+    assert_eq!((received.object_len, received.object_bytes), (Some(len), len));
+    let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has, too") };
+    sent.stats
 }
 
 type Recorded = Arc<Mutex<Vec<Vec<u8>>>>;

@@ -57,6 +57,19 @@ pub struct ReceiverStats {
 }
 
 impl ReceiverStats {
+    /// The counters of a stack that receives an object.
+    pub fn of(stack: &Stack, host: Option<HostSample>) -> Self {
+        let counted = stack.stats();
+        let mut stats = Self {
+            rejected: counted.unauthentic + counted.violations,
+            socket_drops: stack.arrival().socket_drops,
+            host,
+            ..Self::default()
+        };
+        stack.statistics(|part, counter, value| stats.take(part, counter, value));
+        stats
+    }
+
     fn take(&mut self, part: &str, counter: &str, value: u64) {
         match (part, counter) {
             ("bitmap_ack", "packets_received") => self.packets = value,
@@ -131,17 +144,14 @@ impl Receiver {
         Ok(Self { stack: build(recipe, setup)?, complete: false, host: None })
     }
 
+    /// The stack, for who runs it as any other.
+    pub fn into_stack(self) -> Stack {
+        self.stack
+    }
+
     /// The counters so far.
     pub fn stats(&self) -> ReceiverStats {
-        let stack = self.stack.stats();
-        let mut stats = ReceiverStats {
-            rejected: stack.unauthentic + stack.violations,
-            socket_drops: self.stack.arrival().socket_drops,
-            host: self.host,
-            ..ReceiverStats::default()
-        };
-        self.stack.statistics(|part, counter, value| stats.take(part, counter, value));
-        stats
+        ReceiverStats::of(&self.stack, self.host)
     }
 
     /// The load of this host, which the sender is told with the next report.

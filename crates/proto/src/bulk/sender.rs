@@ -133,6 +133,22 @@ pub struct SenderStats {
 }
 
 impl SenderStats {
+    /// The counters of a stack that sends an object.
+    pub fn of(stack: &Stack) -> Self {
+        let (counted, path) = (stack.stats(), stack.path());
+        let mut stats = Self {
+            rejected: counted.unauthentic + counted.violations,
+            datagram: path.datagram,
+            rtt: path.rtt,
+            min_rtt: path.min_rtt,
+            waiting: stack.shared::<Clock>().map(Clock::waiting).unwrap_or_default(),
+            receiver_host: stack.shared::<PeerHost>().copied().unwrap_or_default(),
+            ..Self::default()
+        };
+        stack.statistics(|part, counter, value| stats.take(part, counter, value));
+        stats
+    }
+
     fn take(&mut self, part: &str, counter: &str, value: u64) {
         match (part, counter) {
             ("rate_control", "packets") => self.packets = value,
@@ -252,20 +268,14 @@ impl Sender {
         Ok(Self { stack: build(recipe, setup)?, delivered: false })
     }
 
+    /// The stack, for who runs it as any other.
+    pub fn into_stack(self) -> Stack {
+        self.stack
+    }
+
     /// The counters so far.
     pub fn stats(&self) -> SenderStats {
-        let (stack, path) = (self.stack.stats(), self.stack.path());
-        let mut stats = SenderStats {
-            rejected: stack.unauthentic + stack.violations,
-            datagram: path.datagram,
-            rtt: path.rtt,
-            min_rtt: path.min_rtt,
-            waiting: self.stack.shared::<Clock>().map(Clock::waiting).unwrap_or_default(),
-            receiver_host: self.stack.shared::<PeerHost>().copied().unwrap_or_default(),
-            ..SenderStats::default()
-        };
-        self.stack.statistics(|part, counter, value| stats.take(part, counter, value));
-        stats
+        SenderStats::of(&self.stack)
     }
 
     /// The controller's state, for progress and traces.

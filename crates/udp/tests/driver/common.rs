@@ -26,7 +26,7 @@ pub(crate) fn bind(addr: &str, options: &Options) -> UdpSocket {
 /// A sender connected to a receiver.
 pub(crate) fn pair(addr: &str, offload: Offload) -> (UdpSocket, UdpSocket) {
     let receiving = bind(addr, &options(offload));
-    let mut sending = bind(addr, &options(offload));
+    let sending = bind(addr, &options(offload));
     sending.connect(receiving.local_addr().expect("bound")).expect("loopback is there");
     (sending, receiving)
 }

@@ -99,7 +99,7 @@ fn an_ipv6_socket_serves_ipv4_peers() {
     }
     let receiving = bind("[::]:0", &options(Offload::Auto));
     let port = receiving.local_addr().unwrap().port();
-    let mut sending = bind("0.0.0.0:0", &options(Offload::Auto));
+    let sending = bind("0.0.0.0:0", &options(Offload::Auto));
     if sending.connect(format!("127.0.0.1:{port}").parse().unwrap()).is_err() {
         return;
     }
@@ -143,7 +143,7 @@ fn arrival_times_lie_between_sending_and_reading() {
 fn drops_are_counted_and_placed_between_packets() {
     let tiny = Options { recv_buffer: Bytes(8_192), offload: Offload::Off, ..Options::default() };
     let receiving = bind(V4, &tiny);
-    let mut sending = bind(V4, &options(Offload::Off));
+    let sending = bind(V4, &options(Offload::Off));
     sending.connect(receiving.local_addr().unwrap()).unwrap();
     let mut receiver = Receiver::new(&receiving);
     sending.send(&pattern(100 * 1_000), 1_000, Ecn::NotEct).unwrap();
@@ -184,7 +184,7 @@ fn a_session_socket_shares_the_port_with_its_listener() {
     let shared = Options { reuse_port: true, ..options(Offload::Auto) };
     let listener = bind(V4, &shared);
     let addr = listener.local_addr().unwrap();
-    let mut client = bind(V4, &options(Offload::Auto));
+    let client = bind(V4, &options(Offload::Auto));
     client.connect(addr).unwrap();
     let session = UdpSocket::connected(addr, client.local_addr().unwrap(), &shared).unwrap();
     assert_eq!(session.peer_addr(), Some(client.local_addr().unwrap()));

@@ -173,13 +173,13 @@ impl Mangler {
 
 /// Stands before a socket's `send`.
 #[derive(Debug)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     mangler: Mangler,
 }
 
 impl Faults {
     /// What `HAUL_FAULTS` asks for; says on the log what it does, or why it does nothing.
-    pub(super) fn from_environment() -> Option<Self> {
+    pub(crate) fn from_environment() -> Option<Self> {
         let text = std::env::var(VARIABLE).ok()?;
         match Plan::parse(&text) {
             Ok(plan) => {
@@ -194,7 +194,7 @@ impl Faults {
     }
 
     /// As [`UdpSocket::send`], and as bad as planned. What is held back when nothing more is sent is lost.
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         socket: &UdpSocket,
         data: &[u8],

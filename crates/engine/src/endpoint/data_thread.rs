@@ -1,0 +1,299 @@
+//! The event loop of a connection with a socket of its own: a session's data thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
+use haul_proto::micro::events::{HOST_SAMPLE, SIZE_PASSED};
+use haul_proto::micro::shared::{RateNow, SendWindow};
+use haul_proto::{ReceiverStats, SenderStats};
+use haul_stack::{Stack, StackEvent};
+use haul_wire::packet::{CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::connection::{Connection, State, received};
+use super::host::HostWatch;
+use super::path_probe::{PathProbe, send_probes};
+use super::published::{Counters, Published, Sending};
+use super::session_table::Registration;
+use super::shared::Shared;
+use crate::crypto::FrameKeys;
+use crate::error::CloseReason;
+use crate::socket_reader::{Received, SocketReader};
+use crate::{Control, EngineError, Waker};
+
+/// Receive calls before it is time to send again.
+const ROUNDS: usize = 4;
+/// How often the counters are published.
+const PUBLISH: Span = Span::from_millis(50);
+/// How often the path probe is asked what it has to send.
+const PROBE_POLL: Span = Span::from_millis(1);
+/// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
+/// no wake-up of its own. The stack has nothing to send before the pause ends.
+const PACED_SLEEP: Span = Span::from_millis(3);
+/// Longest sleep: stop flags are also set with a wake-up, so this only bounds the unforeseen.
+const LONGEST_WAIT: Span = Span::from_millis(500);
+
+/// Which end of an object's way this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectEnd {
+    Source,
+    Sink,
+}
+
+/// What a data thread knows of its session beside the connection.
+pub(crate) struct SessionSide {
+    pub(crate) end: ObjectEnd,
+    /// The client's.
+    pub(crate) probe: Option<PathProbe>,
+    pub(crate) control: Control,
+    pub(crate) waker: Waker,
+    /// The server's: late challenges find the session by it.
+    pub(crate) _registration: Option<Registration>,
+}
+
+/// One connection, its socket and its session.
+pub(crate) struct DataThread {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    frames: FrameKeys,
+    side: SessionSide,
+    published: Arc<Published>,
+    reader: SocketReader,
+    /// The receiver's.
+    host: Option<HostWatch>,
+    host_sample: Option<HostSample>,
+    is_complete: bool,
+    published_at: Time,
+    probe_polled: Time,
+}
+
+impl DataThread {
+    /// For the thread that calls this.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        connection: Arc<Connection>,
+        side: SessionSide,
+        published: Arc<Published>,
+    ) -> Self {
+        side.control.set_data_thread(side.waker.clone());
+        let host = (side.end == ObjectEnd::Sink).then(HostWatch::of_this_thread).flatten();
+        Self {
+            reader: SocketReader::new(&shared.socket),
+            shared,
+            frames: connection.keys.frames(),
+            connection,
+            side,
+            published,
+            host,
+            host_sample: None,
+            is_complete: false,
+            published_at: Time::ZERO,
+            probe_polled: Time::ZERO,
+        }
+    }
+
+    /// Runs until the connection has ended or is to be stopped. Afterwards only the publication is left of it: whoever
+    /// is woken by the application's ends of the object finds how it has ended.
+    pub(crate) fn run(mut self) {
+        let result = self.turn_until_ended();
+        self.publish();
+        self.published.set_ended(result);
+    }
+
+    fn turn_until_ended(&mut self) -> Result<(), EngineError> {
+        loop {
+            self.look_at_host();
+            let received = self.receive()?;
+            let now = self.shared.clock.now();
+            if now.since(self.probe_polled) >= PROBE_POLL {
+                self.probe_polled = now;
+                self.probe_path(now)?;
+            }
+            match self.turn(now) {
+                Some(EngineError::Closed) => return Ok(()),
+                Some(error) => return Err(error),
+                None => {}
+            }
+            if now.since(self.published_at) >= PUBLISH {
+                self.published_at = now;
+                self.publish();
+            }
+            if received != Received::Some {
+                self.wait()?;
+            }
+        }
+    }
+
+    /// Runs what is due and sends. Returns how the connection has ended, if it has.
+    fn turn(&mut self, now: Time) -> Option<EngineError> {
+        let Self { shared, connection, side, .. } = self;
+        let mut state = connection.lock();
+        carry_messages(&side.control, &mut state.stack, now);
+        if shared.is_stopped() {
+            let reason = if self.is_complete { CloseReason::Graceful } else { CloseReason::Abort };
+            state.start_close(now, ControlFrameKind::Close, reason);
+            connection.send_due_frames(shared, &mut state, now);
+            return Some(EngineError::Closed);
+        }
+        connection.turn(shared, &mut state, now);
+        while let Some(event) = state.next_event() {
+            if let StackEvent::Delivered | StackEvent::Complete(_) = event {
+                self.is_complete = true;
+                // From now on silence means nothing.
+                state.keep_alive = None;
+                self.published.set_counters(&counters(&state.stack, side.end, self.host_sample));
+                self.published.set_delivered();
+            }
+            take_event(&mut state, now, side.end, &event);
+        }
+        state.ended()
+    }
+
+    /// Tells the stack of the host's load now and then. Nobody is woken for it: a thread that sleeps is not behind.
+    fn look_at_host(&mut self) {
+        let Some(host) = &mut self.host else { return };
+        let now = self.shared.clock.now();
+        if let Some(mut sample) = host.look(now, &self.shared.socket) {
+            self.host_sample = Some(sample);
+            self.connection.lock().stack.raise(now, HOST_SAMPLE, &mut sample);
+        }
+    }
+
+    fn publish(&self) {
+        let counters = counters(&self.connection.lock().stack, self.side.end, self.host_sample);
+        self.published.set_counters(&counters);
+    }
+
+    /// Takes what is waiting, a bounded number of calls.
+    fn receive(&mut self) -> Result<Received, EngineError> {
+        let Self { reader, shared, connection, frames, side, probe_polled, .. } = self;
+        reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
+            let source = batch.source;
+            for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
+                let frame = ControlFrame::parse(packet).ok().filter(|frame| frames.verifies(frame));
+                let Some(frame) = frame else { continue };
+                if let Some(probe) = &mut side.probe
+                    && probe.on_frame(now, &frame)
+                {
+                    connection.lock().stack.raise(now, SIZE_PASSED, &mut probe.datagram());
+                } else {
+                    connection.on_frame(shared, now, &frame, source);
+                }
+                // A challenge may be due at once.
+                *probe_polled = Time::ZERO;
+            }
+            let mut packets = received(batch.data, batch.stride, batch.ecn, arrival);
+            packets.socket_drops = batch.drops;
+            connection.on_own_packets(now, &mut packets);
+        })
+    }
+
+    /// Sends what the path probe has to send; fails if it says that UDP is blocked.
+    fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
+        let Some(probe) = &mut self.side.probe else { return Ok(()) };
+        probe.on_deadline(now);
+        send_probes(&self.shared.socket, probe, now);
+        let seen = self.side.control.udp_seen().is_some();
+        probe.failure(now, seen).map_or(Ok(()), Err)
+    }
+
+    /// Sleeps until something is due or has come.
+    fn wait(&mut self) -> Result<(), EngineError> {
+        let state = self.connection.lock();
+        if state.transmit_at.is_some() {
+            return Ok(());
+        }
+        let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
+        let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
+        drop(state);
+        let until =
+            [deadline, self.side.probe.as_ref().and_then(PathProbe::deadline)].into_iter().flatten().min();
+        let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
+        if timeout == Span::ZERO {
+            return Ok(());
+        }
+        let mut events = if sleeps_through(now, stack) { PollFlags::empty() } else { PollFlags::IN };
+        events.set(PollFlags::OUT, waits_for_room);
+        let (socket, waker) = (&self.shared.socket, &self.side.waker);
+        let mut fds = [PollFd::new(socket, events), PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+        let timeout = Timespec::try_from(Duration::from(timeout)).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(EngineError::system("cannot wait for the UDP socket", error)),
+        }
+        let [socket_events, waker_events] = fds.map(|fd| fd.revents());
+        if socket_events.contains(PollFlags::ERR) {
+            socket.drain_errors();
+        }
+        if socket_events.contains(PollFlags::OUT) {
+            self.connection.on_room(&self.shared, self.shared.clock.now());
+        }
+        if !waker_events.is_empty() {
+            waker.reset();
+        }
+        Ok(())
+    }
+}
+
+/// Carries the messages of the control channel. None is written while the one before waits to be sent.
+fn carry_messages(control: &Control, stack: &mut Stack, now: Time) {
+    for message in control.take_transport() {
+        stack.on_channel(now, &message);
+    }
+    let mut message = Vec::new();
+    if control.takes_transport() && stack.poll_channel(now, &mut message) {
+        control.send_transport(message);
+    }
+}
+
+fn take_event(state: &mut State, now: Time, end: ObjectEnd, event: &StackEvent) {
+    match event {
+        // The other end needs nothing more; what it has to say comes over the control channel.
+        StackEvent::Delivered => state.start_close(now, ControlFrameKind::Close, CloseReason::Graceful),
+        // A sender that waits for its disk says nothing, but answers keep-alives.
+        StackEvent::Silent(span) if end == ObjectEnd::Source => state.end_silent(*span),
+        StackEvent::PathMtu(size) => {
+            tracing::debug!(size, "path MTU: larger datagrams");
+        }
+        _ => {}
+    }
+}
+
+fn counters(stack: &Stack, end: ObjectEnd, host: Option<HostSample>) -> Counters {
+    match end {
+        ObjectEnd::Sink => Counters::Receiving(ReceiverStats::of(stack, host)),
+        ObjectEnd::Source => {
+            let RateNow(law) = stack.shared::<RateNow>().copied().unwrap_or_default();
+            let in_flight = stack.shared::<SendWindow>().map_or(0, |window| window.bytes);
+            Counters::Sending(Sending {
+                stats: SenderStats::of(stack),
+                rate: law.rate,
+                phase: law.phase,
+                in_flight,
+            })
+        }
+    }
+}
+
+/// Whether the stack only waits for its pacer, and not for long.
+fn sleeps_through(now: Time, deadline: Option<Deadline>) -> bool {
+    deadline.is_some_and(|deadline| {
+        deadline.reason == DeadlineReason::Pacing && deadline.at.since(now) <= PACED_SLEEP
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_pauses_of_the_pacer_are_slept_through() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let after = |micros, reason| Some(Deadline { at: now + Span::from_micros(micros), reason });
+        assert!(sleeps_through(now, after(2_400, DeadlineReason::Pacing)));
+        assert!(!sleeps_through(now, after(20_000, DeadlineReason::Pacing)));
+        assert!(!sleeps_through(now, after(100, DeadlineReason::Feedback)));
+        assert!(!sleeps_through(now, None));
+    }
+}

@@ -1,0 +1,303 @@
+//! Moving one object: the data thread of a session, which runs a sender's or a receiver's stack.
+
+use std::any::Any;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZero;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul_base::{Bytes, Piece, Rate, Span};
+use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
+use haul_proto::{
+    Available, ChosenLaw, ControllerConfig, ControllerError, Link, ObjectSink, ObjectSource, RateController,
+    Receiver, ReceiverConfig, Sender, SenderConfig, build_controller,
+};
+use haul_stack::Stack;
+use haul_udp::Capabilities;
+use haul_wire::control::Settings;
+
+use crate::endpoint::{
+    Connection, Counters, DataThread, MIN_DATAGRAM, ObjectEnd, PathProbe, Published, SessionSide, Shared,
+};
+use crate::recipe::{feedback_interval, in_force};
+use crate::session::OpenPath;
+use crate::{EngineError, Role, Session, Waker};
+
+/// Silence after which either end gives up: as long as the control channel waits.
+const SILENCE: Span = Span::from_secs(15);
+/// Feedback packets of this size pass on every path that is supported.
+const FEEDBACK_DATAGRAM: u16 = 1_200;
+/// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
+pub const FIRST_LIMIT: u64 = 64 << 20;
+
+/// UDP payload of a jumbo frame of 9,000 bytes.
+fn largest_datagram(peer: SocketAddr) -> u16 {
+    match peer.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => 8_952,
+        _ => 8_972,
+    }
+}
+
+/// A transfer that runs on a thread of its own. Dropping it stops the thread.
+pub struct Transfer {
+    shared: Arc<Shared>,
+    connection: Weak<Connection>,
+    published: Arc<Published>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Transfer {
+    /// Runs a stack of the session on a thread of its own.
+    fn spawn(
+        session: &Session,
+        path: OpenPath,
+        end: ObjectEnd,
+        stack: Stack,
+        waker: Waker,
+    ) -> Result<Self, EngineError> {
+        let OpenPath { socket, keys, probe, registration } = path;
+        let (control, clock, role) = (session.control.clone(), session.clock, session.role);
+        let side = SessionSide { end, probe, control, waker, _registration: registration };
+        let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
+        let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
+        let shared = Arc::new(Shared::of_one(socket, role, clock)?);
+        let (connection, published) = (Arc::new(connection), Arc::new(Published::default()));
+        let waker = side.waker.clone();
+        let name = match side.end {
+            ObjectEnd::Source => "haul-send",
+            ObjectEnd::Sink => "haul-receive",
+        };
+        let weak = Arc::downgrade(&connection);
+        let (thread_shared, thread_published) = (shared.clone(), published.clone());
+        let run = move || {
+            // Without this, Linux rounds waits up by 50 us. Harmless where it is refused.
+            let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
+            DataThread::new(thread_shared, connection, side, thread_published).run();
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map_err(|error| EngineError::system("cannot start a thread", error))?;
+        Ok(Self { shared, connection: weak, published, waker, thread: Some(thread) })
+    }
+
+    /// What the socket can do, and what it has to do without.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.shared.capabilities()
+    }
+
+    /// The counters, at most a twentieth of a second old; `None` before the first.
+    pub fn counters(&self) -> Option<Counters> {
+        self.published.counters()
+    }
+
+    /// CPU time of the data thread.
+    pub fn cpu(&self) -> Span {
+        self.published.cpu()
+    }
+
+    /// The other side assigns this one a rate, UDP payload; for a receiver it means nothing.
+    pub fn set_quota(&self, rate: Rate) {
+        self.raise(QUOTA, &mut Quota(rate));
+    }
+
+    /// Another control law, or other parameters of the present one, from now on (`haul_proto::Sender::switch_law`); for
+    /// a receiver it means nothing.
+    pub fn switch_law(&self, mut law: ChosenLaw) {
+        self.raise(LAW_CHOSEN, &mut law);
+    }
+
+    fn raise<T: Any>(&self, event: &str, notice: &mut T) {
+        // Gone when the thread has ended.
+        if let Some(connection) = self.connection.upgrade() {
+            let mut state = connection.lock();
+            state.stack.raise(self.shared.clock.now(), event, notice);
+            drop(state);
+            self.waker.wake();
+        }
+    }
+
+    /// Wakes the data thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Why the data thread has ended, if it has failed.
+    pub fn failure(&self) -> Option<EngineError> {
+        self.published.failure()
+    }
+
+    /// Waits until every byte has arrived. `Ok(false)` if that takes longer than `timeout`.
+    ///
+    /// # Errors
+    /// What ended the data thread.
+    pub fn wait_delivered(&self, timeout: Duration) -> Result<bool, EngineError> {
+        self.published.wait_delivered(timeout)
+    }
+
+    /// Stops the thread and returns the last counters.
+    pub fn stop(mut self) -> Option<Counters> {
+        self.halt();
+        self.published.counters()
+    }
+
+    fn halt(&mut self) {
+        self.shared.stop();
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been reported by its message; the session ends either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("published", &self.published).finish_non_exhaustive()
+    }
+}
+
+/// The controller that the settings name; also for a check before anything is sent.
+///
+/// # Errors
+/// If there is none of that name, or it lacks a parameter.
+pub fn controller_for(
+    settings: &Settings,
+    initial_rtt: Span,
+) -> Result<Box<dyn RateController>, ControllerError> {
+    let config = ControllerConfig {
+        ceiling: settings.rate_bps.map(Rate::from_bps),
+        initial_rtt,
+        feedback_interval: feedback_interval(settings),
+    };
+    build_controller(&settings.controller, &config)
+}
+
+impl Session {
+    /// Sends an object on a thread of its own. `waker` is to be woken when `source` has more to read.
+    ///
+    /// The server first waits for the client's first challenge, for up to 3 seconds from
+    /// [`Incoming::accept`](crate::Incoming::accept): call it soon after that.
+    ///
+    /// # Errors
+    /// [`EngineError::UdpBlocked`] if no challenge comes, which the client is told; how the control channel failed;
+    /// [`EngineError::Controller`] if the settings name no known controller, [`EngineError::Recipe`] if no stack can be
+    /// made of their recipe; [`EngineError::System`].
+    ///
+    /// # Panics
+    /// When the session has sent or received already.
+    pub fn start_sending(
+        &mut self,
+        source: Box<dyn ObjectSource>,
+        waker: Waker,
+    ) -> Result<Transfer, EngineError> {
+        let path = self.take_path()?;
+        let (settings, now) = (&self.settings, self.clock.now());
+        let probe = path.probe.as_ref();
+        let initial_rtt = probe.and_then(PathProbe::round_trip).unwrap_or(self.round_trip);
+        let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
+        // One that has come from there probably passes the other way.
+        let heard = path.registration.as_ref().map_or(0, |it| it.pending().largest());
+        let config = SenderConfig {
+            chunk: Bytes(settings.chunk_bytes.max(1)),
+            datagram,
+            likely_datagram: datagram.max(heard),
+            max_datagram: largest_datagram(self.peer),
+            initial_rtt,
+            feedback_interval: feedback_interval(settings),
+            silence: SILENCE,
+            ..SenderConfig::default()
+        };
+        let sender = match in_force(settings)? {
+            None => {
+                let controller = controller_for(settings, initial_rtt)?;
+                Sender::with_config(now, &config, self.link(), source, controller, FIRST_LIMIT)?
+            }
+            Some(recipe) => Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?,
+        };
+        Transfer::spawn(self, path, ObjectEnd::Source, sender.into_stack(), waker)
+    }
+
+    /// Receives an object on a thread of its own, until the sender closes or the transfer is stopped: feedback goes on
+    /// after the last byte, as the last feedback may be lost. `waker` is to be woken when `sink` has room again.
+    ///
+    /// # Errors
+    /// As [`Session::start_sending`].
+    ///
+    /// # Panics
+    /// As [`Session::start_sending`].
+    pub fn start_receiving(
+        &mut self,
+        sink: Box<dyn ObjectSink>,
+        waker: Waker,
+    ) -> Result<Transfer, EngineError> {
+        let path = self.take_path()?;
+        let (settings, now) = (&self.settings, self.clock.now());
+        let config = ReceiverConfig {
+            feedback_interval: feedback_interval(settings),
+            feedback_datagram: FEEDBACK_DATAGRAM,
+            silence: SILENCE,
+        };
+        let receiver = match in_force(settings)? {
+            None => Receiver::with_config(now, config, self.link(), sink)?,
+            Some(recipe) => Receiver::of_recipe(now, &recipe, config, self.link(), sink)?,
+        };
+        Transfer::spawn(self, path, ObjectEnd::Sink, receiver.into_stack(), waker)
+    }
+
+    /// Sees whether packets get through both ways: the client sends an empty object. The server's transfer has to be
+    /// kept until the client knows.
+    ///
+    /// # Errors
+    /// As [`Session::start_sending`]; what kept the object from arriving; [`EngineError::TimedOut`].
+    ///
+    /// # Panics
+    /// As [`Session::start_sending`].
+    pub fn check_path(&mut self, timeout: Duration) -> Result<Transfer, EngineError> {
+        let waker = Waker::new()?;
+        let transfer = match self.role {
+            Role::Client => self.start_sending(Box::new(Nothing), waker)?,
+            Role::Server => self.start_receiving(Box::new(Nothing), waker)?,
+        };
+        if transfer.wait_delivered(timeout)? {
+            return Ok(transfer);
+        }
+        Err(EngineError::TimedOut { what: "an empty object", seconds: timeout.as_secs_f64() })
+    }
+
+    fn link(&self) -> Link {
+        Link::new(Box::new(self.keys.sealer(self.role)), Box::new(self.keys.opener(self.role)), 0)
+    }
+}
+
+/// An object without contents.
+struct Nothing;
+
+impl ObjectSource for Nothing {
+    fn available(&mut self) -> Available {
+        Available { upto: 0, end: true }
+    }
+
+    fn read(&mut self, _: u64, _: &mut [u8]) {}
+
+    fn release(&mut self, _: u64) {}
+}
+
+impl ObjectSink for Nothing {
+    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+    fn limit(&mut self) -> u64 {
+        FIRST_LIMIT
+    }
+
+    fn complete(&mut self, _: u64) {}
+}
