@@ -1,15 +1,13 @@
 use std::future::poll_fn;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use std::vec;
 
 use haul_base::{Rate, Span};
-use haul_engine::{Channel, HaulUrl, Message, TicketFile, associate};
-use haul_stack::{Ends, Recipe, RecipeError, SendOptions, StackEvent, StackStats};
+use haul_engine::{Channel, Message};
+use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
-use crate::spawn_blocking::spawn_blocking;
-use crate::{ConnectionError, OpenError, Options, SendError, WaitError};
+use crate::{ConnectionError, Endpoint, OpenError, Options, SendError, WaitError};
 
 /// What a connection has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,70 +28,20 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the server that printed `url`. With [`Options::ticket`] a known server is only asked whether it
-    /// still knows this client, which takes one round trip instead of three or four; if not, a full handshake follows.
+    /// As [`Endpoint::connect`], with an endpoint for this connection alone.
     ///
     /// # Errors
-    /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
+    /// As [`Endpoint::connect`].
     pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        let server: HaulUrl = url.parse()?;
-        let ticket = options.ticket.as_ref().map(TicketFile::new);
-        let known = ticket.and_then(|ticket| resume(&ticket, &server, recipe, options));
-        known.map_or_else(|| Self::open_with(url, recipe, options, Ends::default()), Ok)
+        Endpoint::client()?.connect(url, recipe, options)
     }
 
-    /// As [`Connection::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
+    /// As [`Endpoint::connect_async`], with an endpoint for this connection alone.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// As [`Endpoint::connect`].
     pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        spawn_blocking(move || Self::open(&url, &recipe, &options)).await
-    }
-
-    /// As [`Connection::open`], always with a full handshake. Messages that arrive go straight to `ends.message_sink`;
-    /// those of `ends.message_source` are taken when the path can take them, and written straight into their packets.
-    /// Both run on the thread that serves the socket: the connection's own, or one that waits on the connection. They
-    /// must not block.
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub fn open_with(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, OpenError> {
-        let url: HaulUrl = url.parse()?;
-        let mut channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
-        if let Some(path) = &options.ticket {
-            TicketFile::new(path).keep(&mut channel)?;
-        }
-        Ok(Self::of(channel))
-    }
-
-    /// As [`Connection::open_with`], for tasks, as [`Connection::open_async`].
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub async fn open_with_async(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-        ends: Ends,
-    ) -> Result<Self, OpenError> {
-        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        spawn_blocking(move || Self::open_with(&url, &recipe, &options, ends)).await
-    }
-
-    /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
-    /// travels in the first packet. If the server does not know the ticket any more it stays silent, and the connection
-    /// ends with an error after [`Options::timeout`]; what was sent is then lost. Tasks may call it: it waits for no
-    /// network.
-    ///
-    /// # Errors
-    /// If there is no ticket, or it cannot be used.
-    pub fn resume(options: &Options) -> Result<Self, OpenError> {
-        let path = options.ticket.clone().unwrap_or_default();
-        let ticket = TicketFile::new(path);
-        let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default())?;
-        Ok(Self::of(channel))
+        Endpoint::client()?.connect_async(url, recipe, options).await
     }
 
     pub(crate) fn of(channel: Channel) -> Self {
@@ -272,21 +220,4 @@ impl Connection {
     pub fn wait_ended(&self, timeout: Duration) -> Result<ConnectionError, WaitError> {
         Ok(self.channel.wait_ended(timeout)?.into())
     }
-}
-
-/// The known server, if it is that of the URL and still knows this client by the same recipe.
-fn resume(ticket: &TicketFile, url: &HaulUrl, recipe: &Recipe, options: &Options) -> Option<Connection> {
-    /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
-    const ANSWER: Duration = Duration::from_secs(1);
-    // The server accepts every connection that begins, so none is begun that would not be used.
-    let known = ticket.look().ok()?;
-    let is_there =
-        |mut addresses: vec::IntoIter<SocketAddr>| addresses.any(|address| address == known.server());
-    if !(url.host.as_str(), url.port).to_socket_addrs().is_ok_and(is_there)
-        || !known.recipe().ok()?.same_stack(recipe)
-    {
-        return None;
-    }
-    let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default()).ok()?;
-    channel.wait_confirmed(ANSWER).ok().map(|()| Connection::of(channel))
 }

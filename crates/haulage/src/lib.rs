@@ -38,6 +38,7 @@
 
 mod blocking;
 mod connection;
+mod endpoint;
 mod error;
 mod group;
 mod listener;
@@ -46,10 +47,11 @@ mod spawn_blocking;
 mod stream;
 
 pub use connection::{Connection, Statistics};
+pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
 pub use haul_base::{Bytes, Rate, Span, Time};
-pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
+pub use haul_engine::{EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;

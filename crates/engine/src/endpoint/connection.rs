@@ -108,13 +108,13 @@ pub(super) enum Header {
 impl Connection {
     pub(super) fn new(
         now: Time,
-        role: Role,
         resumption: &ResumptionState,
         id: ConnectionId,
         (peer, validation): (SocketAddr, AddressValidation),
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
+        let role = resumption.role;
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
         let keys = ConnectionKeys::new(&resumption.secret, &id, role, resumption.cipher);
         let phase = match role {
@@ -348,6 +348,13 @@ impl Connection {
         }
         self.send_due_frames(shared, &mut state, now);
         self.set_timer(shared, &mut state, false);
+        self.release(shared, state);
+    }
+
+    /// A newer connection of the same association has begun.
+    pub(super) fn supersede(&self, shared: &Shared) {
+        let mut state = self.lock();
+        state.end(EngineError::Closed);
         self.release(shared, state);
     }
 

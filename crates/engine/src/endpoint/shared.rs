@@ -17,7 +17,7 @@ use super::session_table::SessionTable;
 use super::table::Table;
 use super::{ChannelOptions, EndpointStats};
 use crate::identity::random;
-use crate::{Clock, EngineError, Role};
+use crate::{Clock, EngineError};
 
 /// Room for one batch: no UDP message of the kernel is larger.
 pub(super) const SLOT: usize = 65_536;
@@ -115,7 +115,6 @@ impl Active {
 pub(crate) struct Shared {
     pub(super) socket: UdpSocket,
     pub(super) clock: Clock,
-    pub(super) role: Role,
     pub(super) driver: Driver,
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
@@ -137,7 +136,6 @@ pub(crate) struct Shared {
 impl Shared {
     pub(super) fn new(
         socket: UdpSocket,
-        role: Role,
         limits: EndpointLimits,
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
@@ -146,7 +144,6 @@ impl Shared {
             driver: Driver::new(clock, &socket)?,
             socket,
             clock,
-            role,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             table: Mutex::new(Table::new(limits.associations)),
@@ -160,6 +157,14 @@ impl Shared {
             active: Mutex::default(),
             challenge_key: random()?,
         })
+    }
+
+    /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section 2.5.5.2).
+    pub(super) fn reachable(&self, peer: SocketAddr) -> SocketAddr {
+        match (peer, self.socket.local_addr()) {
+            (SocketAddr::V4(v4), Ok(SocketAddr::V6(_))) => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            _ => peer,
+        }
     }
 
     pub(super) fn take_slot(&self) -> Box<[u8]> {
