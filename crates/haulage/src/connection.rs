@@ -1,12 +1,16 @@
+use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
-use haul_engine::{Channel, Message};
+use haul_engine::{Channel, EngineError as Error, Message};
 use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
+use crate::blocking::block_on;
+use crate::streams::{RecvStream, SendStream, Streams};
 use crate::{ConnectionError, Endpoint, OpenError, Options, SendError, WaitError};
 
 /// What a connection has done so far.
@@ -22,9 +26,11 @@ pub struct Statistics {
 
 /// One end of a connection in messages. Clones are the same end, for other threads and tasks; it ends when the last
 /// clone is dropped, without waiting for what is on its way ([`Connection::close`] waits).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Connection {
     channel: Arc<Channel>,
+    /// With `streams` in the recipe; what is sent and received then goes through them.
+    streams: Option<Arc<Streams>>,
 }
 
 impl Connection {
@@ -45,7 +51,8 @@ impl Connection {
     }
 
     pub(crate) fn of(channel: Channel) -> Self {
-        Self { channel: Arc::new(channel) }
+        let channel = Arc::new(channel);
+        Self { streams: Streams::of(&channel), channel }
     }
 
     /// Sends a message and gives its number. Waits while too much is queued.
@@ -53,7 +60,7 @@ impl Connection {
     /// # Errors
     /// If the recipe does not carry such a message, or the connection has ended.
     pub fn send(&self, data: &[u8]) -> Result<u64, SendError> {
-        Ok(self.channel.send(data, SendOptions::default(), None)?)
+        self.send_with(data, SendOptions::default(), None)
     }
 
     /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit
@@ -67,7 +74,12 @@ impl Connection {
         options: SendOptions,
         timeout: Option<Duration>,
     ) -> Result<u64, SendError> {
-        Ok(self.channel.send(data, options, timeout)?)
+        match &self.streams {
+            Some(streams) => block_on(timeout, "room for the message", |context| {
+                streams.poll_send(context, data, options).map_err(Into::into)
+            }),
+            None => Ok(self.channel.send(data, options, timeout)?),
+        }
     }
 
     /// As [`Connection::send`]; `None` if there is no room now.
@@ -75,7 +87,10 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
-        Ok(self.channel.try_send(data, SendOptions::default())?)
+        match self.poll_send(&mut Context::from_waker(Waker::noop()), data) {
+            Poll::Ready(sent) => Ok(Some(sent?)),
+            Poll::Pending => Ok(None),
+        }
     }
 
     /// As [`Connection::send`], for tasks.
@@ -83,7 +98,14 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
-        Ok(poll_fn(|context| self.channel.poll_send(context, data, SendOptions::default())).await?)
+        Ok(poll_fn(|context| self.poll_send(context, data)).await?)
+    }
+
+    fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, Error>> {
+        match &self.streams {
+            Some(streams) => streams.poll_send(context, data, SendOptions::default()),
+            None => self.channel.poll_send(context, data, SendOptions::default()),
+        }
     }
 
     /// The next message. Waits for it up to `timeout` (`None`: no limit).
@@ -92,7 +114,12 @@ impl Connection {
     /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended
     /// otherwise.
     pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, WaitError> {
-        Ok(self.channel.recv(timeout)?)
+        match &self.streams {
+            Some(streams) => {
+                block_on(timeout, "a message", |context| streams.poll_recv(context).map_err(Into::into))
+            }
+            None => Ok(self.channel.recv(timeout)?),
+        }
     }
 
     /// The next message, if one waits.
@@ -100,7 +127,10 @@ impl Connection {
     /// # Errors
     /// As [`Connection::recv`].
     pub fn try_recv(&self) -> Result<Option<Message>, WaitError> {
-        Ok(self.channel.try_recv()?)
+        match self.poll_recv(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(message) => Ok(Some(message?)),
+            Poll::Pending => Ok(None),
+        }
     }
 
     /// As [`Connection::recv`], for tasks.
@@ -108,7 +138,57 @@ impl Connection {
     /// # Errors
     /// As [`Connection::recv`].
     pub async fn recv_async(&self) -> Result<Message, WaitError> {
-        Ok(poll_fn(|context| self.channel.poll_recv(context)).await?)
+        Ok(poll_fn(|context| self.poll_recv(context)).await?)
+    }
+
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, Error>> {
+        match &self.streams {
+            Some(streams) => streams.poll_recv(context),
+            None => self.channel.poll_recv(context),
+        }
+    }
+
+    /// Opens a stream of bytes, if the recipe carries any (`streams`). The other side can accept it once something was
+    /// written, finished or dropped. Waits while as many are open as the recipe permits, up to `timeout` (`None`: no
+    /// limit).
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`]; if the recipe carries no streams; how the connection has ended.
+    pub fn open_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        block_on(timeout, "room for a stream", |context| streams.poll_open(context).map_err(Into::into))
+    }
+
+    /// As [`Connection::open_stream`], for tasks.
+    ///
+    /// # Errors
+    /// If the recipe carries no streams; how the connection has ended.
+    pub async fn open_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        Ok(poll_fn(|context| streams.poll_open(context)).await?)
+    }
+
+    /// The next stream of bytes that the other side has opened. Waits for it up to `timeout` (`None`: no limit).
+    ///
+    /// # Errors
+    /// As [`Connection::open_stream`].
+    pub fn accept_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        block_on(timeout, "a stream", |context| streams.poll_accept(context).map_err(Into::into))
+    }
+
+    /// As [`Connection::accept_stream`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Connection::open_stream_async`].
+    pub async fn accept_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        Ok(poll_fn(|context| streams.poll_accept(context)).await?)
+    }
+
+    fn streams(&self) -> Result<&Arc<Streams>, Error> {
+        let (protocol, alternatives) = ("a stream on a connection".to_owned(), "`streams`".to_owned());
+        self.streams.as_ref().ok_or(RecipeError::Missing { protocol, alternatives }.into())
     }
 
     /// Waits until everything has left and, where the recipe acknowledges, has arrived.
@@ -116,7 +196,12 @@ impl Connection {
     /// # Errors
     /// [`WaitError::TimedOut`]; how the connection has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        Ok(self.channel.flush(timeout)?)
+        match &self.streams {
+            Some(streams) => block_on(timeout, "the arrival of everything", |context| {
+                streams.poll_flush(context).map_err(Into::into)
+            }),
+            None => Ok(self.channel.flush(timeout)?),
+        }
     }
 
     /// As [`Connection::flush`], for tasks.
@@ -124,7 +209,11 @@ impl Connection {
     /// # Errors
     /// How the connection has ended.
     pub async fn flush_async(&self) -> Result<(), WaitError> {
-        Ok(poll_fn(|context| self.channel.poll_flush(context)).await?)
+        Ok(poll_fn(|context| match &self.streams {
+            Some(streams) => streams.poll_flush(context),
+            None => self.channel.poll_flush(context),
+        })
+        .await?)
     }
 
     /// Asks the other side to send at this rate, now or at any time (with `rate_feedback` in the recipe).
@@ -186,7 +275,8 @@ impl Connection {
 
     /// How the connection has ended, if it has.
     pub fn ended(&self) -> Option<ConnectionError> {
-        self.channel.ended().map(Into::into)
+        let in_streams = self.streams.as_ref().and_then(|streams| streams.ended());
+        in_streams.or_else(|| self.channel.ended()).map(Into::into)
     }
 
     /// Ends the connection at once; the other side is told that something is missing.
@@ -200,7 +290,12 @@ impl Connection {
     /// # Errors
     /// If not everything is known to have arrived by then.
     pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
-        Ok(self.channel.close(timeout)?)
+        let began = Instant::now();
+        if self.streams.is_some() {
+            // What has not left by then has not arrived either, which the channel says.
+            let _ = self.flush(Some(timeout));
+        }
+        Ok(self.channel.close(timeout.saturating_sub(began.elapsed()))?)
     }
 
     /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout
@@ -209,6 +304,9 @@ impl Connection {
     /// # Errors
     /// How the connection has ended, if not as it should.
     pub async fn close_async(&self) -> Result<(), WaitError> {
+        if self.streams.is_some() {
+            let _ = self.flush_async().await;
+        }
         Ok(poll_fn(|context| self.channel.poll_close(context)).await?)
     }
 
@@ -219,5 +317,11 @@ impl Connection {
     /// [`WaitError::TimedOut`].
     pub fn wait_ended(&self, timeout: Duration) -> Result<ConnectionError, WaitError> {
         Ok(self.channel.wait_ended(timeout)?.into())
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.channel.fmt(f)
     }
 }

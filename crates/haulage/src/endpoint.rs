@@ -3,7 +3,7 @@ use std::time::Duration;
 use std::vec;
 
 use haul_engine::{ChannelOptions, EndpointStats, HaulUrl, TicketFile, associate};
-use haul_stack::{Ends, Recipe};
+use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::spawn_blocking::spawn_blocking;
 use crate::{Connection, OpenError, Options};
@@ -70,6 +70,10 @@ impl Endpoint {
         ends: Ends,
     ) -> Result<Connection, OpenError> {
         let url: HaulUrl = url.parse()?;
+        if recipe.has("streams") && (ends.message_sink.is_some() || ends.message_source.is_some()) {
+            let message = "messages of a connection with streams take no sink and no source".to_owned();
+            return Err(RecipeError::Unbuildable { protocol: "streams".to_owned(), message }.into());
+        }
         let mut channel =
             associate(Some(&self.engine), &url, recipe, &options.registry, &options.associate(), ends)?;
         if let Some(path) = &options.ticket {

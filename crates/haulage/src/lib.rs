@@ -43,8 +43,10 @@ mod error;
 mod group;
 mod listener;
 mod options;
+mod reassembly;
 mod spawn_blocking;
 mod stream;
+mod streams;
 
 pub use connection::{Connection, Statistics};
 pub use endpoint::Endpoint;
@@ -60,6 +62,7 @@ pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;
 pub use stream::{ByteReader, ByteWriter, StreamStatistics};
+pub use streams::{RecvStream, SendStream};
 
 /// What control laws of your own are made of; see `examples/own_controller.rs`.
 pub mod control {

@@ -14,7 +14,7 @@ use haul_engine::{ChannelOptions, EngineError as Error, ListenOptions as EngineO
 pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::acceptor::{Acceptor, PendingClient, Streams};
-use crate::blocking::block_until;
+use crate::blocking::{block_on, block_until};
 use crate::{AcceptError, ByteReader, ByteWriter, Connection, Endpoint};
 
 /// What a client asks for.
@@ -102,11 +102,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        block_until(until, |context| self.poll_accept(context)).unwrap_or_else(|| {
-            let seconds = timeout.unwrap_or_default().as_secs_f64();
-            Err(Error::TimedOut { what: "a connection", seconds }.into())
-        })
+        block_on(timeout, "a connection", |context| self.poll_accept(context))
     }
 
     /// As [`Listener::accept`], for tasks.

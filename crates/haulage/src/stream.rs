@@ -24,6 +24,7 @@ pub use self::statistics::StreamStatistics;
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
 use crate::blocking::block_until;
+use crate::error::to_io;
 use crate::spawn_blocking::{BlockingTask, spawn_blocking};
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
@@ -106,15 +107,6 @@ impl Transport {
             self.control.abort(Fault::new(FaultCode::Interrupted, what, "run it again"));
         }
     }
-}
-
-fn to_io(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::TimedOut { .. } => io::ErrorKind::TimedOut,
-        Error::ControlLost { .. } | Error::Peer(_) => io::ErrorKind::ConnectionAborted,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, error)
 }
 
 fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
