@@ -48,7 +48,7 @@ pub(super) fn registration() -> Registration {
                 name: "window",
                 kind: ParameterKind::Bytes,
                 default: WINDOW,
-                help: "bytes of a stream, and of all messages, that may wait to be read; two messages at least, up to 256MiB",
+                help: "bytes of a stream, or of all messages, that may wait to be read",
             },
             ParameterSpec {
                 name: "most",
