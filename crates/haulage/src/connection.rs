@@ -20,8 +20,28 @@ pub struct Statistics {
     pub totals: StackStats,
     /// Smoothed round-trip time, or the first guess where the recipe does not measure it.
     pub rtt: Span,
-    /// What the micro-protocols count: which, name, value.
-    pub parts: Vec<(String, &'static str, u64)>,
+    /// What the micro-protocols count.
+    pub counters: Vec<Counter>,
+}
+
+/// One of the numbers that a micro-protocol counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Name of the micro-protocol in the recipe.
+    pub micro_protocol: String,
+    /// What it counts.
+    pub name: &'static str,
+    /// How often.
+    pub value: u64,
+}
+
+impl Statistics {
+    /// The counter of this name, if the recipe has the micro-protocol and that counts such a thing.
+    pub fn counter(&self, micro_protocol: &str, name: &str) -> Option<u64> {
+        let mut counters = self.counters.iter();
+        let found = counters.find(|it| it.micro_protocol == micro_protocol && it.name == name);
+        found.map(|counter| counter.value)
+    }
 }
 
 /// One end of a connection in messages. Clones are the same end, for other threads and tasks; it ends when the last
@@ -253,9 +273,11 @@ impl Connection {
 
     /// What has been sent and received.
     pub fn statistics(&self) -> Statistics {
-        let mut parts = Vec::new();
-        self.channel.statistics(|part, name, value| parts.push((part.to_owned(), name, value)));
-        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, parts }
+        let mut counters = Vec::new();
+        self.channel.statistics(|micro_protocol, name, value| {
+            counters.push(Counter { micro_protocol: micro_protocol.to_owned(), name, value });
+        });
+        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, counters }
     }
 
     /// The recipe in force.

@@ -48,7 +48,7 @@ mod spawn_blocking;
 mod stream;
 mod streams;
 
-pub use connection::{Connection, Statistics};
+pub use connection::{Connection, Counter, Statistics};
 pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
