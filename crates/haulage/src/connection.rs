@@ -10,8 +10,8 @@ use haul_engine::{Channel, EngineError as Error, Message};
 use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
 use crate::blocking::block_on;
-use crate::streams::{RecvStream, SendStream, Streams};
-use crate::{ConnectionError, Endpoint, OpenError, Options, SendError, WaitError};
+use crate::streams::{RecvStream, SendStream, Streams, both};
+use crate::{ConnectionError, SendError, WaitError};
 
 /// What a connection has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,22 +54,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// As [`Endpoint::connect`], with an endpoint for this connection alone.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
-    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        Endpoint::client()?.connect(url, recipe, options)
-    }
-
-    /// As [`Endpoint::connect_async`], with an endpoint for this connection alone.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
-    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        Endpoint::client()?.connect_async(url, recipe, options).await
-    }
-
     pub(crate) fn of(channel: Channel) -> Self {
         let channel = Arc::new(channel);
         Self { streams: Streams::of(&channel), channel }
@@ -176,7 +160,9 @@ impl Connection {
     /// [`WaitError::TimedOut`]; if the recipe carries no streams; how the connection has ended.
     pub fn open_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
         let streams = self.streams()?;
-        block_on(timeout, "room for a stream", |context| streams.poll_open(context).map_err(Into::into))
+        let number: Result<_, WaitError> =
+            block_on(timeout, "room for a stream", |context| streams.poll_open(context).map_err(Into::into));
+        Ok(both(streams, number?))
     }
 
     /// As [`Connection::open_stream`], for tasks.
@@ -185,7 +171,7 @@ impl Connection {
     /// If the recipe carries no streams; how the connection has ended.
     pub async fn open_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
         let streams = self.streams()?;
-        Ok(poll_fn(|context| streams.poll_open(context)).await?)
+        Ok(both(streams, poll_fn(|context| streams.poll_open(context)).await?))
     }
 
     /// The next stream of bytes that the other side has opened. Waits for it up to `timeout` (`None`: no limit).
@@ -194,7 +180,9 @@ impl Connection {
     /// As [`Connection::open_stream`].
     pub fn accept_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
         let streams = self.streams()?;
-        block_on(timeout, "a stream", |context| streams.poll_accept(context).map_err(Into::into))
+        let number: Result<_, WaitError> =
+            block_on(timeout, "a stream", |context| streams.poll_accept(context).map_err(Into::into));
+        Ok(both(streams, number?))
     }
 
     /// As [`Connection::accept_stream`], for tasks.
@@ -203,7 +191,7 @@ impl Connection {
     /// As [`Connection::open_stream_async`].
     pub async fn accept_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
         let streams = self.streams()?;
-        Ok(poll_fn(|context| streams.poll_accept(context)).await?)
+        Ok(both(streams, poll_fn(|context| streams.poll_accept(context)).await?))
     }
 
     fn streams(&self) -> Result<&Arc<Streams>, Error> {

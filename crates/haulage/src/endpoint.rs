@@ -151,3 +151,21 @@ impl Endpoint {
         self.engine.associations()
     }
 }
+
+impl Connection {
+    /// As [`Endpoint::connect`], with an endpoint for this connection alone.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect`].
+    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
+        Endpoint::client()?.connect(url, recipe, options)
+    }
+
+    /// As [`Endpoint::connect_async`], with an endpoint for this connection alone.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect`].
+    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
+        Endpoint::client()?.connect_async(url, recipe, options).await
+    }
+}

@@ -11,31 +11,12 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{ChannelOptions, EngineError as Error, ListenOptions as EngineOptions, Terms};
 
+pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::acceptor::{Acceptor, PendingClient, Streams};
 use crate::blocking::{block_on, block_until};
-use crate::{AcceptError, ByteReader, ByteWriter, Connection, Endpoint};
-
-/// What a client asks for.
-#[derive(Debug)]
-pub enum Accepted {
-    /// A connection in messages.
-    Messages(Connection),
-    /// To send bytes.
-    Reader(Box<ByteReader>),
-    /// To receive bytes.
-    Writer(Box<ByteWriter>),
-}
-
-impl Accepted {
-    fn into_reader(self) -> Result<ByteReader, AcceptError> {
-        match self {
-            Self::Reader(reader) => Ok(*reader),
-            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }.into()),
-        }
-    }
-}
+use crate::{AcceptError, ByteReader, Connection, Endpoint};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
 pub struct Listener {

@@ -1,7 +1,7 @@
 //! The frame in front of each message of a connection with streams (docs/wire-format.md).
 
 /// Number of a stream. The low bit says which end has opened it: 0 for the client.
-pub(super) type Number = u32;
+pub(crate) type Number = u32;
 
 /// Bytes before those of a stream.
 pub(super) const DATA_HEADER: usize = 13;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::Streams;
+use super::driver::Streams;
 use super::frame::Number;
 use crate::blocking::block_until;
 
 /// The two directions of a stream.
-pub(super) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
+pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
     let streams = || streams.clone();
     (
         SendStream { streams: streams(), number, is_finished: false },
