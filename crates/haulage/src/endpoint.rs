@@ -39,8 +39,8 @@ impl Endpoint {
         known.map_or_else(|| self.connect_with(url, recipe, options, Ends::default()), Ok)
     }
 
-    /// As [`Endpoint::connect`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
+    /// As [`Endpoint::connect`], for tasks: one of at most 16 helper threads of the process does the handshake. A
+    /// server that does not answer takes one for as long as [`Options::timeout`] permits.
     ///
     /// # Errors
     /// As [`Endpoint::connect`].

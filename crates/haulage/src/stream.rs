@@ -135,8 +135,8 @@ impl ByteWriter {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamSend)?)?)
     }
 
-    /// As [`ByteWriter::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
+    /// As [`ByteWriter::open`], for tasks: one of the helper threads does the handshake, as with
+    /// [`Endpoint::connect_async`](crate::Endpoint::connect_async).
     ///
     /// # Errors
     /// As [`ByteWriter::open`].
@@ -173,7 +173,7 @@ impl ByteWriter {
     /// # Errors
     /// As [`ByteWriter::finish`].
     pub async fn finish_async(self) -> Result<(), WaitError> {
-        spawn_blocking(move || self.finish()).await
+        BlockingTask::start(move || self.finish())?.wait().await
     }
 
     fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
@@ -311,8 +311,8 @@ impl ByteReader {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
     }
 
-    /// As [`ByteReader::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
+    /// As [`ByteReader::open`], for tasks: one of the helper threads does the handshake, as with
+    /// [`Endpoint::connect_async`](crate::Endpoint::connect_async).
     ///
     /// # Errors
     /// As [`ByteReader::open`].

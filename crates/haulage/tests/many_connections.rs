@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 use std::fs;
+use std::net::TcpListener;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, WaitError, preset};
+use haul_testing::block_on;
+use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, Url, WaitError, preset};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -66,4 +69,30 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
     exchange(&ends[7].0, &ends[7].1, "goes on");
     drop((ends, endpoint));
     assert_eq!(settled(before), before, "threads and sockets");
+    many_opens_that_nobody_answers_have_few_threads(before);
+}
+
+/// A server that accepts TCP connections and says nothing: the clients wait.
+fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, usize)) {
+    const MOST_HELPERS: usize = 16;
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let real = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url: Url = real.url("127.0.0.1").parse().unwrap();
+    let url = Url { port: silent.local_addr().unwrap().port(), ..url }.to_string();
+    let (recipe, endpoint) = (preset("msg").unwrap(), Endpoint::client().unwrap());
+    let options = Options { timeout: Duration::from_millis(300), ..Options::default() };
+    let threads_of_endpoints = threads() - threads_before;
+    let mut opens: Vec<_> =
+        (0..200).map(|_| Box::pin(endpoint.connect_async(&url, &recipe, &options))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    for open in &mut opens {
+        assert!(open.as_mut().poll(&mut context).is_pending());
+        let helpers = threads() - threads_before - threads_of_endpoints;
+        assert!(helpers <= MOST_HELPERS, "{helpers} threads");
+    }
+    // Those that nobody waits for do not begin, and the others end.
+    opens.truncate(20);
+    for open in opens {
+        assert!(block_on(open).is_err());
+    }
 }
