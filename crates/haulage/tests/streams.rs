@@ -5,6 +5,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -149,15 +151,13 @@ fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let ((mut idle, _a), (mut busy, _b)) = (open(&client), open(&client));
-    let piece = vec![7; 100_000];
+    let (piece, window) = (vec![7; 100_000], 1 << 20);
     let mut written = 0;
-    let error = loop {
-        match idle.write_timeout(&piece, SHORT) {
-            Ok(taken) => written += taken,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!((error.kind(), written), (ErrorKind::TimedOut, 1 << 20), "the window of a stream");
+    while written < window {
+        written += idle.write_timeout(&piece, TIMEOUT).unwrap();
+    }
+    assert_eq!(idle.write_timeout(&piece, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(written, window);
     // Messages that nobody takes hold up messages.
     while client.send_with(&piece[..10_000], SendOptions::default(), Some(SHORT)).is_ok() {}
     let data = bytes(3, 5_000_000);
@@ -335,4 +335,50 @@ fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
     writer.write_all(b"and after").unwrap();
     writer.finish().unwrap();
     assert_eq!(read_to_end(&mut accept(&server).1), b"before and after");
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    let ((mut writer, mut idle), (mut busy, _a)) = (open(&client), open(&client));
+    writer.write_all(b"x").unwrap();
+    client.flush(Some(TIMEOUT)).unwrap();
+    let wakes: [Arc<Wakes>; 3] = Default::default();
+    let wakers = wakes.clone().map(Waker::from);
+    let [reads, mut receives, mut accepts] = wakers.each_ref().map(Context::from_waker);
+    let mut into = [0; 9];
+    let (mut recv, mut accept) = (Box::pin(client.recv_async()), Box::pin(client.accept_stream_async()));
+    assert!(idle.poll_read(&reads, &mut into).is_pending());
+    assert!(recv.as_mut().poll(&mut receives).is_pending());
+    assert!(accept.as_mut().poll(&mut accepts).is_pending());
+    // Others have much to do meanwhile.
+    thread::scope(|scope| {
+        scope.spawn(|| (busy.write_all(&vec![1; 3_000_000]).unwrap(), busy.finish().unwrap()));
+        let first = server.accept_stream(Some(TIMEOUT)).unwrap();
+        assert_eq!(read_to_end(&mut server.accept_stream(Some(TIMEOUT)).unwrap().1).len(), 3_000_000);
+        assert!(wakes.iter().all(|wakes| wakes.0.load(Ordering::Relaxed) == 0), "woken for nothing");
+        server.send(b"message").unwrap();
+        let woken = |task: usize| wakes[task].0.load(Ordering::Relaxed) > 0;
+        while !woken(1) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(matches!(recv.as_mut().poll(&mut receives), Poll::Ready(Ok(_))));
+        assert!(!woken(0), "the stream has nothing to read");
+        drop(first);
+        while !woken(0) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(matches!(idle.poll_read(&reads, &mut into), Poll::Ready(Err(_))));
+    });
 }

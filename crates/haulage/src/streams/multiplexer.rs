@@ -70,6 +70,18 @@ struct Messages {
     limit: u64,
 }
 
+/// What a task waits for, besides a stream's bytes.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    Message,
+    MessageRoom,
+    /// A stream of the other end.
+    Stream,
+    /// The permission to open one.
+    Permit,
+    NothingOwed,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Multiplexer {
@@ -90,8 +102,8 @@ pub(super) struct Multiplexer {
     /// Frames that were taken from `owed` and are not sent yet.
     leaving: usize,
     ended: Option<Error>,
-    /// Who waits for anything but a stream's bytes.
-    waiting: Vec<Waker>,
+    /// Tasks by what they wait for.
+    waiting: [Vec<Waker>; 5],
     /// Who has to be woken as soon as no lock is held.
     woken: Vec<Waker>,
 }
@@ -120,7 +132,7 @@ impl Multiplexer {
             owed: BTreeSet::new(),
             leaving: 0,
             ended: None,
-            waiting: Vec::new(),
+            waiting: Default::default(),
             woken: Vec::new(),
         }
     }
@@ -138,8 +150,8 @@ impl Multiplexer {
         self.streams.insert(number, stream);
     }
 
-    fn wake_waiting(&mut self) {
-        self.woken.append(&mut self.waiting);
+    fn wake(&mut self, whom: Wait) {
+        self.woken.append(&mut self.waiting[whom as usize]);
     }
 
     /// Who has to be woken, once no lock is held.
@@ -151,13 +163,14 @@ impl Multiplexer {
     fn poll<T>(
         &mut self,
         waker: &Waker,
+        wait: Wait,
         next: impl FnOnce(&mut Self) -> Option<T>,
     ) -> Poll<Result<T, Error>> {
         match (next(self), &self.ended) {
             (Some(found), _) => Poll::Ready(Ok(found)),
             (None, Some(error)) => Poll::Ready(Err(error.clone())),
             (None, None) => {
-                wake_later(&mut self.waiting, waker);
+                wake_later(&mut self.waiting[wait as usize], waker);
                 Poll::Pending
             }
         }
@@ -168,7 +181,7 @@ impl Multiplexer {
         if let Some(error) = &self.ended {
             return Poll::Ready(Err(error.clone()));
         }
-        self.poll(waker, |this| {
+        self.poll(waker, Wait::Permit, |this| {
             let has_room = this.own() < this.limits.most as usize;
             (has_room && this.opened < this.may_open).then(|| {
                 let number = number_of(this.opened, this.role);
@@ -181,13 +194,13 @@ impl Multiplexer {
 
     /// The next stream that the other end has opened.
     pub(super) fn accept(&mut self, waker: &Waker) -> Poll<Result<Number, Error>> {
-        self.poll(waker, |this| this.to_accept.pop_front())
+        self.poll(waker, Wait::Stream, |this| this.to_accept.pop_front())
     }
 
     /// The next message of the application.
     pub(super) fn message(&mut self, waker: &Waker) -> Poll<Result<Message, Error>> {
         let window = self.limits.window;
-        self.poll(waker, |this| {
+        self.poll(waker, Wait::Message, |this| {
             let messages = &mut this.messages;
             let message = messages.received.pop_front()?;
             messages.taken += cost(&message.data);
@@ -200,7 +213,7 @@ impl Multiplexer {
 
     /// Room for a message, which is sent next or given back.
     pub(super) fn reserve(&mut self, data: &[u8], waker: &Waker) -> Poll<Result<(), Error>> {
-        self.poll(waker, |this| {
+        self.poll(waker, Wait::MessageRoom, |this| {
             let sent = this.messages.sent + cost(data);
             (sent <= this.messages.limit).then(|| this.messages.sent = sent)
         })
@@ -209,12 +222,12 @@ impl Multiplexer {
     /// A message for which there was room was not sent.
     pub(super) fn give_back(&mut self, data: &[u8]) {
         self.messages.sent -= cost(data);
-        self.wake_waiting();
+        self.wake(Wait::MessageRoom);
     }
 
     /// Ready when no frame is owed.
     pub(super) fn flushed(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
-        self.poll(waker, |this| (this.owed.is_empty() && this.leaving == 0).then_some(()))
+        self.poll(waker, Wait::NothingOwed, |this| (this.owed.is_empty() && this.leaving == 0).then_some(()))
     }
 
     /// Bytes of a stream; 0 at its end.
@@ -326,7 +339,7 @@ impl Multiplexer {
             self.permitted += 1;
             self.owed.insert(Owed::Streams);
         }
-        self.wake_waiting();
+        self.wake(Wait::Permit);
     }
 
     /// The next frame to send; it is given back with [`Multiplexer::owe`] or counts as sent with
@@ -352,7 +365,7 @@ impl Multiplexer {
                 return Some((owed, frame));
             }
         }
-        self.wake_waiting();
+        self.wake_flushing();
         None
     }
 
@@ -365,6 +378,14 @@ impl Multiplexer {
     /// A frame was dealt with.
     pub(super) fn on_left(&mut self) {
         self.leaving -= 1;
+        self.wake_flushing();
+    }
+
+    /// Tasks must not wake themselves: one that waits for a message looks here for what is owed.
+    fn wake_flushing(&mut self) {
+        if self.owed.is_empty() && self.leaving == 0 {
+            self.wake(Wait::NothingOwed);
+        }
     }
 
     /// The connection has ended; the first error counts.
@@ -373,7 +394,7 @@ impl Multiplexer {
         let wakers =
             self.streams.values_mut().flat_map(|stream| [stream.reader.take(), stream.writer.take()]);
         self.woken.extend(wakers.flatten());
-        self.wake_waiting();
+        self.woken.extend(self.waiting.iter_mut().flat_map(std::mem::take));
     }
 
     /// How the connection has ended, as far as it shows here.
@@ -400,11 +421,11 @@ impl Multiplexer {
             }
             Frame::MessageLimit(limit) => {
                 self.messages.limit = self.messages.limit.max(limit);
-                self.wake_waiting();
+                self.wake(Wait::MessageRoom);
             }
             Frame::Streams(count) => {
                 self.may_open = self.may_open.max(count.min(NUMBERS));
-                self.wake_waiting();
+                self.wake(Wait::Permit);
             }
         }
         Ok(())
@@ -426,7 +447,7 @@ impl Multiplexer {
             self.add(opened);
             self.to_accept.push_back(opened);
             self.seen += 1;
-            self.wake_waiting();
+            self.wake(Wait::Stream);
         }
         Ok(self.streams.get_mut(&number))
     }
@@ -438,7 +459,7 @@ impl Multiplexer {
             return Err("it sent more messages than it was permitted");
         }
         messages.received.push_back(message);
-        self.wake_waiting();
+        self.wake(Wait::Message);
         Ok(())
     }
 
