@@ -10,8 +10,9 @@ use haul_stack::{
 
 const WINDOW: &str = "1MiB";
 const MOST: &str = "32";
-/// More than this costs memory for nothing: it fills a path of 10 Gbit/s and 200 ms.
-const WIDEST: Bytes = Bytes(256 << 20);
+/// Most memory of one end for the streams that the other opens, whatever recipe that brings: enough to fill a path of
+/// 10 Gbit/s and 200 ms.
+const MEMORY: Bytes = Bytes(256 << 20);
 
 /// What each end keeps for the other: a window for each stream, and one for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub(super) fn registration() -> Registration {
                 name: "window",
                 kind: ParameterKind::Bytes,
                 default: WINDOW,
-                help: "bytes of a stream, or of all messages, that may wait to be read",
+                help: "bytes of a stream, or of all messages, that may wait to be read; for all streams at most 256MiB",
             },
             ParameterSpec {
                 name: "most",
@@ -75,11 +76,12 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
         return Err(("window", "no stream survives `retransmit.attempts` other than 0".to_owned()));
     }
     let longest = peers.parameters("fixed_size").map_or(0, |size| size.bytes("max_message").0);
-    let range = Bytes(longest.saturating_mul(2))..=WIDEST;
+    let range = Bytes(longest.saturating_mul(2))..=Bytes(MEMORY.0 / parameters.integer("most").max(1));
     if range.contains(&parameters.bytes("window")) {
         return Ok(());
     }
-    Err(("window", format!("{} (two messages) to {WIDEST} is wanted", range.start())))
+    let (least, most) = (range.start(), range.end());
+    Err(("window", format!("{least} (two messages) to {most} ({MEMORY} for all `most` streams) is wanted")))
 }
 
 impl MicroProtocol for Streams {
@@ -109,7 +111,8 @@ mod tests {
         assert_eq!(StreamLimits::of(&recipe), Some(limits));
         for (changed, wanted) in [
             (("streams.window", "100KiB"), "two messages"),
-            (("streams.window", "1GiB"), "two messages"),
+            (("streams.window", "1GiB"), "for all"),
+            (("streams.most", "65536"), "for all"),
             (("streams.most", "0"), "most"),
             (("retransmit.attempts", "3"), "attempts"),
         ] {
