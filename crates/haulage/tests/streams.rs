@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use haul_engine::{AssociateOptions, associate};
 use haulage::{
-    Connection, ConnectionError, Ends, Event, Listener, Options, Recipe, RecvStream, SendOptions, SendStream,
-    Url, WaitError, preset, registry,
+    Connection, ConnectionError, Ends, Event, Listener, Options, Recipe, RecvStream, SendError, SendOptions,
+    SendStream, Url, WaitError, preset, registry,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -327,6 +327,13 @@ fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
     let mut wider = recipe();
     wider.set("streams.window", "2MiB").unwrap();
     assert!(client.reconfigure(&wider).is_err());
+    // The longest message is that of the recipe less a byte.
+    let longest = vec![5; (64 << 10) - 1];
+    client.send(&longest).unwrap();
+    assert!(server.recv(Some(TIMEOUT)).unwrap().data == longest);
+    for too_long in [64 << 10, 3 << 20] {
+        assert!(matches!(client.send(&vec![5; too_long]), Err(SendError::Message(_))));
+    }
     // Streams go on while the rest of the recipe changes.
     let (mut writer, _a) = open(&client);
     writer.write_all(b"before ").unwrap();

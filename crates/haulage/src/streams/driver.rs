@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use haul_engine::{Channel, EngineError as Error, Message};
 use haul_proto::micro::StreamLimits;
-use haul_stack::SendOptions;
+use haul_stack::{SendError as MessageError, SendOptions};
 
-use super::frame::{DATA_HEADER, Frame, Number};
+use super::frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
 use super::multiplexer::Multiplexer;
 use crate::blocking::wake_all;
 use crate::error::to_io;
@@ -22,8 +22,8 @@ const LONGEST: usize = 16 << 10;
 pub(crate) struct Streams {
     channel: Arc<Channel>,
     multiplexer: Mutex<Multiplexer>,
-    /// Most bytes of a stream in one message.
-    longest: usize,
+    /// Bytes of the longest frame.
+    frame: usize,
     /// Woken by the channel.
     waker: Waker,
     /// Wake-ups that [`Streams::run`] has not seen the end of.
@@ -48,7 +48,7 @@ impl Streams {
         let streams = Arc::new_cyclic(|this: &Weak<Self>| Self {
             channel: channel.clone(),
             multiplexer: Mutex::new(Multiplexer::new(channel.role(), limits)),
-            longest: limits.frame.saturating_sub(DATA_HEADER).clamp(1, LONGEST),
+            frame: limits.frame,
             waker: Arc::new(Woken(this.clone())).into(),
             wakes: AtomicUsize::new(0),
         });
@@ -129,6 +129,10 @@ impl Streams {
         data: &[u8],
         options: SendOptions,
     ) -> Poll<Result<u64, Error>> {
+        let (len, max) = (data.len(), self.frame - MESSAGE_HEADER);
+        if len > max {
+            return Poll::Ready(Err(MessageError::TooLarge { len, max }.into()));
+        }
         ready!(self.with(|it| it.reserve(data, context.waker())))?;
         let sent = self.channel.poll_send(context, &Frame::Message(data).to_bytes(), options);
         if !matches!(sent, Poll::Ready(Ok(_))) {
@@ -174,7 +178,8 @@ impl Streams {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let (offset, room) = ready!(self.with(|it| it.room(number, context.waker())))?;
-        let len = bytes.len().min(self.longest).min(usize::try_from(room).unwrap_or(usize::MAX));
+        let longest = (self.frame - DATA_HEADER).min(LONGEST);
+        let len = bytes.len().min(longest).min(usize::try_from(room).unwrap_or(usize::MAX));
         if len == 0 {
             return Poll::Ready(Ok(0));
         }

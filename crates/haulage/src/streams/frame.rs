@@ -3,6 +3,8 @@
 /// Number of a stream. The low bit says which end has opened it: 0 for the client.
 pub(crate) type Number = u32;
 
+/// Bytes before those of a message of the application.
+pub(super) const MESSAGE_HEADER: usize = 1;
 /// Bytes before those of a stream.
 pub(super) const DATA_HEADER: usize = 13;
 

@@ -14,6 +14,9 @@ const MOST: &str = "32";
 /// 10 Gbit/s and 200 ms.
 const MEMORY: Bytes = Bytes(256 << 20);
 
+/// The longest message has at least so many bytes: a frame takes up to 13 before those of its stream.
+const SHORTEST: u64 = 64;
+
 /// What each end keeps for the other: a window for each stream, and one for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLimits {
@@ -76,6 +79,12 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
         return Err(("window", "no stream survives `retransmit.attempts` other than 0".to_owned()));
     }
     let longest = peers.parameters("fixed_size").map_or(0, |size| size.bytes("max_message").0);
+    if longest < SHORTEST {
+        return Err((
+            "window",
+            format!("no frame fits a `fixed_size.max_message` below {}", Bytes(SHORTEST)),
+        ));
+    }
     let range = Bytes(longest.saturating_mul(2))..=Bytes(MEMORY.0 / parameters.integer("most").max(1));
     if range.contains(&parameters.bytes("window")) {
         return Ok(());
@@ -115,6 +124,7 @@ mod tests {
             (("streams.most", "65536"), "for all"),
             (("streams.most", "0"), "most"),
             (("retransmit.attempts", "3"), "attempts"),
+            (("fixed_size.max_message", "63B"), "no frame fits"),
         ] {
             let mut wrong = recipe.clone();
             wrong.set(changed.0, changed.1).unwrap();
