@@ -8,8 +8,9 @@
 //! | `viz` | a stream at the rate that the receiver asks for, as even as can be, nothing repeated |
 //! | `msg` | messages that arrive, with the least delay |
 //! | `sensor` | readings, with the fewest packets |
+//! | `streams` | several streams of bytes ([`SendStream`], [`RecvStream`]), and messages beside them |
 //!
-//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other
+//! An [`Endpoint`] is one socket and one thread for any number of [`Connection`]s. [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other
 //! recipe of an object (`fobs`, `rbudp`).
 //!
 //! ```no_run
