@@ -117,7 +117,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             published: Time::ZERO,
             probe_polled: Time::ZERO,
             quota: Rate::MAX,
-            host: if M::LOOKS_AT_HOST { HostWatch::of_this_thread() } else { HostWatch::absent() },
+            host: if M::LOOKS_AT_HOST { HostWatch::of_this_thread(socket) } else { HostWatch::absent() },
         }
     }
 
