@@ -23,6 +23,9 @@ pub struct HostSample {
     /// How long that thread has slept lately, as the O(1) scheduler of Linux 2.6 averages it (`sleep_avg`, up to 1 s), of
     /// which its dynamic priority follows. Schedulers of today have no such value; the simulated one has.
     pub sleep_average: Option<Span>,
+    /// Packets that the host dropped before a socket saw them, in total, wrapping: the ring of the interface that the data come
+    /// in by was full, or the kernel's queue of a processor. They need not be this session's.
+    pub early_drops: Option<u32>,
 }
 
 impl HostSample {
@@ -39,6 +42,8 @@ impl HostSample {
             run_delay: grown(self.run_delay, before.run_delay),
             involuntary_switches: counted(self.involuntary_switches, before.involuntary_switches),
             steal: grown(self.steal, before.steal),
+            // An interface that was made anew counts from zero.
+            early_drops: counted(self.early_drops, before.early_drops).filter(|grown| *grown <= u32::MAX / 2),
             ..*self
         }
     }
@@ -55,6 +60,7 @@ impl HostSample {
             run_delay: sum(self.run_delay, earlier.run_delay),
             involuntary_switches: counted(self.involuntary_switches, earlier.involuntary_switches),
             steal: sum(self.steal, earlier.steal),
+            early_drops: counted(self.early_drops, earlier.early_drops),
             ..*self
         }
     }
@@ -67,8 +73,12 @@ mod tests {
     #[test]
     fn totals_become_what_happened_since_and_the_rest_stays() {
         let span = |ms| Some(Span::from_millis(ms));
-        let before =
-            HostSample { run_delay: span(5), involuntary_switches: Some(u32::MAX), ..HostSample::default() };
+        let before = HostSample {
+            run_delay: span(5),
+            involuntary_switches: Some(u32::MAX),
+            early_drops: Some(4),
+            ..HostSample::default()
+        };
         let now = HostSample {
             run_delay: span(12),
             socket_fill: Some(400),
@@ -77,14 +87,22 @@ mod tests {
             disk_pressure: Some(80),
             steal: span(1),
             sleep_average: span(300),
+            early_drops: Some(13),
         };
         let change = now.since(&before);
         assert_eq!((change.run_delay, change.involuntary_switches, change.steal), (span(7), Some(3), None));
         assert_eq!((change.socket_fill, change.cpu_pressure), (Some(400), Some(70)));
         assert_eq!(change.disk_pressure, Some(80));
-        assert_eq!(change.sleep_average, span(300));
+        assert_eq!((change.sleep_average, change.early_drops), (span(300), Some(9)));
         let both = change.with(&change);
         assert_eq!((both.run_delay, both.involuntary_switches, both.steal), (span(14), Some(6), None));
+        assert_eq!(both.early_drops, Some(18));
+        assert_eq!(before.since(&now).early_drops, None, "it went back");
+        assert_eq!(
+            HostSample { early_drops: None, ..now }.since(&before).early_drops,
+            None,
+            "it has vanished"
+        );
         assert_eq!(both.socket_fill, Some(400));
     }
 }

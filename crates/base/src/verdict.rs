@@ -108,8 +108,15 @@ impl CauseCounts {
 
     /// What one cause was said to have lost was lost to another.
     pub fn attribute(&mut self, from: Cause, to: Cause) {
-        let packets = std::mem::take(&mut self.0[from as usize]);
+        self.attribute_some(from, to, u64::MAX);
+    }
+
+    /// The same of so many of these packets; gives how many there were.
+    pub fn attribute_some(&mut self, from: Cause, to: Cause, packets: u64) -> u64 {
+        let packets = packets.min(self.of(from));
+        self.0[from as usize] -= packets;
         self.add(to, packets);
+        packets
     }
 
     /// All lost packets.
@@ -140,6 +147,9 @@ mod tests {
         }
         counts.attribute(Cause::Random, Cause::ReceiverHost);
         assert_eq!((counts.of(Cause::ReceiverHost), counts.of(Cause::Random), counts.whole()), (40, 0, 100));
+        assert_eq!(counts.attribute_some(Cause::Congestion, Cause::Random, 15), 15);
+        assert_eq!(counts.attribute_some(Cause::Random, Cause::Outage, 99), 15);
+        assert_eq!((counts.of(Cause::Congestion), counts.of(Cause::Random), counts.whole()), (25, 0, 100));
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     let buffer = asked.and_then(|(_, bytes)| bytes.parse().ok()).map_or(Options::DEFAULT_BUFFER, Bytes);
     // What a peer may ask of this machine's memory; the kernel's own limit is lower as a rule.
     let buffer = buffer.clamp(Bytes(64 << 10), Bytes(256 << 20));
-    Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer }
+    Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer, ..Options::default() }
 }
 
 impl fmt::Debug for Session {

@@ -63,7 +63,7 @@ impl Transfer {
         let side = SessionSide { end, probe, control, waker, _registration: registration };
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
-        let shared = Arc::new(Shared::of_one(socket, role, clock)?);
+        let shared = Arc::new(Shared::of_one(socket, clock)?);
         let (connection, published) = (Arc::new(connection), Arc::new(Published::default()));
         let waker = side.waker.clone();
         let name = match side.end {

@@ -73,7 +73,7 @@ fn main() {
     }
     let began = Instant::now();
     let region = Region::new(ALLOCATOR);
-    let sensors = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+    let sensors = Endpoint::client().unwrap();
     let mut clients = Vec::with_capacity(number);
     // As a base station would: accepting while sensors come.
     let hear = || {

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use haulage::{Connection, Listener, Options, preset};
+use haulage::{Connection, Endpoint, Listener, Options, preset};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -17,12 +17,13 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     // The ticket lets a client come back; its file is as secret as a password.
     let ticket = std::env::temp_dir().join(format!("haulage-example-{}.ticket", std::process::id()));
     let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
-    let connection = Connection::open(&url, &preset("msg")?, &options)?;
+    let endpoint = Endpoint::client()?;
+    let connection = endpoint.connect(&url, &preset("msg")?, &options)?;
     ask(&connection, "how far is the moon?")?;
     connection.close(TIMEOUT)?;
 
     // Later, perhaps in another process: the question travels in the first packet.
-    let again = Connection::resume(&options)?;
+    let again = endpoint.resume(&options)?;
     ask(&again, "and the sun?")?;
     again.close(TIMEOUT)?;
     std::fs::remove_file(ticket)?;

@@ -75,5 +75,5 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn refused(connection: &Connection) -> u64 {
-    connection.statistics().parts.into_iter().find(|(part, ..)| part == "polite").map_or(0, |(.., n)| n)
+    connection.statistics().counter("polite", "refused").unwrap_or_default()
 }

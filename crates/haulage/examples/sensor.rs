@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use haulage::{Connection, Listener, Options, preset};
+use haulage::{Endpoint, Listener, Options, preset};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const SENSORS: usize = 8;
@@ -14,9 +14,11 @@ const READINGS: u32 = 10;
 pub fn main() -> Result<(), Box<dyn Error>> {
     let base = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = base.url("127.0.0.1");
+    // One socket and one thread for all of them.
+    let endpoint = Endpoint::client()?;
     let mut sensors = Vec::new();
     for _ in 0..SENSORS {
-        sensors.push(Connection::open(&url, &preset("sensor")?, &Options::default())?);
+        sensors.push(endpoint.connect(&url, &preset("sensor")?, &Options::default())?);
     }
     // A temperature that changes at every second reading.
     for reading in 0..READINGS {

@@ -1,9 +1,12 @@
 //! Blocks a thread on what tasks poll, and lists of wakers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use haul_engine::EngineError as Error;
 
 struct Unpark(Thread);
 
@@ -38,6 +41,26 @@ pub(crate) fn block_until<T>(
     }
 }
 
+/// As [`block_until`] the timeout has passed, which is then an error that says for what.
+pub(crate) fn block_on<T, E: From<Error>>(
+    timeout: Option<Duration>,
+    what: &'static str,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, E>>,
+) -> Result<T, E> {
+    block_until(timeout.map(|timeout| Instant::now() + timeout), poll).unwrap_or_else(|| {
+        let seconds = timeout.unwrap_or_default().as_secs_f64();
+        Err(Error::TimedOut { what, seconds }.into())
+    })
+}
+
+/// Wakes each task, also if another one's waker panics.
+pub(crate) fn wake_all(wakers: Vec<Waker>) {
+    for waker in wakers {
+        // The panic has been reported by its message.
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
 /// Adds a waker to those that the next change wakes, unless it is there already: a task may poll any number of times.
 pub(crate) fn wake_later(wakers: &mut Vec<Waker>, waker: &Waker) {
     if !wakers.iter().any(|known| known.will_wake(waker)) {
@@ -47,8 +70,6 @@ pub(crate) fn wake_later(wakers: &mut Vec<Waker>, waker: &Waker) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

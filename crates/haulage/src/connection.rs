@@ -1,15 +1,17 @@
+use std::fmt;
 use std::future::poll_fn;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use std::vec;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
-use haul_engine::{Channel, HaulUrl, Message, TicketFile, associate};
-use haul_stack::{Ends, Recipe, RecipeError, SendOptions, StackEvent, StackStats};
+use haul_engine::{Channel, EngineError as Error, Message};
+use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
-use crate::spawn_blocking::spawn_blocking;
-use crate::{ConnectionError, OpenError, Options, SendError, WaitError};
+use crate::blocking::block_on;
+use crate::streams::{RecvStream, SendStream, Streams, both};
+use crate::{ConnectionError, SendError, WaitError};
 
 /// What a connection has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,86 +20,43 @@ pub struct Statistics {
     pub totals: StackStats,
     /// Smoothed round-trip time, or the first guess where the recipe does not measure it.
     pub rtt: Span,
-    /// What the micro-protocols count: which, name, value.
-    pub parts: Vec<(String, &'static str, u64)>,
+    /// What the micro-protocols count.
+    pub counters: Vec<Counter>,
+}
+
+/// One of the numbers that a micro-protocol counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Name of the micro-protocol in the recipe.
+    pub micro_protocol: String,
+    /// What it counts.
+    pub name: &'static str,
+    /// How often.
+    pub value: u64,
+}
+
+impl Statistics {
+    /// The counter of this name, if the recipe has the micro-protocol and that counts such a thing.
+    pub fn counter(&self, micro_protocol: &str, name: &str) -> Option<u64> {
+        let mut counters = self.counters.iter();
+        let found = counters.find(|it| it.micro_protocol == micro_protocol && it.name == name);
+        found.map(|counter| counter.value)
+    }
 }
 
 /// One end of a connection in messages. Clones are the same end, for other threads and tasks; it ends when the last
 /// clone is dropped, without waiting for what is on its way ([`Connection::close`] waits).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Connection {
     channel: Arc<Channel>,
+    /// With `streams` in the recipe; what is sent and received then goes through them.
+    streams: Option<Arc<Streams>>,
 }
 
 impl Connection {
-    /// Connects to the server that printed `url`. With [`Options::ticket`] a known server is only asked whether it
-    /// still knows this client, which takes one round trip instead of three or four; if not, a full handshake follows.
-    ///
-    /// # Errors
-    /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
-    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        let server: HaulUrl = url.parse()?;
-        let ticket = options.ticket.as_ref().map(TicketFile::new);
-        let known = ticket.and_then(|ticket| resume(&ticket, &server, recipe, options));
-        known.map_or_else(|| Self::open_with(url, recipe, options, Ends::default()), Ok)
-    }
-
-    /// As [`Connection::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        spawn_blocking(move || Self::open(&url, &recipe, &options)).await
-    }
-
-    /// As [`Connection::open`], always with a full handshake. Messages that arrive go straight to `ends.message_sink`;
-    /// those of `ends.message_source` are taken when the path can take them, and written straight into their packets.
-    /// Both run on the thread that serves the socket: the connection's own, or one that waits on the connection. They
-    /// must not block.
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub fn open_with(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, OpenError> {
-        let url: HaulUrl = url.parse()?;
-        let mut channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
-        if let Some(path) = &options.ticket {
-            TicketFile::new(path).keep(&mut channel)?;
-        }
-        Ok(Self::of(channel))
-    }
-
-    /// As [`Connection::open_with`], for tasks, as [`Connection::open_async`].
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub async fn open_with_async(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-        ends: Ends,
-    ) -> Result<Self, OpenError> {
-        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        spawn_blocking(move || Self::open_with(&url, &recipe, &options, ends)).await
-    }
-
-    /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
-    /// travels in the first packet. If the server does not know the ticket any more it stays silent, and the connection
-    /// ends with an error after [`Options::timeout`]; what was sent is then lost. Tasks may call it: it waits for no
-    /// network.
-    ///
-    /// # Errors
-    /// If there is no ticket, or it cannot be used.
-    pub fn resume(options: &Options) -> Result<Self, OpenError> {
-        let path = options.ticket.clone().unwrap_or_default();
-        let ticket = TicketFile::new(path);
-        let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default())?;
-        Ok(Self::of(channel))
-    }
-
     pub(crate) fn of(channel: Channel) -> Self {
-        Self { channel: Arc::new(channel) }
+        let channel = Arc::new(channel);
+        Self { streams: Streams::of(&channel), channel }
     }
 
     /// Sends a message and gives its number. Waits while too much is queued.
@@ -105,7 +64,7 @@ impl Connection {
     /// # Errors
     /// If the recipe does not carry such a message, or the connection has ended.
     pub fn send(&self, data: &[u8]) -> Result<u64, SendError> {
-        Ok(self.channel.send(data, SendOptions::default(), None)?)
+        self.send_with(data, SendOptions::default(), None)
     }
 
     /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit
@@ -119,7 +78,12 @@ impl Connection {
         options: SendOptions,
         timeout: Option<Duration>,
     ) -> Result<u64, SendError> {
-        Ok(self.channel.send(data, options, timeout)?)
+        match &self.streams {
+            Some(streams) => block_on(timeout, "room for the message", |context| {
+                streams.poll_send(context, data, options).map_err(Into::into)
+            }),
+            None => Ok(self.channel.send(data, options, timeout)?),
+        }
     }
 
     /// As [`Connection::send`]; `None` if there is no room now.
@@ -127,7 +91,10 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
-        Ok(self.channel.try_send(data, SendOptions::default())?)
+        match self.poll_send(&mut Context::from_waker(Waker::noop()), data) {
+            Poll::Ready(sent) => Ok(Some(sent?)),
+            Poll::Pending => Ok(None),
+        }
     }
 
     /// As [`Connection::send`], for tasks.
@@ -135,7 +102,14 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
-        Ok(poll_fn(|context| self.channel.poll_send(context, data, SendOptions::default())).await?)
+        Ok(poll_fn(|context| self.poll_send(context, data)).await?)
+    }
+
+    fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, Error>> {
+        match &self.streams {
+            Some(streams) => streams.poll_send(context, data, SendOptions::default()),
+            None => self.channel.poll_send(context, data, SendOptions::default()),
+        }
     }
 
     /// The next message. Waits for it up to `timeout` (`None`: no limit).
@@ -144,7 +118,12 @@ impl Connection {
     /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended
     /// otherwise.
     pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, WaitError> {
-        Ok(self.channel.recv(timeout)?)
+        match &self.streams {
+            Some(streams) => {
+                block_on(timeout, "a message", |context| streams.poll_recv(context).map_err(Into::into))
+            }
+            None => Ok(self.channel.recv(timeout)?),
+        }
     }
 
     /// The next message, if one waits.
@@ -152,7 +131,10 @@ impl Connection {
     /// # Errors
     /// As [`Connection::recv`].
     pub fn try_recv(&self) -> Result<Option<Message>, WaitError> {
-        Ok(self.channel.try_recv()?)
+        match self.poll_recv(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(message) => Ok(Some(message?)),
+            Poll::Pending => Ok(None),
+        }
     }
 
     /// As [`Connection::recv`], for tasks.
@@ -160,7 +142,61 @@ impl Connection {
     /// # Errors
     /// As [`Connection::recv`].
     pub async fn recv_async(&self) -> Result<Message, WaitError> {
-        Ok(poll_fn(|context| self.channel.poll_recv(context)).await?)
+        Ok(poll_fn(|context| self.poll_recv(context)).await?)
+    }
+
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, Error>> {
+        match &self.streams {
+            Some(streams) => streams.poll_recv(context),
+            None => self.channel.poll_recv(context),
+        }
+    }
+
+    /// Opens a stream of bytes, if the recipe carries any (`streams`). The other side can accept it once something was
+    /// written, finished or dropped. Waits while as many are open as the recipe permits, up to `timeout` (`None`: no
+    /// limit).
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`]; if the recipe carries no streams; how the connection has ended.
+    pub fn open_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        let number: Result<_, WaitError> =
+            block_on(timeout, "room for a stream", |context| streams.poll_open(context).map_err(Into::into));
+        Ok(both(streams, number?))
+    }
+
+    /// As [`Connection::open_stream`], for tasks.
+    ///
+    /// # Errors
+    /// If the recipe carries no streams; how the connection has ended.
+    pub async fn open_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        Ok(both(streams, poll_fn(|context| streams.poll_open(context)).await?))
+    }
+
+    /// The next stream of bytes that the other side has opened. Waits for it up to `timeout` (`None`: no limit).
+    ///
+    /// # Errors
+    /// As [`Connection::open_stream`].
+    pub fn accept_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        let number: Result<_, WaitError> =
+            block_on(timeout, "a stream", |context| streams.poll_accept(context).map_err(Into::into));
+        Ok(both(streams, number?))
+    }
+
+    /// As [`Connection::accept_stream`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Connection::open_stream_async`].
+    pub async fn accept_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
+        let streams = self.streams()?;
+        Ok(both(streams, poll_fn(|context| streams.poll_accept(context)).await?))
+    }
+
+    fn streams(&self) -> Result<&Arc<Streams>, Error> {
+        let (protocol, alternatives) = ("a stream on a connection".to_owned(), "`streams`".to_owned());
+        self.streams.as_ref().ok_or(RecipeError::Missing { protocol, alternatives }.into())
     }
 
     /// Waits until everything has left and, where the recipe acknowledges, has arrived.
@@ -168,7 +204,12 @@ impl Connection {
     /// # Errors
     /// [`WaitError::TimedOut`]; how the connection has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        Ok(self.channel.flush(timeout)?)
+        match &self.streams {
+            Some(streams) => block_on(timeout, "the arrival of everything", |context| {
+                streams.poll_flush(context).map_err(Into::into)
+            }),
+            None => Ok(self.channel.flush(timeout)?),
+        }
     }
 
     /// As [`Connection::flush`], for tasks.
@@ -176,7 +217,11 @@ impl Connection {
     /// # Errors
     /// How the connection has ended.
     pub async fn flush_async(&self) -> Result<(), WaitError> {
-        Ok(poll_fn(|context| self.channel.poll_flush(context)).await?)
+        Ok(poll_fn(|context| match &self.streams {
+            Some(streams) => streams.poll_flush(context),
+            None => self.channel.poll_flush(context),
+        })
+        .await?)
     }
 
     /// Asks the other side to send at this rate, now or at any time (with `rate_feedback` in the recipe).
@@ -216,9 +261,11 @@ impl Connection {
 
     /// What has been sent and received.
     pub fn statistics(&self) -> Statistics {
-        let mut parts = Vec::new();
-        self.channel.statistics(|part, name, value| parts.push((part.to_owned(), name, value)));
-        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, parts }
+        let mut counters = Vec::new();
+        self.channel.statistics(|micro_protocol, name, value| {
+            counters.push(Counter { micro_protocol: micro_protocol.to_owned(), name, value });
+        });
+        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, counters }
     }
 
     /// The recipe in force.
@@ -238,7 +285,8 @@ impl Connection {
 
     /// How the connection has ended, if it has.
     pub fn ended(&self) -> Option<ConnectionError> {
-        self.channel.ended().map(Into::into)
+        let in_streams = self.streams.as_ref().and_then(|streams| streams.ended());
+        in_streams.or_else(|| self.channel.ended()).map(Into::into)
     }
 
     /// Ends the connection at once; the other side is told that something is missing.
@@ -252,7 +300,12 @@ impl Connection {
     /// # Errors
     /// If not everything is known to have arrived by then.
     pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
-        Ok(self.channel.close(timeout)?)
+        let began = Instant::now();
+        if self.streams.is_some() {
+            // What has not left by then has not arrived either, which the channel says.
+            let _ = self.flush(Some(timeout));
+        }
+        Ok(self.channel.close(timeout.saturating_sub(began.elapsed()))?)
     }
 
     /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout
@@ -261,6 +314,9 @@ impl Connection {
     /// # Errors
     /// How the connection has ended, if not as it should.
     pub async fn close_async(&self) -> Result<(), WaitError> {
+        if self.streams.is_some() {
+            let _ = self.flush_async().await;
+        }
         Ok(poll_fn(|context| self.channel.poll_close(context)).await?)
     }
 
@@ -274,19 +330,8 @@ impl Connection {
     }
 }
 
-/// The known server, if it is that of the URL and still knows this client by the same recipe.
-fn resume(ticket: &TicketFile, url: &HaulUrl, recipe: &Recipe, options: &Options) -> Option<Connection> {
-    /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
-    const ANSWER: Duration = Duration::from_secs(1);
-    // The server accepts every connection that begins, so none is begun that would not be used.
-    let known = ticket.look().ok()?;
-    let is_there =
-        |mut addresses: vec::IntoIter<SocketAddr>| addresses.any(|address| address == known.server());
-    if !(url.host.as_str(), url.port).to_socket_addrs().is_ok_and(is_there)
-        || !known.recipe().ok()?.same_stack(recipe)
-    {
-        return None;
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.channel.fmt(f)
     }
-    let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default()).ok()?;
-    channel.wait_confirmed(ANSWER).ok().map(|()| Connection::of(channel))
 }

@@ -1,6 +1,8 @@
 //! What can go wrong, by operation. The failure behind each is its [`source`](std::error::Error::source); all of them
 //! become the one [`Error`] with `?`.
 
+use std::io;
+
 use haul_engine::{EngineError as Error, TicketError, UrlError};
 use haul_proto::ControllerError;
 use haul_stack::{RecipeError, SendError as MessageError};
@@ -168,6 +170,16 @@ impl From<Error> for AcceptError {
             error => Self::Failed(error),
         }
     }
+}
+
+/// As the traits of the standard library have it.
+pub(crate) fn to_io(error: Error) -> io::Error {
+    let kind = match &error {
+        Error::TimedOut { .. } => io::ErrorKind::TimedOut,
+        Error::ControlLost { .. } | Error::Peer(_) | Error::Closed => io::ErrorKind::ConnectionAborted,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
 }
 
 /// Converts the error of an operation back to the engine's error that it holds, boxed or directly.

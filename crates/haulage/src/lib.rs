@@ -8,8 +8,9 @@
 //! | `viz` | a stream at the rate that the receiver asks for, as even as can be, nothing repeated |
 //! | `msg` | messages that arrive, with the least delay |
 //! | `sensor` | readings, with the fewest packets |
+//! | `streams` | several streams of bytes ([`SendStream`], [`RecvStream`]), and messages beside them |
 //!
-//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other
+//! An [`Endpoint`] is one socket and one thread for any number of [`Connection`]s. [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other
 //! recipe of an object (`fobs`, `rbudp`).
 //!
 //! ```no_run
@@ -32,24 +33,28 @@
 //!
 //! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any
 //! executor: no executor is needed, and none is brought along. What has to wait for a handshake or for a last answer
-//! does so, for tasks, on a thread of its own. Micro-protocols of your own go into a [`Registry`]; see
+//! does so, for tasks, on a helper thread. Micro-protocols of your own go into a [`Registry`]; see
 //! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
 //! [`control`].
 
 mod blocking;
 mod connection;
+mod endpoint;
 mod error;
 mod group;
 mod listener;
 mod options;
+mod reassembly;
 mod spawn_blocking;
 mod stream;
+mod streams;
 
-pub use connection::{Connection, Statistics};
+pub use connection::{Connection, Counter, Statistics};
+pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
 pub use haul_base::{Bytes, Rate, Span, Time};
-pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
+pub use haul_engine::{EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;
@@ -58,6 +63,7 @@ pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;
 pub use stream::{ByteReader, ByteWriter, StreamStatistics};
+pub use streams::{RecvStream, SendStream};
 
 /// What control laws of your own are made of; see `examples/own_controller.rs`.
 pub mod control {

@@ -9,39 +9,19 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use haul_engine::{
-    ChannelOptions, EndpointStats, EngineError as Error, ListenOptions as EngineOptions, Terms,
-};
+use haul_engine::{ChannelOptions, EngineError as Error, ListenOptions as EngineOptions, Terms};
 
+pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::acceptor::{Acceptor, PendingClient, Streams};
-use crate::blocking::block_until;
-use crate::{AcceptError, ByteReader, ByteWriter, Connection};
-
-/// What a client asks for.
-#[derive(Debug)]
-pub enum Accepted {
-    /// A connection in messages.
-    Messages(Connection),
-    /// To send bytes.
-    Reader(Box<ByteReader>),
-    /// To receive bytes.
-    Writer(Box<ByteWriter>),
-}
-
-impl Accepted {
-    fn into_reader(self) -> Result<ByteReader, AcceptError> {
-        match self {
-            Self::Reader(reader) => Ok(*reader),
-            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }.into()),
-        }
-    }
-}
+use crate::blocking::{block_on, block_until};
+use crate::{AcceptError, ByteReader, Connection, Endpoint};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
 pub struct Listener {
     engine: Arc<haul_engine::Listener>,
+    endpoint: Endpoint,
     stop: Arc<AtomicBool>,
     streams: Arc<Streams>,
     thread: Option<JoinHandle<()>>,
@@ -64,7 +44,8 @@ impl Listener {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
         let engine = Arc::new(haul_engine::Listener::bind(engine)?);
-        engine.endpoint().set_options(ChannelOptions {
+        let endpoint = Endpoint { engine: engine.endpoint().clone() };
+        endpoint.set_options(ChannelOptions {
             queue: options.queue,
             inbox: options.inbox,
             datagram: options.datagram,
@@ -84,7 +65,7 @@ impl Listener {
             .name("haul-acceptor".to_owned())
             .spawn(move || acceptor.run())
             .map_err(|e| Error::System { what: "cannot start a thread", reason: e.to_string() })?;
-        Ok(Self { engine, stop, streams, thread: Some(thread) })
+        Ok(Self { engine, endpoint, stop, streams, thread: Some(thread) })
     }
 
     /// The address and port that it listens on.
@@ -102,11 +83,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        block_until(until, |context| self.poll_accept(context)).unwrap_or_else(|| {
-            let seconds = timeout.unwrap_or_default().as_secs_f64();
-            Err(Error::TimedOut { what: "a connection", seconds }.into())
-        })
+        block_on(timeout, "a connection", |context| self.poll_accept(context))
     }
 
     /// As [`Listener::accept`], for tasks.
@@ -118,7 +95,7 @@ impl Listener {
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
-        self.engine.endpoint().poll_accept(context).map_ok(Connection::of).map_err(Into::into)
+        self.endpoint.engine.poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
     /// The next client, whatever it wants; `None` if none comes within `timeout`.
@@ -168,14 +145,9 @@ impl Listener {
         self.accept_any_async().await?.into_reader()
     }
 
-    /// What has come to the port.
-    pub fn statistics(&self) -> EndpointStats {
-        self.engine.endpoint().stats()
-    }
-
-    /// Clients that are known, those that may come back included.
-    pub fn associations(&self) -> usize {
-        self.engine.endpoint().associations()
+    /// The endpoint of the port, which also connects to other servers.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 }
 

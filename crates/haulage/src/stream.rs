@@ -24,6 +24,7 @@ pub use self::statistics::StreamStatistics;
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
 use crate::blocking::block_until;
+use crate::error::to_io;
 use crate::spawn_blocking::{BlockingTask, spawn_blocking};
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
@@ -108,15 +109,6 @@ impl Transport {
     }
 }
 
-fn to_io(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::TimedOut { .. } => io::ErrorKind::TimedOut,
-        Error::ControlLost { .. } | Error::Peer(_) => io::ErrorKind::ConnectionAborted,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, error)
-}
-
 fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
@@ -143,8 +135,8 @@ impl ByteWriter {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamSend)?)?)
     }
 
-    /// As [`ByteWriter::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
+    /// As [`ByteWriter::open`], for tasks: one of the helper threads does the handshake, as with
+    /// [`Endpoint::connect_async`](crate::Endpoint::connect_async).
     ///
     /// # Errors
     /// As [`ByteWriter::open`].
@@ -181,7 +173,7 @@ impl ByteWriter {
     /// # Errors
     /// As [`ByteWriter::finish`].
     pub async fn finish_async(self) -> Result<(), WaitError> {
-        spawn_blocking(move || self.finish()).await
+        BlockingTask::start(move || self.finish())?.wait().await
     }
 
     fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
@@ -319,8 +311,8 @@ impl ByteReader {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
     }
 
-    /// As [`ByteReader::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
-    /// [`Options::timeout`] bounds.
+    /// As [`ByteReader::open`], for tasks: one of the helper threads does the handshake, as with
+    /// [`Endpoint::connect_async`](crate::Endpoint::connect_async).
     ///
     /// # Errors
     /// As [`ByteReader::open`].

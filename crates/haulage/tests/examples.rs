@@ -14,6 +14,8 @@ mod own_protocol;
 mod sensor;
 #[path = "../examples/stream.rs"]
 mod stream;
+#[path = "../examples/streams.rs"]
+mod streams;
 #[path = "../examples/viz.rs"]
 mod viz;
 
@@ -21,13 +23,14 @@ type Main = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 #[test]
 fn every_example_runs() {
-    let examples: [(&str, Main); 7] = [
+    let examples: [(&str, Main); 8] = [
         ("group", group::main),
         ("msg", msg::main),
         ("own_controller", own_controller::main),
         ("own_protocol", own_protocol::main),
         ("sensor", sensor::main),
         ("stream", stream::main),
+        ("streams", streams::main),
         ("viz", viz::main),
     ];
     for (name, run) in examples {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use haul_testing::block_on;
 use haulage::stack::{MessageSink, MessageSource};
 use haulage::{
-    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Ends, Event, ListenOptions,
-    Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
+    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event,
+    ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -339,10 +339,11 @@ fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_ticket_
     let (url, recipe) = (listener.url("127.0.0.1"), preset("msg").unwrap());
     let ticket = std::env::temp_dir().join(format!("haulage-sink-{}", std::process::id()));
     let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    let endpoint = Endpoint::client().unwrap();
     let open = |round, ends| {
         let client = match round {
-            2 => block_on(Connection::open_with_async(&url, &recipe, &options, ends)),
-            _ => Connection::open_with(&url, &recipe, &options, ends),
+            2 => block_on(endpoint.connect_with_async(&url, &recipe, &options, ends)),
+            _ => endpoint.connect_with(&url, &recipe, &options, ends),
         };
         (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap())
     };

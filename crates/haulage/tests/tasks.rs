@@ -135,3 +135,54 @@ fn tasks_that_wait_for_a_stream_hear_that_it_has_failed() {
         assert!(reading.await.unwrap().is_err());
     });
 }
+
+#[test]
+fn streams_of_one_connection_serve_tasks() {
+    let (listener, url) = listener();
+    run(async {
+        let server = tokio::spawn(async move {
+            let there = listener.accept_async().await.unwrap();
+            for _ in 0..3 {
+                let (mut answer, mut question) = there.accept_stream_async().await.unwrap();
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 10_000];
+                    while let read @ 1.. = question.read_async(&mut buffer).await.unwrap() {
+                        let mut rest = &buffer[..read];
+                        while !rest.is_empty() {
+                            rest = &rest[answer.write_async(rest).await.unwrap()..];
+                        }
+                    }
+                    answer.finish().unwrap();
+                });
+            }
+            while there.recv_async().await.is_ok() {}
+        });
+        let here =
+            Connection::open_async(&url, &preset("streams").unwrap(), &Options::default()).await.unwrap();
+        let mut echoes = Vec::new();
+        for _ in 0..3 {
+            let (mut question, mut answer) = here.open_stream_async().await.unwrap();
+            tokio::spawn(async move {
+                let (data, mut sent) = (data(), 0);
+                while sent < data.len() {
+                    sent += question.write_async(&data[sent..]).await.unwrap();
+                }
+                question.finish().unwrap();
+            });
+            echoes.push(tokio::spawn(async move {
+                let (mut buffer, mut bytes) = (vec![0; 10_000], Vec::new());
+                while let read @ 1.. = answer.read_async(&mut buffer).await.unwrap() {
+                    bytes.extend_from_slice(&buffer[..read]);
+                }
+                bytes
+            }));
+            here.send_async(b"beside").await.unwrap();
+        }
+        for echo in echoes {
+            assert!(echo.await.unwrap() == data());
+        }
+        here.flush_async().await.unwrap();
+        here.close_async().await.unwrap();
+        server.await.unwrap();
+    });
+}

@@ -9,6 +9,7 @@
 //! | `involuntary_switches` | `getrusage(RUSAGE_THREAD)`, `ru_nivcsw` |
 //! | `cpu_pressure`, `disk_pressure` | `/proc/pressure/cpu` and `/proc/pressure/io`, `some avg10` |
 //! | `steal` | `/proc/stat`, first line, eighth number |
+//! | `early_drops` | `/proc/net/softnet_stat`, and `rx_dropped`, `rx_missed_errors`, `rx_fifo_errors` of the interface |
 //!
 //! `socket_fill` is for whoever has the socket (`haul_udp::SocketMemory`), and `sleep_average` no kernel since Linux 2.6.22 has.
 //!
@@ -18,17 +19,20 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("haul-host reads what Linux has in /proc");
 
+mod early;
 mod pace;
 mod parse;
 mod source;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 
 use haul_base::{HostSample, Span, Time};
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
 
+use early::EarlyDrops;
 use pace::Pace;
 use source::Source;
 
@@ -42,6 +46,7 @@ const SLOW_INTERVAL: Span = Span::from_secs(1);
 pub struct Sensors {
     schedstat: Option<Source>,
     slow: SlowSensors,
+    early: EarlyDrops,
     /// The totals when the sensors were made.
     start: HostSample,
     pace: Pace,
@@ -59,15 +64,16 @@ impl fmt::Debug for Sensors {
 }
 
 impl Sensors {
-    /// The sensors of the thread that calls this. What the kernel lacks or does not permit to read is no error: its field of
+    /// The sensors of the thread that calls this, and of the interface that has the address `local`, if it is known. What the kernel lacks or does not permit to read is no error: its field of
     /// each sample is `None`.
     ///
     /// # Errors
     /// If a file that is there cannot be opened, for example because the process has too many open.
-    pub fn of_this_thread() -> Result<Self, SensorError> {
+    pub fn of_this_thread(local: Option<IpAddr>) -> Result<Self, SensorError> {
         let mut sensors = Self {
             schedstat: Source::open("/proc/thread-self/schedstat")?,
             slow: SlowSensors::open()?,
+            early: EarlyDrops::of_interface_with(local)?,
             start: HostSample::default(),
             pace: Pace::new(HostSample::INTERVAL),
             of_one_thread: PhantomData,
@@ -92,7 +98,14 @@ impl Sensors {
             self.slow.read();
             self.slow.pace.looked(now, thread_time().saturating_sub(read));
         }
-        HostSample { steal: self.slow.known.steal, ..totals }.since(&self.start)
+        if self.early.pace.is_due(now) {
+            let begun = thread_time();
+            self.early.read();
+            self.early.pace.looked(now, thread_time().saturating_sub(begun));
+        }
+        let sample = HostSample { steal: self.slow.known.steal, ..totals }.since(&self.start);
+        // These count from the start by themselves.
+        HostSample { early_drops: self.early.known, ..sample }
     }
 
     /// What changes fast, beside the last that is known of the rest.

@@ -41,6 +41,20 @@ pub(crate) fn steal_ticks(text: &[u8]) -> Option<u64> {
     number(fields.nth(7)?)
 }
 
+/// A counter of `/sys/class/net/*/statistics`, of which the low half is used (`Documentation/ABI/testing/sysfs-class-net-statistics` of
+/// Linux).
+pub(crate) fn statistic(text: &[u8]) -> Option<u32> {
+    number(first_line(text)?).map(|count: u64| count as u32)
+}
+
+/// Packets for which the queue of a processor was full, of all processors, wrapping: the second number of each line of
+/// `/proc/net/softnet_stat`, all hexadecimal (`softnet_seq_show` of Linux).
+pub(crate) fn backlog_drops(text: &[u8]) -> Option<u32> {
+    let lines = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
+    let dropped = |line: &str| u32::from_str_radix(line.split(' ').nth(1)?, 16).ok();
+    lines.split('\n').try_fold(0, |sum: u32, line| Some(sum.wrapping_add(dropped(line)?)))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -54,6 +68,20 @@ mod tests {
         assert_eq!(pressure(text), Some(123));
         let text = b"cpu  402297 319 61132 1706445 4790 0 1802 235 0 0\ncpu0 193074 175 28191 866118 958 0 749 115 0 0\n";
         assert_eq!(steal_ticks(text), Some(235));
+        let text = b"02a7ab38 00000010 00000005 00000000\n01d7ed41 0000000a 00000003 00000000\n";
+        assert_eq!(backlog_drops(text), Some(26));
+        assert_eq!(statistic(b"4294967299\n"), Some(3));
+    }
+
+    #[test]
+    fn counters_of_processors_wrap_and_strange_ones_are_not_read() {
+        assert_eq!(backlog_drops(b"0 ffffffff 0\n0 2 0\n"), Some(1));
+        for strange in ["", "\n", "1 2 3", "1\n", "1 2 3\n1 zz 3\n", "1 100000000 3\n", "1 2 3\n\n"] {
+            assert_eq!(backlog_drops(strange.as_bytes()), None, "{strange:?}");
+        }
+        for strange in ["", "\n", "7", "-1\n", "+1\n", "0x1\n", "18446744073709551616\n"] {
+            assert_eq!(statistic(strange.as_bytes()), None, "{strange:?}");
+        }
     }
 
     #[test]
@@ -107,7 +135,7 @@ mod tests {
         #[test]
         fn any_bytes_are_borne(text in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(pressure(&text).is_none_or(|share| share <= 1_000));
-            let _ = (run_delay(&text), steal_ticks(&text));
+            let _ = (run_delay(&text), steal_ticks(&text), statistic(&text), backlog_drops(&text));
         }
     }
 }

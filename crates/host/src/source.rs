@@ -16,7 +16,7 @@ pub enum SensorError {
     #[error("cannot open {path}: {source}")]
     Open {
         /// Which.
-        path: &'static str,
+        path: String,
         /// What the kernel says.
         source: io::Error,
     },
@@ -25,19 +25,19 @@ pub enum SensorError {
 /// A file of `/proc`, open for as long as it is needed.
 pub(crate) struct Source {
     file: OwnedFd,
-    buffer: [u8; READ],
+    buffer: Vec<u8>,
 }
 
 impl Source {
     /// `None` if the kernel has no such file, or does not let this process read it.
-    pub(crate) fn open(path: &'static str) -> Result<Option<Self>, SensorError> {
+    pub(crate) fn open(path: &str) -> Result<Option<Self>, SensorError> {
         match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(file) => Ok(Some(Self { file, buffer: [0; READ] })),
+            Ok(file) => Ok(Some(Self { file, buffer: vec![0; READ] })),
             // Pressure is switched off on some kernels (EOPNOTSUPP), and sandboxes hide files in either way.
             Err(
                 Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP | Errno::NXIO,
             ) => Ok(None),
-            Err(error) => Err(SensorError::Open { path, source: error.into() }),
+            Err(error) => Err(SensorError::Open { path: path.to_owned(), source: error.into() }),
         }
     }
 
@@ -45,6 +45,20 @@ impl Source {
     pub(crate) fn read<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
         let len = pread(&self.file, &mut self.buffer, 0).ok()?;
         parse(&self.buffer[..len])
+    }
+
+    /// The same of a whole file, which the kernel may give page by page.
+    pub(crate) fn read_whole<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+        let mut len = 0;
+        loop {
+            match pread(&self.file, &mut self.buffer[len..], len as u64).ok()? {
+                0 => return parse(&self.buffer[..len]),
+                read => len += read,
+            }
+            if len == self.buffer.len() {
+                self.buffer.resize(2 * len, 0);
+            }
+        }
     }
 }
 
@@ -56,8 +70,18 @@ mod tests {
     fn what_the_kernel_lacks_is_none_and_what_cannot_be_opened_is_an_error() {
         assert!(Source::open("/proc/no-such-file").unwrap().is_none());
         assert!(Source::open("/proc/version/no-such-file").unwrap().is_none());
-        let error = Source::open("/proc/self/cwd/\u{1}".repeat(300).leak());
+        let error = Source::open(&"/proc/self/cwd/\u{1}".repeat(300));
         assert!(error.is_err_and(|error| error.to_string().starts_with("cannot open /proc/self/cwd")));
+    }
+
+    #[test]
+    fn a_long_file_is_read_to_its_end() {
+        let whole = std::fs::read("/proc/kallsyms").unwrap();
+        let mut source = Source::open("/proc/kallsyms").unwrap().expect("each Linux has it");
+        assert!(whole.len() > 1 << 16);
+        for _ in 0..2 {
+            assert!(source.read_whole(|text| Some(text == whole)).unwrap());
+        }
     }
 
     #[test]

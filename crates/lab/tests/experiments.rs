@@ -98,10 +98,10 @@ fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
         kind = "over_time"
         over_time = ["goodput_bps.bulk", "law_bps.bulk"]
         series = "runner"
-        each = "law"
+        file = "law"
         [[plot]]
         kind = "grid"
-        grid = "goodput_bps.bulk@0s..2s"
+        grid = ["goodput_bps.bulk@0s..2s"]
         each = "law"
         series = "runner"
         [[check]]

@@ -37,6 +37,11 @@ fn a_fixed_rate_keeps_its_rate_at_one_percent_loss() {
 }
 
 #[test]
+fn a_late_comer_and_who_was_there_each_get_a_third() {
+    passes("late-comer.toml");
+}
+
+#[test]
 fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
     let json = passes("default-lossy-gigabit.toml");
     let rates = &json["runs"][0]["rates"];

@@ -20,6 +20,7 @@ pub const PRESETS: &[(&str, &str)] = &[
     ("viz", include_str!("../presets/viz.toml")),
     ("msg", include_str!("../presets/msg.toml")),
     ("sensor", include_str!("../presets/sensor.toml")),
+    ("streams", include_str!("../presets/streams.toml")),
 ];
 
 /// The shipped recipe of this name.

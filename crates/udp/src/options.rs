@@ -19,6 +19,8 @@ pub enum Offload {
 pub struct Options {
     /// Let several sockets share the local port (`SO_REUSEPORT`), as a listener and its sessions do.
     pub reuse_port: bool,
+    /// Let a socket that is bound to `[::]` serve IPv4 too, whatever the system says (`net.ipv6.bindv6only`).
+    pub dual_stack: bool,
     /// Receive buffer to ask for, in the kernel's accounting of whole socket buffers.
     pub recv_buffer: Bytes,
     /// Send buffer to ask for, in the same accounting.
@@ -36,6 +38,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             reuse_port: false,
+            dual_stack: false,
             recv_buffer: Self::DEFAULT_BUFFER,
             send_buffer: Self::DEFAULT_BUFFER,
             offload: Offload::Auto,

@@ -22,6 +22,9 @@ pub(crate) fn open(addr: SocketAddr, options: &Options) -> Result<(Socket, Capab
     if options.reuse_port {
         socket.set_reuse_port(true).map_err(SocketError::Open)?;
     }
+    if options.dual_stack && addr.is_ipv6() {
+        socket.set_only_v6(false).map_err(SocketError::Open)?;
+    }
     let capabilities = capabilities(&socket, addr.is_ipv6(), options).map_err(SocketError::Query)?;
     Ok((socket, capabilities))
 }

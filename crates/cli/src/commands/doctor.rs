@@ -45,6 +45,8 @@ struct EarlyDrops {
     backlog: u64,
     /// Network cards had no room for them.
     cards: u64,
+    /// How often the kernel left packets on the cards because it had taken its share of a processor.
+    squeezes: u64,
 }
 
 impl EarlyDrops {
@@ -52,15 +54,20 @@ impl EarlyDrops {
     fn of_this_machine() -> Self {
         let softnet = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
         let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-        let missed = devices.filter_map(|device| {
-            let text = std::fs::read_to_string(device.path().join("statistics/rx_missed_errors")).ok()?;
-            text.trim().parse::<u64>().ok()
+        // Drivers have two names for the same.
+        let missed = devices.map(|device| {
+            let counted = |counter: &str| {
+                let text = std::fs::read_to_string(device.path().join("statistics").join(counter)).ok()?;
+                text.trim().parse::<u64>().ok()
+            };
+            counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
         });
-        Self { backlog: backlog_drops(&softnet), cards: missed.fold(0, u64::saturating_add) }
+        let cards = missed.fold(0, u64::saturating_add);
+        Self { backlog: of_processors(&softnet, 1), cards, squeezes: of_processors(&softnet, 2) }
     }
 
     fn findings(self) -> Vec<String> {
-        let Self { backlog, cards } = self;
+        let Self { backlog, cards, squeezes } = self;
         let of_backlog = (backlog > 0).then(|| {
             format!(
                 "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
@@ -73,15 +80,22 @@ impl EarlyDrops {
                  (ethtool -G DEVICE rx N; ethtool -g shows the most)"
             )
         });
-        of_backlog.into_iter().chain(of_cards).collect()
+        // By itself this loses nothing.
+        let of_budget = (cards > 0 && squeezes > 0).then(|| {
+            format!(
+                "the kernel has left packets on the network cards {squeezes} times because it may take in no more at a time: sudo \
+                 sysctl -w net.core.netdev_budget=600 net.core.netdev_budget_usecs=8000"
+            )
+        });
+        [of_backlog, of_cards, of_budget].into_iter().flatten().collect()
     }
 }
 
-/// The second number of each line of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor
+/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 1 what was dropped, 2 squeezes
 /// (`softnet_seq_show` of Linux).
-fn backlog_drops(softnet: &str) -> u64 {
-    let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
-    softnet.lines().filter_map(dropped).fold(0, u64::saturating_add)
+fn of_processors(softnet: &str, column: usize) -> u64 {
+    let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
+    softnet.lines().filter_map(counted).fold(0, u64::saturating_add)
 }
 
 /// What is wrong with this machine.
@@ -166,21 +180,23 @@ mod tests {
     #[test]
     fn packets_that_no_socket_saw_are_counted_in_hexadecimal_over_all_processors() {
         let softnet = "0000a9f4 00000010 00000003 00000000\n00008be1 0000000a 00000001 00000000\n";
-        assert_eq!(backlog_drops(softnet), 26);
+        assert_eq!((of_processors(softnet, 1), of_processors(softnet, 2)), (26, 4));
         for strange in ["", "\n\n", "1", "1 zz 3", "1 -2 3", "1 fffffffffffffffff 3"] {
-            assert_eq!(backlog_drops(strange), 0, "{strange}");
+            assert_eq!(of_processors(strange, 1), 0, "{strange}");
         }
-        assert_eq!(backlog_drops("0 ffffffffffffffff\n0 1\n"), u64::MAX);
+        assert_eq!(of_processors("0 ffffffffffffffff\n0 1\n", 1), u64::MAX);
     }
 
     #[test]
     fn only_what_was_dropped_is_told_and_with_what_mends_it() {
         assert_eq!(EarlyDrops::default().findings(), Vec::<String>::new());
-        let found = EarlyDrops { backlog: 7, cards: 9 }.findings();
+        let found = EarlyDrops { backlog: 7, cards: 9, squeezes: 3 }.findings();
         assert!(
             found[0].contains("dropped 7 packets")
                 && found[0].contains("sysctl -w net.core.netdev_max_backlog")
         );
         assert!(found[1].contains("for 9 packets") && found[1].contains("ethtool -G"), "{found:?}");
+        assert!(found[2].contains("3 times") && found[2].contains("net.core.netdev_budget="), "{found:?}");
+        assert!(EarlyDrops { squeezes: 3, ..EarlyDrops::default() }.findings().is_empty());
     }
 }

@@ -55,6 +55,7 @@ fn host_json(host: &HostSample) -> serde_json::Value {
         "disk_pressure_percent": percent(host.disk_pressure),
         "steal_ms": millis(host.steal),
         "sleep_average_ms": millis(host.sleep_average),
+        "early_drops": host.early_drops,
     })
 }
 
@@ -72,11 +73,13 @@ mod tests {
             socket_fill: Some(375),
             involuntary_switches: Some(7),
             steal: Some(Span::from_millis(20)),
+            early_drops: Some(3),
             ..HostSample::default()
         };
         let host = json!({
             "run_delay_ms": 12.5, "involuntary_switches": 7, "socket_fill_percent": 37.5,
             "cpu_pressure_percent": null, "disk_pressure_percent": null, "steal_ms": 20.0, "sleep_average_ms": null,
+            "early_drops": 3,
         });
         let stats = ReceiverStats { host: Some(sample), ..ReceiverStats::default() };
         assert_eq!(counters_json(&Counters::Receiving(stats))["receiver_host"], host);

@@ -23,7 +23,7 @@ const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and 
 
 /// What all keys of a session and of its later connections are derived from: exported from the TLS connection over which
 /// the two ends met.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {

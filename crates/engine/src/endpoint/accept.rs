@@ -15,9 +15,9 @@ use super::guard::caught;
 use super::path_probe::BARE;
 use super::shared::{Shared, lock};
 use super::table::Table;
+use crate::Role;
 use crate::crypto::{FrameKeys, ResumptionSecret};
 use crate::error::CloseReason;
-use crate::{EngineError, Role};
 
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
@@ -66,9 +66,6 @@ fn find_or_begin(
     header: &InitialHeader,
     source: SocketAddr,
 ) -> Result<Arc<Connection>, Refusal> {
-    if shared.role == Role::Client {
-        return Err(Refusal::Unknown);
-    }
     let id = header.id;
     let (secret, live, last) = known(&lock(&shared.table), id.identity)?;
     if !FrameKeys::new(&secret, id, Role::Server).verifies_initial(header) {
@@ -87,7 +84,8 @@ fn find_or_begin(
 type Known = (ResumptionSecret, Option<Arc<Connection>>, u64);
 
 fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
-    let entry = table.get(identity).ok_or(Refusal::Unknown)?;
+    let entry = table.get(identity).filter(|entry| entry.resumption.role == Role::Server);
+    let entry = entry.ok_or(Refusal::Unknown)?;
     Ok((entry.resumption.secret.clone(), entry.live.clone(), entry.last_epoch))
 }
 
@@ -108,8 +106,7 @@ fn begin(
     } else {
         AddressValidation::Unvalidated
     };
-    let made =
-        Connection::new(now, Role::Server, &resumption, id, (source, validation), &options, Ends::default());
+    let made = Connection::new(now, &resumption, id, (source, validation), &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
@@ -123,9 +120,7 @@ fn begin(
     drop(table);
     shared.counters.connections.add_one();
     if let Some(old) = old {
-        let mut state = old.lock();
-        state.end(EngineError::Closed);
-        old.release(shared, state);
+        old.supersede(shared);
     }
     // A waker that panics has been called.
     let _ = caught(|| wakers.into_iter().for_each(Waker::wake));
@@ -135,23 +130,24 @@ fn begin(
 /// Answers a close of the latest connection, which this end has closed already. The answer goes to the client's last
 /// address, wherever this copy of the close came from.
 pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
-    let (secret, peer) = match lock(&shared.table).get(id.identity) {
+    let (resumption, peer) = match lock(&shared.table).get(id.identity) {
         Some(entry) if entry.last_epoch == id.epoch => match &entry.last_peer {
-            Some(peer) => (entry.resumption.secret.clone(), **peer),
+            Some(peer) => (entry.resumption.clone(), **peer),
             None => return,
         },
         _ => return,
     };
-    shared.send(&FrameKeys::new(&secret, id, shared.role).frame(ControlFrameKind::Closed, 0, BARE), peer);
+    let keys = FrameKeys::new(&resumption.secret, id, resumption.role);
+    shared.send(&keys.frame(ControlFrameKind::Closed, 0, BARE), peer);
 }
 
 /// Removes an association that the client gives up.
 pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
-    if frame.kind != ControlFrameKind::Forget || shared.role == Role::Client {
+    if frame.kind != ControlFrameKind::Forget {
         return;
     }
     let mut table = lock(&shared.table);
-    let entry = table.get(frame.id.identity);
+    let entry = table.get(frame.id.identity).filter(|entry| entry.resumption.role == Role::Server);
     // A frame of another connection with the same epoch does not end the one that runs.
     let is_it = |live: &Arc<Connection>| live.id() == frame.id;
     if entry.is_some_and(|it| it.last_epoch == frame.id.epoch && it.live.as_ref().is_none_or(is_it)) {

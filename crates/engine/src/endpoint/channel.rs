@@ -66,7 +66,11 @@ impl Channel {
 
     /// Where the other end is, as far as it has shown that.
     pub fn peer(&self) -> SocketAddr {
-        self.connection.lock().peer
+        let peer = self.connection.lock().peer;
+        match peer {
+            SocketAddr::V6(v6) => v6.ip().to_ipv4_mapped().map_or(peer, |ip| (ip, v6.port()).into()),
+            SocketAddr::V4(_) => peer,
+        }
     }
 
     /// The recipe in force.

@@ -105,13 +105,13 @@ pub(super) enum Header {
 impl Connection {
     pub(super) fn new(
         now: Time,
-        role: Role,
         resumption: &ResumptionState,
         id: ConnectionId,
         (peer, validation): (SocketAddr, AddressValidation),
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
+        let role = resumption.role;
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
         let keys = ConnectionKeys::new(&resumption.secret, &id, role, resumption.cipher);
         let phase = match role {
@@ -358,6 +358,13 @@ impl Connection {
         }
         self.send_due_frames(shared, state, now);
         self.set_timer(shared, state, false);
+    }
+
+    /// A newer connection of the same association has begun.
+    pub(super) fn supersede(&self, shared: &Shared) {
+        let mut state = self.lock();
+        state.end(EngineError::Closed);
+        self.release(shared, state);
     }
 
     /// Releases what can be made again if nothing has come since `before`; returns whether it has.

@@ -77,7 +77,7 @@ impl DataThread {
         published: Arc<Published>,
     ) -> Self {
         side.control.set_data_thread(side.waker.clone());
-        let host = (side.end == ObjectEnd::Sink).then(HostWatch::of_this_thread).flatten();
+        let host = (side.end == ObjectEnd::Sink).then(|| HostWatch::of_this_thread(&shared.socket)).flatten();
         Self {
             reader: SocketReader::new(&shared.socket),
             shared,

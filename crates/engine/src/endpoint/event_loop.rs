@@ -13,6 +13,7 @@ use haul_wire::packet::{
 use super::connection::{Connection, Header, received};
 use super::pending::Verdict;
 use super::shared::{Shared, lock};
+use super::table::Entry;
 use crate::crypto::FrameKeys;
 
 /// What a datagram is, by its first bytes.
@@ -104,11 +105,13 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
     if frame.id.has_control_channel() {
         return on_session_frame(shared, &frame, source);
     }
-    let (secret, live) = match lock(&shared.table).get(frame.id.identity) {
-        Some(entry) => (entry.resumption.secret.clone(), entry.live.clone()),
+    let (keys, live) = match lock(&shared.table).get(frame.id.identity) {
+        Some(Entry { resumption: known, live, .. }) => {
+            (FrameKeys::new(&known.secret, frame.id, known.role), live.clone())
+        }
         None => return shared.counters.unknown.add_one(),
     };
-    if !FrameKeys::new(&secret, frame.id, shared.role).verifies(&frame) {
+    if !keys.verifies(&frame) {
         return shared.counters.unauthentic.add_one();
     }
     match live.filter(|live| live.id() == frame.id) {

@@ -10,7 +10,7 @@ use super::driver;
 use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared, lock};
 use super::{ChannelOptions, EndpointStats};
-use crate::{EngineError, Role};
+use crate::EngineError;
 
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
@@ -40,29 +40,28 @@ impl Drop for Handle {
 }
 
 impl Endpoint {
-    /// An endpoint for a client's associations with servers of this address family.
+    /// An endpoint that begins connections with any number of servers, over IPv6 and IPv4.
     ///
     /// # Errors
     /// [`EngineError::System`] if there is no socket or thread to be had.
-    pub fn client(family_of: IpAddr) -> Result<Self, EngineError> {
-        let any: IpAddr = match family_of {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let options = Options { recv_buffer: BUFFER, send_buffer: BUFFER, ..Options::default() };
-        let socket = UdpSocket::bind(SocketAddr::new(any, 0), &options)
+    pub fn client() -> Result<Self, EngineError> {
+        let options =
+            Options { dual_stack: true, recv_buffer: BUFFER, send_buffer: BUFFER, ..Options::default() };
+        let bind = |ip: IpAddr| UdpSocket::bind(SocketAddr::new(ip, 0), &options);
+        // A kernel without IPv6 has IPv4 only.
+        let socket = bind(Ipv6Addr::UNSPECIFIED.into())
+            .or_else(|_| bind(Ipv4Addr::UNSPECIFIED.into()))
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        Self::start(socket, Role::Client, EndpointLimits::CLIENT, Box::new(|| false))
+        Self::start(socket, EndpointLimits::CLIENT, Box::new(|| false))
     }
 
     /// Runs an endpoint on this socket.
     pub(crate) fn start(
         socket: UdpSocket,
-        role: Role,
         limits: EndpointLimits,
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(Arc::new(socket), role, limits, expecting)?);
+        let shared = Arc::new(Shared::new(Arc::new(socket), limits, expecting)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())

@@ -10,8 +10,9 @@ pub(super) struct HostWatch(Sensors);
 
 impl HostWatch {
     /// That of the thread that calls this, which is to be the one that reads the socket.
-    pub(super) fn of_this_thread() -> Option<Self> {
-        let sensors = Sensors::of_this_thread();
+    pub(super) fn of_this_thread(socket: &UdpSocket) -> Option<Self> {
+        let local = socket.local_addr().ok().map(|local| local.ip());
+        let sensors = Sensors::of_this_thread(local);
         sensors
             .inspect_err(|error| tracing::debug!(%error, "the load of this host is not known"))
             .ok()
@@ -42,9 +43,10 @@ mod tests {
         let receiving = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let sending = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         sending.connect(receiving.local_addr().unwrap()).unwrap();
-        let mut watch = HostWatch::of_this_thread().unwrap();
+        let mut watch = HostWatch::of_this_thread(&receiving).unwrap();
         let empty = watch.look(Time::ZERO, &receiving).unwrap();
         assert_eq!(empty.socket_fill, Some(0));
+        assert!(empty.early_drops.is_some(), "of the interface that the socket is bound to: {empty:?}");
         assert_eq!(watch.look(Time::ZERO + HostSample::INTERVAL / 2, &receiving), None);
         for _ in 0..20 {
             sending.send(&[7; 1_000], 1_000, Ecn::NotEct).unwrap();

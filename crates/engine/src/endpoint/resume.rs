@@ -34,31 +34,32 @@ pub fn associate(
     let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
     // A recipe that does not compile here fails before anything is sent.
     compile(registry, recipe, first)?;
-    let mut ticket = agree_on_a_number(url, recipe, registry, options)?;
-    let endpoint = own_or_new(endpoint, &ticket)?;
+    let endpoint = own_or_new(endpoint)?;
+    let mut ticket = agree_on_a_number(&endpoint, url, recipe, registry, options)?;
     ticket.next_epoch();
     endpoint.begin(ticket, recipe, registry, &options.channel, ends)
 }
 
-/// Agrees with the server. The association's number is random; if the server has it already, a second try draws
+/// Agrees with the server. The association's number is random; if one of the ends has it already, a second try draws
 /// another.
 fn agree_on_a_number(
+    endpoint: &Endpoint,
     url: &HaulUrl,
     recipe: &Recipe,
     registry: &Arc<Registry>,
     options: &AssociateOptions,
 ) -> Result<Ticket, EngineError> {
+    let is_taken = |first: &Result<Ticket, EngineError>| match first {
+        Ok(ticket) => lock(&endpoint.shared().table).get(ticket.identity).is_some(),
+        Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
+        Err(_) => false,
+    };
     let first = agree(url, recipe, registry, options);
-    match first {
-        Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {
-            agree(url, recipe, registry, options)
-        }
-        agreed => agreed,
-    }
+    if is_taken(&first) { agree(url, recipe, registry, options) } else { first }
 }
 
-fn own_or_new(endpoint: Option<&Endpoint>, ticket: &Ticket) -> Result<Endpoint, EngineError> {
-    endpoint.map_or_else(|| Endpoint::client(ticket.server.ip()), |endpoint| Ok(endpoint.clone()))
+fn own_or_new(endpoint: Option<&Endpoint>) -> Result<Endpoint, EngineError> {
+    endpoint.map_or_else(Endpoint::client, |endpoint| Ok(endpoint.clone()))
 }
 
 impl TicketFile {
@@ -78,7 +79,7 @@ impl TicketFile {
     ) -> Result<Channel, EngineError> {
         let ticket = self.take()?;
         let recipe = ticket.recipe()?;
-        let endpoint = own_or_new(endpoint, &ticket)?;
+        let endpoint = own_or_new(endpoint)?;
         let mut channel = endpoint.begin(ticket, &recipe, registry, options, ends)?;
         channel.keep();
         Ok(channel)
@@ -106,6 +107,7 @@ impl Endpoint {
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let resumption = ResumptionState {
+            role: Role::Client,
             identity: ticket.identity,
             secret: ticket.secret(),
             cipher: ticket.cipher,
@@ -123,18 +125,20 @@ impl Endpoint {
         let now = shared.clock.now();
         let connection = Connection::new(
             now,
-            Role::Client,
             &resumption,
             id,
-            (ticket.server, AddressValidation::Validated),
+            (shared.reachable(ticket.server), AddressValidation::Validated),
             options,
             ends,
         )?;
         let connection = Arc::new(connection);
         let live = Some(connection.clone());
         let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };
-        if lock(&shared.table).insert(entry).is_err() {
-            return Err(EngineError::protocol("the association's number is taken; connect again"));
+        let old = lock(&shared.table).insert_or_begin(now, entry);
+        let old =
+            old.map_err(|_| EngineError::protocol("the association's number is taken; connect again"))?;
+        if let Some(old) = old {
+            old.supersede(shared);
         }
         let mut state = connection.lock();
         connection.keys.prepare();

@@ -18,7 +18,7 @@ use super::session_table::SessionTable;
 use super::table::Table;
 use crate::counters::counters;
 use crate::identity::random;
-use crate::{Clock, EngineError, Role};
+use crate::{Clock, EngineError};
 
 /// Where a batch begins in its slot: behind room for a header, and aligned.
 pub(super) const SLOT_START: usize = 64;
@@ -111,7 +111,6 @@ impl Active {
 pub(crate) struct Shared {
     pub(super) socket: Arc<UdpSocket>,
     pub(crate) clock: Clock,
-    pub(super) role: Role,
     /// `None`: the socket is connected and of one connection, which has a thread of its own.
     pub(super) driver: Option<Driver>,
     /// Batches that a connection sends before others, or what has come, have their turn.
@@ -138,13 +137,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(super) fn new(
         socket: Arc<UdpSocket>,
-        role: Role,
         limits: EndpointLimits,
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
         let clock = Clock::start();
         let driver = Driver::new(clock, &socket)?;
-        let this = Self::of_one(socket, role, clock)?;
+        let this = Self::of_one(socket, clock)?;
         let table = Mutex::new(Table::new(limits.associations));
         let (driver, rounds, most_arrivals) = (Some(driver), ROUNDS, limits.arrivals);
         #[cfg(feature = "faults")]
@@ -153,7 +151,7 @@ impl Shared {
     }
 
     /// With one connection, which has a thread of its own; `socket` is connected.
-    pub(crate) fn of_one(socket: Arc<UdpSocket>, role: Role, clock: Clock) -> Result<Self, EngineError> {
+    pub(crate) fn of_one(socket: Arc<UdpSocket>, clock: Clock) -> Result<Self, EngineError> {
         Ok(Self {
             driver: None,
             rounds: OWN_ROUNDS,
@@ -161,7 +159,6 @@ impl Shared {
             faults: crate::faults::Faults::from_environment().map(Mutex::new),
             socket,
             clock,
-            role,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             table: Mutex::new(Table::new(0)),
@@ -179,6 +176,14 @@ impl Shared {
 
     pub(crate) fn capabilities(&self) -> &Capabilities {
         self.socket.capabilities()
+    }
+
+    /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section 2.5.5.2).
+    pub(super) fn reachable(&self, peer: SocketAddr) -> SocketAddr {
+        match (peer, self.socket.local_addr()) {
+            (SocketAddr::V4(v4), Ok(SocketAddr::V6(_))) => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            _ => peer,
+        }
     }
 
     pub(super) fn take_slot(&self) -> AlignedBytes {

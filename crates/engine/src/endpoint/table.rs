@@ -10,11 +10,14 @@ use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 
 use super::connection::Connection;
+use crate::Role;
 use crate::crypto::ResumptionSecret;
 
 /// What both ends keep of an association.
 #[derive(Clone, Debug)]
 pub(crate) struct ResumptionState {
+    /// Which end of its connections this is.
+    pub(crate) role: Role,
     pub(crate) identity: u32,
     pub(crate) secret: ResumptionSecret,
     pub(crate) cipher: Cipher,
@@ -124,6 +127,21 @@ impl Table {
         entry.live.replace(connection)
     }
 
+    /// Adds an association with its first connection. If it is here already, the connection begins; gives the one before,
+    /// if that has not ended.
+    pub(super) fn insert_or_begin(
+        &mut self,
+        now: Time,
+        entry: Entry,
+    ) -> Result<Option<Arc<Connection>>, NotAdded> {
+        let ours = &entry.resumption;
+        let is_same = |it: &&Entry| it.resumption.role == ours.role && it.resumption.secret == ours.secret;
+        match (self.get(ours.identity).filter(is_same), &entry.live) {
+            (Some(_), Some(live)) => Ok(self.begin(now, live.clone())),
+            _ => self.insert(entry).map(|()| None),
+        }
+    }
+
     /// This connection is over; its client was at `peer`. Whether it was still the present one.
     pub(super) fn end(&mut self, now: Time, connection: &Arc<Connection>, peer: Option<SocketAddr>) -> bool {
         let identity = connection.id().identity;
@@ -155,7 +173,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Role;
     use crate::endpoint::address::AddressValidation;
     use crate::endpoint::options::ChannelOptions;
 
@@ -177,6 +194,7 @@ mod tests {
         fn resumption(&self, identity: u32) -> ResumptionState {
             let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
             ResumptionState {
+                role: Role::Server,
                 identity,
                 secret,
                 cipher: Cipher::Aes128Gcm,
@@ -194,10 +212,7 @@ mod tests {
             let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ChannelOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());
-            Arc::new(
-                Connection::new(Time::ZERO, Role::Server, &resumption, connection, from, &options, ends)
-                    .unwrap(),
-            )
+            Arc::new(Connection::new(Time::ZERO, &resumption, connection, from, &options, ends).unwrap())
         }
     }
 

@@ -14,7 +14,7 @@ use super::shared::lock;
 use super::table::{Entry, NotAdded, ResumptionState};
 use crate::crypto::tag_len;
 use crate::recipe::{read_offer, refusal, session_recipe};
-use crate::{EngineError, Incoming};
+use crate::{EngineError, Incoming, Role};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
@@ -132,7 +132,8 @@ impl Incoming {
             }
         };
         let (identity, secret, round_trip) = self.resumption();
-        let resumption = ResumptionState { identity, secret, cipher, compiled, round_trip };
+        let resumption =
+            ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
         let shared = endpoint.shared();
         let entry = Entry::new(resumption, shared.clock.now(), Some(self.peer().ip().to_canonical()));
         let added = lock(&shared.table).insert(entry);

@@ -26,7 +26,7 @@ use crate::counters::counters;
 use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
 use crate::tls::server_config;
-use crate::{Endpoint, EngineError, HaulUrl, Role, Waker};
+use crate::{Endpoint, EngineError, HaulUrl, Waker};
 
 /// Challenges, and the packets of all associations; other sessions have sockets of their own.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
@@ -136,7 +136,7 @@ impl Listener {
         };
         let limiter = Arc::new(HandshakeLimiter::new(options.handshakes));
         let busy = limiter.clone();
-        let endpoint = Endpoint::start(udp, Role::Server, limits, Box::new(move || busy.is_busy()))?;
+        let endpoint = Endpoint::start(udp, limits, Box::new(move || busy.is_busy()))?;
         let server = Arc::new(Server {
             tls: Arc::new(server_config(&identity)?),
             identity,

@@ -102,7 +102,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let guess = Span::from_millis(333);
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::client().unwrap();
     let (mut client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
     client.wait_confirmed(TIMEOUT).unwrap();
     assert!(client.path().rtt < guess, "{:?}", client.path());
@@ -126,7 +126,7 @@ fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
     listener.endpoint().set_options(ChannelOptions { keep_alive, ..ChannelOptions::default() });
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::client().unwrap();
     let (client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
     client.wait_confirmed(TIMEOUT).unwrap();
     let guess = server.path().rtt;

@@ -102,8 +102,7 @@ fn run(seed: u64) {
     let url = listener.url("127.0.0.1", b"");
     let channels = 1 + rng.below(3) as usize;
     // One endpoint for all clients, or one for each: then each thread that waits may be alone.
-    let endpoints: Vec<_> =
-        (0..channels).map(|_| Endpoint::client("127.0.0.1".parse().unwrap()).unwrap()).collect();
+    let endpoints: Vec<_> = (0..channels).map(|_| Endpoint::client().unwrap()).collect();
     let alone = rng.chance(0.5);
     let pairs: Vec<_> =
         (0..channels).map(|i| pair_on(&endpoints[if alone { i } else { 0 }], &listener, &url)).collect();

@@ -11,7 +11,7 @@ use crate::support::listener;
 use crate::waiting::pair_on;
 
 fn channels(listener: &Listener) -> (Endpoint, Channel, Channel) {
-    let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::client().unwrap();
     let (client, server) = pair_on(&endpoint, listener, &listener.url("127.0.0.1", b""));
     (endpoint, client, server)
 }

@@ -41,7 +41,7 @@ pub(crate) fn pair_with(
 }
 
 fn endpoint() -> Endpoint {
-    Endpoint::client("127.0.0.1".parse().unwrap()).unwrap()
+    Endpoint::client().unwrap()
 }
 
 fn pair(endpoint: &Endpoint, listener: &Listener) -> (Channel, Channel) {

@@ -10,14 +10,34 @@ use std::time::Duration;
 use haul_engine::{EngineError as Error, Incoming, Terms};
 use haul_wire::control::{Fault, FaultCode, Request};
 
-use super::{Accepted, StreamsPermitted};
+use super::options::StreamsPermitted;
 use crate::blocking::wake_later;
-use crate::{ByteReader, ByteWriter};
+use crate::{AcceptError, ByteReader, ByteWriter, Connection};
 
 /// How often the thread that accepts clients checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Streams that may wait to be accepted.
 const MOST_STREAMS: usize = 64;
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A connection in messages.
+    Messages(Connection),
+    /// To send bytes.
+    Reader(Box<ByteReader>),
+    /// To receive bytes.
+    Writer(Box<ByteWriter>),
+}
+
+impl Accepted {
+    pub(super) fn into_reader(self) -> Result<ByteReader, AcceptError> {
+        match self {
+            Self::Reader(reader) => Ok(*reader),
+            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }.into()),
+        }
+    }
+}
 
 /// Streams that clients ask for, and the tasks that wait for them.
 #[derive(Default)]

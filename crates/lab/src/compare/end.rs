@@ -188,7 +188,7 @@ fn today() -> u64 {
 
 fn udp_source(times: &[Span], results: &Path) -> io::Result<Vec<u64>> {
     let options = Options { offload: Offload::Off, ..Options::default() };
-    let mut socket =
+    let socket =
         UdpSocket::bind(SocketAddr::new(side("HAUL_WAN_A")?, 0), &options).map_err(io::Error::other)?;
     socket.connect(SocketAddr::new(side("HAUL_WAN_B")?, PORT)).map_err(io::Error::other)?;
     let mut packet = vec![0x5a; (PACKET - HEADERS) as usize];

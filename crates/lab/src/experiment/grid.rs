@@ -6,6 +6,7 @@ use std::path::Path;
 use plotters::prelude::*;
 use toml::Table;
 
+use super::measure::Stretch;
 use super::measure::label;
 use super::plan::GridSpec;
 use super::plot::{COLOURS, lines_of, scale, text, values_of};
@@ -56,17 +57,17 @@ pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Resu
         let name = label(&value);
         let mut at = spec.at.clone();
         at.insert(spec.each.clone(), value);
-        let lines = lines_of(results, spec.series.as_ref(), &at);
-        names = lines.iter().map(|(name, _)| name.clone()).collect();
-        let points = lines.iter().map(|(_, at)| points(spec, results, at));
-        panels.push((name, points.collect::<Result<_, _>>()?));
+        let (line_names, points) = lines(spec, results, &at)?.into_iter().unzip();
+        names = line_names;
+        panels.push((name, points));
     }
     let ends = Ends::of(&panels);
-    let rows = panels.len().div_ceil(COLUMNS);
-    let size = (corner(COLUMNS - 1, 0).0 + WIDTH + SPACE, corner(0, rows).1 - TITLE + SPACE);
+    let (columns, rows) = (panels.len().min(COLUMNS), panels.len().div_ceil(COLUMNS));
+    let width = corner(columns.max(2) - 1, 0).0 + WIDTH + SPACE;
+    let size = (width, corner(0, rows).1 - TITLE + SPACE);
     let root = SVGBackend::new(file, (size.0.unsigned_abs(), size.1.unsigned_abs())).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
-    draw_legend(&root, spec, &names, &ends)?;
+    draw_legend(&root, &names, &ends)?;
     for (index, (name, lines)) in panels.iter().enumerate() {
         let (column, row) = (index % COLUMNS, index / COLUMNS);
         draw_panel(&root, corner(column, row), (name, lines), &ends)?;
@@ -77,11 +78,26 @@ pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Resu
     root.present().map_err(text)
 }
 
+/// A line's name and its points: `(seconds, value)`.
+type Named = (String, Vec<(f64, f64)>);
+
+/// The lines of a panel: one for each quantity and value of the series.
+fn lines(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<Named>, String> {
+    let mut lines = Vec::new();
+    for stretch in &spec.grid {
+        for (value, at) in lines_of(results, spec.series.as_ref(), at) {
+            let name = format!("{} {value}", stretch.series);
+            lines.push((name.trim_end().to_owned(), points(stretch, results, &at)?));
+        }
+    }
+    Ok(lines)
+}
+
 /// What the first of these runs has recorded.
-fn points(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<(f64, f64)>, String> {
+fn points(stretch: &Stretch, results: &Results, at: &Table) -> Result<Vec<(f64, f64)>, String> {
     let run = results.select(at).next().and_then(|cell| cell.runs.first());
-    let points = run.and_then(|run| spec.grid.of(run));
-    points.map(Iterator::collect).ok_or_else(|| format!("nothing was recorded of `{}`", spec.grid.series))
+    let points = run.and_then(|run| stretch.of(run));
+    points.map(Iterator::collect).ok_or_else(|| format!("nothing was recorded of `{}`", stretch.series))
 }
 
 /// The upper left corner of a panel, pixels.
@@ -95,14 +111,12 @@ fn put(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Res
     root.draw(&Text::new(words.to_owned(), place, style)).map_err(text)
 }
 
-/// What is shown, and the names of the lines in their colours.
-fn draw_legend(root: &Root<'_>, spec: &GridSpec, names: &[String], ends: &Ends) -> Result<(), String> {
-    let (_, unit) = scale(ends.value);
-    let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
-    let what = format!("{}{unit} over {:.0} seconds", spec.grid.series, ends.seconds);
-    put(root, &what, (LEFT, 6), BLACK)?;
+/// What the axes show, and the names of the lines in their colours.
+fn draw_legend(root: &Root<'_>, names: &[String], ends: &Ends) -> Result<(), String> {
+    let what = format!("{}, {:.0} s", scale(ends.value).1, ends.seconds);
+    put(root, what.trim_start_matches(", "), (8, 6), BLACK)?;
     for (index, (name, colour)) in names.iter().zip(COLOURS.iter().cycle()).enumerate() {
-        put(root, name, (corner(index % COLUMNS, 0).0 + 2 * WIDTH, 6), *colour)?;
+        put(root, name, (corner(index, 0).0 + 2 * TITLE, 6), *colour)?;
     }
     Ok(())
 }

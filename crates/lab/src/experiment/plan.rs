@@ -134,12 +134,37 @@ pub(super) enum PlotSpec {
     Curve(CurveSpec),
     /// Quantities over time in the run of the first seed, one diagram above the other.
     OverTime(OverTimeSpec),
-    /// A quantity over time in the run of the first seed, a small panel for each value of a key.
+    /// Quantities over time in the run of the first seed, a small panel for each value of a key.
     Grid(GridSpec),
     /// Means over two keys, as a table of colours.
     Heat(HeatSpec),
     /// The transmission windows of all runs, of sessions that keep them (`windows = true`).
     Windows(WindowsSpec),
+}
+
+impl PlotSpec {
+    /// The key of which each value has a file of its own, and which of the combinations are drawn.
+    pub(super) fn file_each(&self) -> Option<(&str, &Table)> {
+        match self {
+            Self::OverTime(spec) => Some((spec.file.as_deref()?, &spec.at)),
+            Self::Grid(spec) => Some((spec.file.as_deref()?, &spec.at)),
+            Self::Curve(_) | Self::Heat(_) | Self::Windows(_) => None,
+        }
+    }
+
+    /// The same, of the combinations in which a key has this value.
+    pub(super) fn only(&self, key: &str, value: Value) -> Self {
+        let mut one = self.clone();
+        let at = match &mut one {
+            Self::OverTime(spec) => &mut spec.at,
+            Self::Grid(spec) => &mut spec.at,
+            Self::Curve(spec) => &mut spec.at,
+            Self::Heat(spec) => &mut spec.at,
+            Self::Windows(spec) => &mut spec.at,
+        };
+        at.insert(key.to_owned(), value);
+        one
+    }
 }
 
 /// See [`PlotSpec::Windows`].
@@ -196,8 +221,8 @@ pub(super) struct OverTimeSpec {
     pub over_time: Vec<String>,
     /// The key of which each value has a line.
     pub series: Option<String>,
-    /// The key of which each value has a diagram of its own.
-    pub each: Option<String>,
+    /// The key of which each value has a file of its own.
+    pub file: Option<String>,
     /// Which of the combinations.
     #[serde(default)]
     pub at: Table,
@@ -207,10 +232,12 @@ pub(super) struct OverTimeSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GridSpec {
-    /// The recorded quantity, and between which times: `law_bps.bulk@0s..6s`.
-    pub grid: Stretch,
+    /// The recorded quantities, and between which times: `law_bps.bulk@0s..6s`; each has its lines.
+    pub grid: Vec<Stretch>,
     /// The key of which each value has a panel.
     pub each: String,
+    /// The key of which each value has a file of its own.
+    pub file: Option<String>,
     /// The key of which each value has a line.
     pub series: Option<String>,
     /// Which of the combinations.

@@ -51,16 +51,16 @@ pub(super) fn draw_all(
     results: &Results,
     out: &Path,
 ) -> Result<(), String> {
-    for (plot, file) in plots.iter().zip(files(experiment, plots)) {
-        let PlotSpec::OverTime(spec @ OverTimeSpec { each: Some(key), .. }) = plot else {
-            draw(plot, results, &out.join(file))?;
-            continue;
-        };
-        for value in values_of(results, key, &spec.at) {
-            let mut one = spec.clone();
+    let (several, single): (Vec<&PlotSpec>, Vec<&PlotSpec>) =
+        plots.iter().partition(|plot| plot.file_each().is_some());
+    for (plot, file) in single.iter().zip(files(experiment, &single)) {
+        draw(plot, results, &out.join(file))?;
+    }
+    for plot in several {
+        let Some((key, at)) = plot.file_each() else { continue };
+        for value in values_of(results, key, at) {
             let file = format!("{experiment}-{}.svg", label(&value));
-            one.at.insert(key.clone(), value);
-            draw_over_time(&one, results, &out.join(file))?;
+            draw(&plot.only(key, value), results, &out.join(file))?;
         }
     }
     Ok(())
@@ -302,13 +302,16 @@ fn warmth(share: f64) -> RGBColor {
 }
 
 /// The names of the diagrams' files.
-fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
+fn files(experiment: &str, plots: &[&PlotSpec]) -> Vec<String> {
     let mut taken = BTreeSet::new();
-    let name = |plot: &PlotSpec| {
-        let what = match plot {
+    let name = |plot: &&PlotSpec| {
+        let what = match *plot {
             PlotSpec::Curve(curve) => curve.measure.text.rsplit('.').next().unwrap_or_default().to_owned(),
             PlotSpec::OverTime(_) => "over-time".to_owned(),
-            PlotSpec::Grid(grid) => grid.grid.series.split('.').next().unwrap_or_default().to_owned(),
+            PlotSpec::Grid(grid) => {
+                let series = grid.grid.first().map_or("grid", |stretch| &stretch.series);
+                series.split('.').next().unwrap_or_default().to_owned()
+            }
             PlotSpec::Heat(_) => "heat".to_owned(),
             PlotSpec::Windows(windows) => windows.show.name().to_owned(),
         };

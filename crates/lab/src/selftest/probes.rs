@@ -69,7 +69,7 @@ impl Probes {
     pub(super) fn both_ways(self, world: &World) -> io::Result<[Delays; 2]> {
         let options = Options::default();
         let make = |side: &Side, number: usize| socket_on(side, IpAddr::V4(V4[number]), 0, &options);
-        let (mut a, mut b) = (make(&world.a, 0)?, make(&world.b, 1)?);
+        let (a, b) = (make(&world.a, 0)?, make(&world.b, 1)?);
         let address = |socket: &UdpSocket| socket.local_addr().map_err(io::Error::other);
         let (to_a, to_b) = (address(&a)?, address(&b)?);
         a.connect(to_b).and_then(|()| b.connect(to_a)).map_err(io::Error::other)?;

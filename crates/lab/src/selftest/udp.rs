@@ -82,7 +82,7 @@ impl Blast {
             ..Options::default()
         };
         let to = socket_on(&world.b, IpAddr::V4(V4[1]), 0, &Options::default())?;
-        let mut from = socket_on(&world.a, IpAddr::V4(V4[0]), 0, &send_options)?;
+        let from = socket_on(&world.a, IpAddr::V4(V4[0]), 0, &send_options)?;
         let address = to.local_addr().map_err(io::Error::other)?;
         from.connect(address).map_err(io::Error::other)?;
         let sending = AtomicBool::new(true);

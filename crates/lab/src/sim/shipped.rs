@@ -19,6 +19,7 @@ const SCENARIOS: &[(&str, &str)] = shipped![
     "cost-of-a-law",
     "default-lossy-gigabit",
     "fixed-1-percent",
+    "late-comer",
     "many-to-one",
     "mtu-change",
     "outage",

@@ -71,7 +71,7 @@ pub(super) struct Sending {
 impl Sending {
     pub(super) fn new(mode: Mode, to: SocketAddr, size: usize) -> Result<Self, Box<dyn Error>> {
         let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-        let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options::default())?;
+        let socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options::default())?;
         socket.connect(to)?;
         let writing = match mode {
             Mode::Hand => Writing::Hand(HandSender::default()),

@@ -12,8 +12,8 @@ use crate::budget::{Budget, of_table, of_vec};
 use crate::entries::{EntryTable, State};
 use crate::fault::protocol;
 use crate::layout::Layout;
-use crate::receive::delete_exclude::FilteredNames;
-use crate::receive::metadata::{DestinationMetadata, ExtrasMap};
+use crate::receive::commit::metadata::{DestinationMetadata, ExtrasMap};
+use crate::receive::delete::exclude::FilteredNames;
 use crate::receive::place::installed::FileId;
 use crate::report::Failures;
 

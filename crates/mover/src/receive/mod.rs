@@ -3,24 +3,16 @@
 mod book;
 mod change_list;
 mod commit;
-mod compare;
-mod correct;
 mod decide;
 mod delete;
-mod delete_exclude;
-mod expectations;
 mod messages;
-mod metadata;
 mod peer;
 mod place;
 mod queue;
-mod replace;
 mod requests;
 mod shared;
-mod sync;
 mod verify;
 mod write;
-mod writeback;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -33,7 +25,7 @@ use haul_wire::control::{
 };
 
 pub(crate) use book::Requests;
-pub use expectations::Expectations;
+pub use decide::expectations::Expectations;
 pub(crate) use messages::text;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
@@ -53,11 +45,11 @@ use crate::root::Root;
 use crate::stage::{Origin, Stage};
 use crate::threads;
 use commit::Committer;
-use compare::Comparer;
 use decide::Decider;
 use peer::Peer;
 use place::Obstacles;
 use verify::Verifier;
+use verify::compare::Comparer;
 use write::Writer;
 
 /// Messages that may wait for the verifier.
@@ -183,7 +175,7 @@ pub fn receive_files(
 fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
-    let (orders, ordered) = writeback::orders();
+    let (orders, ordered) = write::writeback::orders();
     let writer = Writer::new(shared.clone(), checks.clone(), settles.clone(), orders);
     let writeback = shared.clone();
     let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());

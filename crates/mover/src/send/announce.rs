@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, Destination, Entry, Fault, encoded_len};
 
-use crate::send::opened::Planned;
+use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 
 /// Entries in one message at most.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use haul_base::AlignedBytes;
 
-use crate::send::sections::Sections;
+use crate::send::plan::sections::Sections;
 use crate::send::walk::{Identity, SourceRoot};
 use crate::stream::Shape;
 

@@ -1,28 +1,13 @@
 //! The sending side.
 
 mod announce;
-mod block_hashes;
 mod blocks;
-mod completeness;
-mod extras;
-mod found;
-mod holes;
-mod ignores;
-mod jobs;
-mod listed;
-mod opened;
-mod overlap;
-mod pattern;
 mod peer;
 mod plan;
 mod read;
-mod requests;
-mod sections;
 mod select;
 mod shared;
-mod slots;
 mod source;
-mod source_root;
 mod walk;
 
 use std::sync::Arc;
@@ -32,16 +17,16 @@ use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Fault, FaultCode, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
-pub use completeness::{is_untellable, leaves_out_unseen};
-pub(crate) use ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};
-pub(crate) use jobs::Requests;
-pub use pattern::{BadPattern, check_pattern};
 pub(crate) use peer::{is_small_talk, listen};
+pub(crate) use plan::jobs::Requests;
 pub(crate) use select::Rules;
 pub use select::check_selection;
+pub(crate) use select::ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};
+pub use select::pattern::{BadPattern, check_pattern};
 pub use shared::SendLimits;
 pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
+pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
@@ -49,12 +34,12 @@ use crate::report::MoveReport;
 use crate::root::Root;
 use crate::stage::{Origin, Stage};
 use crate::threads;
-use block_hashes::BlockHasher;
-use completeness::{Completeness, FilteredReporter};
 use plan::Planner;
 use read::Reader;
+use read::block_hashes::BlockHasher;
 use select::Chooser;
 use walk::Walker;
+use walk::completeness::{Completeness, FilteredReporter};
 
 /// A running job that sends files.
 pub struct SendJob {

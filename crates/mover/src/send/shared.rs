@@ -13,9 +13,8 @@ use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
 use crate::send::blocks::{Block, Keep, Store};
-use crate::send::jobs::Requests;
-use crate::send::sections::Held;
-use crate::send::slots::Slots;
+use crate::send::plan::jobs::Requests;
+use crate::send::plan::sections::Held;
 use crate::stage::{Origin, Stage};
 use crate::threads::Job;
 
@@ -57,6 +56,37 @@ impl Default for SendLimits {
     fn default() -> Self {
         let (growth, preserve) = (Growth::default(), Preserve::default());
         Self { read_ahead: 24 << 20, keep: 96 << 20, set_memory: SET_MEMORY, growth, preserve }
+    }
+}
+
+/// How many files may wait between the walk and their end: a counting semaphore that a stopped job does not wait for.
+pub(crate) struct Slots {
+    free: Mutex<usize>,
+    given: Condvar,
+}
+
+impl Slots {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { free: Mutex::new(count), given: Condvar::new() }
+    }
+
+    /// Takes one, waits while there is none. False: `over` said that the job is over.
+    pub(crate) fn take(&self, over: impl Fn() -> bool) -> bool {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while *free == 0 {
+            if over() {
+                return false;
+            }
+            free = self.given.wait_timeout(free, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *free -= 1;
+        true
+    }
+
+    /// Gives one back.
+    pub(crate) fn give(&self) {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.given.notify_one();
     }
 }
 
@@ -424,5 +454,14 @@ mod tests {
     #[test]
     fn little_memory_is_not_exceeded_at_first() {
         assert_eq!(shared(1).ahead.into_inner(), 1);
+    }
+
+    #[test]
+    fn what_is_given_can_be_taken_again() {
+        let slots = Slots::new(1);
+        assert!(slots.take(|| true));
+        assert!(!slots.take(|| true));
+        slots.give();
+        assert!(slots.take(|| true));
     }
 }

@@ -25,6 +25,7 @@ fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> Feed
         socket_fill: Some(u16::MAX),
         involuntary_switches: Some(n as u32 % 2),
         sleep_average: Some(span),
+        early_drops: Some([0, u32::MAX, 1][n as usize % 3]),
         ..HostSample::default()
     };
     FeedbackSample {

@@ -1,5 +1,5 @@
 //! The diagnosis of a transfer that runs: why its packets were lost, told from the signature of each transmission window
-//! (dickens-classifier), from what the receiver's kernel says that it dropped, and from the queue of the path. It is formed before
+//! (dickens-classifier), from what the receiver's kernel says that it dropped (weaker: what no socket saw), and from the queue of the path. It is formed before
 //! the control law hears of the losses.
 
 mod kernel;
@@ -195,12 +195,37 @@ impl Diagnostician {
     pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
         self.queue.on_feedback(sample);
         self.kernel.on_feedback(sample);
-        let by_host = if self.evidence.has_kernel() { self.kernel.claim(sample) } else { 0 };
+        let by_host = if self.evidence.has_kernel() { self.kernel.claim(sample.lost_packets) } else { 0 };
         let others = sample.lost_packets - by_host;
         self.queue.count(sample, others);
-        if self.evidence == Evidence::None || sample.lost_packets == 0 {
+        if self.evidence == Evidence::None {
             return self.verdict;
         }
+        if sample.lost_packets > 0 {
+            let mut lost = self.put_down(sample, by_host, others);
+            self.claim_early(&mut lost);
+            self.by_kernel += by_host;
+            self.verdict = lost.verdict();
+            self.present.merge(&lost);
+        }
+        // A host is looked at now and then: what it dropped may have been missed before.
+        let mut present = self.present;
+        self.claim_early(&mut present);
+        self.present = present;
+        self.verdict
+    }
+
+    /// Losses that nothing else explains, as many as the host says that it dropped before a socket saw them. Never those of a queue.
+    fn claim_early(&mut self, lost: &mut CauseCounts) {
+        if self.evidence.has_kernel() {
+            let early = self.kernel.claim_early(lost.of(Cause::Random));
+            lost.attribute_some(Cause::Random, Cause::ReceiverHost, early);
+            self.queue.forgive(early);
+        }
+    }
+
+    /// The losses of a feedback by cause: so many that the receiver's sockets have dropped, and the others.
+    fn put_down(&mut self, sample: &FeedbackSample<'_>, by_host: u64, others: u64) -> CauseCounts {
         let mut lost = CauseCounts::default();
         lost.add(Cause::ReceiverHost, by_host);
         match self.other_cause(sample) {
@@ -211,10 +236,7 @@ impl Diagnostician {
             }
             cause => lost.add(cause, others),
         }
-        self.by_kernel += by_host;
-        self.present.merge(&lost);
-        self.verdict = lost.verdict();
-        self.verdict
+        lost
     }
 
     /// What losses that the receiver's kernel does not know of were lost to.

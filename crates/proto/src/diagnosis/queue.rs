@@ -140,6 +140,12 @@ impl Queue {
         }
     }
 
+    /// So many losses that were counted without a queue were not the medium's.
+    pub(super) fn forgive(&mut self, lost: u64) {
+        let [newer, _] = &mut self.unqueued;
+        newer.lost = (newer.lost - lost as f64).max(0.0);
+    }
+
     /// How many of so many losses at a full queue were the medium's.
     pub(super) fn claim_random(&mut self, lost: u64) -> u64 {
         let claimed = lost.min(self.random.round() as u64);

@@ -1,4 +1,4 @@
-use haul_base::{Span, Time};
+use haul_base::{HostSample, Span, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -49,6 +49,64 @@ fn the_kernels_buffers_explain_as_many_packets_as_they_hold_and_no_others() {
     hear(&mut of, 4, 0, 5, 0);
     hear(&mut of, 600, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 30);
+}
+
+/// A feedback on 100 packets, with what the host says that it dropped before a socket saw it.
+fn hear_early(
+    of: &mut Diagnostician,
+    millis: u64,
+    lost: u64,
+    early_drops: Option<u32>,
+    queue_ms: u64,
+) -> Option<Verdict> {
+    let rtt = measured(20 + queue_ms);
+    of.on_feedback(&FeedbackSample {
+        host: Some(HostSample { early_drops, ..HostSample::default() }),
+        queue_delay: Some(Span::from_millis(queue_ms)),
+        ..feedback(at(millis), &rtt, 100, lost, None)
+    })
+}
+
+#[test]
+fn what_no_socket_saw_explains_losses_that_nothing_else_does_and_no_more_than_were_dropped() {
+    let mut of = Diagnostician::new(Evidence::All);
+    hear_early(&mut of, 1, 0, Some(12), 0);
+    assert_eq!(hear_early(&mut of, 2, 10, Some(0), 0), Some(Verdict::of(Cause::ReceiverHost)));
+    hear_early(&mut of, 3, 10, None, 0);
+    assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (12, 8));
+    // The host is looked at after its losses were missed: those of this window that nothing explains.
+    hear_early(&mut of, 40, 0, Some(5), 0);
+    assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (17, 3));
+    let told = window(&mut of, &Signature::of_lost(PACKETS, (0..20).map(|n| n * 3_000)));
+    assert!((told.counts.verdict().unwrap().share(Cause::ReceiverHost) - 0.85).abs() < 1e-9);
+    // Drops that nobody missed are soon forgotten, as they were not of this session.
+    hear_early(&mut of, 50, 0, Some(u32::MAX / 2), 0);
+    hear_early(&mut of, 700, 10, Some(0), 0);
+    assert_eq!(of.counts().of(Cause::ReceiverHost), 17);
+}
+
+#[test]
+fn what_no_socket_saw_takes_nothing_from_a_queue_an_outage_or_evidence_that_is_off() {
+    let mut of = Diagnostician::new(Evidence::All);
+    hear_early(&mut of, 1, 0, Some(0), 0);
+    assert_eq!(hear_early(&mut of, 50, 5, Some(100), 15), Some(Verdict::of(Cause::Congestion)));
+    assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
+    let mut of = Diagnostician::new(Evidence::Signature);
+    hear_early(&mut of, 1, 5, Some(100), 0);
+    assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
+}
+
+#[test]
+fn what_no_socket_saw_is_not_the_mediums_when_a_queue_comes() {
+    let told = |early: Option<u32>| {
+        let mut of = Diagnostician::new(Evidence::All);
+        (0..40).for_each(|n| _ = hear_early(&mut of, n * 10, 1, early, 0));
+        (40..60).for_each(|n| _ = hear_early(&mut of, n * 10, 1, Some(0), 15));
+        of.counts()
+    };
+    // The medium loses one of 100 packets, and goes on.
+    assert_eq!((told(None).of(Cause::Random), told(None).of(Cause::Congestion)), (60, 0));
+    assert_eq!((told(Some(1)).of(Cause::ReceiverHost), told(Some(1)).of(Cause::Congestion)), (40, 20));
 }
 
 #[test]
@@ -203,6 +261,7 @@ proptest! {
     #[test]
     fn every_loss_has_one_cause_whatever_a_peer_says(
         evidence in prop::sample::select(vec![Evidence::None, Evidence::Signature, Evidence::Kernel, Evidence::All]),
+        early in prop::sample::select(vec![None, Some(0), Some(3), Some(u32::MAX)]),
         told in vec((0u64..3_000, 0u64..500, prop::sample::select(vec![0, 1, 7, u64::MAX >> 12]), 0u64..300, any::<bool>()), 1..80),
     ) {
         let mut of = Diagnostician::new(evidence);
@@ -211,6 +270,7 @@ proptest! {
             now += gap;
             lost_so_far += lost;
             let verdict = hear(&mut of, now, lost, drops, queue_ms);
+            hear_early(&mut of, now, 0, early, queue_ms);
             if let Some(verdict) = verdict {
                 let whole: f64 = Cause::ALL.iter().map(|cause| verdict.share(*cause)).sum();
                 prop_assert!((whole - 1.0).abs() < 1e-9, "{:?}", verdict);

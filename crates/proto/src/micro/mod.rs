@@ -33,6 +33,7 @@ mod seal;
 mod selective_transfer;
 mod sequenced_segment;
 mod statistics;
+mod streams;
 mod transport_driver;
 mod window;
 
@@ -46,6 +47,7 @@ pub use fec::FEC_KIND;
 pub use fixed_rate::SendingRate;
 pub use rate_feedback::RATE_KIND;
 pub use statistics::STATISTICS_KIND;
+pub use streams::StreamLimits;
 
 /// All micro-protocols of this project. Add your own with [`Registry::register`].
 pub fn registry() -> Registry {
@@ -66,6 +68,7 @@ pub fn registry() -> Registry {
     registry.register(priority::registration());
     registry.register(deadline::registration());
     registry.register(statistics::registration());
+    registry.register(streams::registration());
     registry.register(fec::registration());
     registry.register(object::registration());
     registry.register(bitmap_ack::registration());

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use haul_proto::micro;
 use haul_proto::presets::{PRESETS, preset};
+use haul_proto::{LawRegistration, micro};
 use haul_stack::{ParameterKind, ParameterSpec};
 
 const TEXT: &str = include_str!("../../../../docs/recipes.md");
@@ -25,7 +25,7 @@ fn presets() -> String {
     }
     let line = |(parts, names): &(Vec<String>, Vec<&str>)| {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        wrapped(&format!("- {}: {}.", code(names, ", "), code(&parts, ", ")))
+        item(&format!("- {}: {}.", code(names, ", "), code(&parts, ", ")))
     };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -39,7 +39,7 @@ fn protocols() -> String {
             writeln!(text, "  - {}: {}", assignment(parameter), parameter.help).unwrap();
         }
     }
-    text.trim_end().lines().map(wrapped).collect::<Vec<_>>().join("\n")
+    text.trim_end().lines().map(item).collect::<Vec<_>>().join("\n")
 }
 
 /// A parameter as it is set, and what else it may be if that is a word.
@@ -55,9 +55,15 @@ fn assignment(parameter: &ParameterSpec) -> String {
 }
 
 /// A line of a list, broken where it would be longer than 120 characters.
-fn wrapped(line: &str) -> String {
-    let indent = line.len() - line.trim_start().len() + 2;
-    let (mut text, mut length) = (" ".repeat(indent - 2), indent - 2);
+fn item(line: &str) -> String {
+    wrapped(line, 2)
+}
+
+/// A line broken where it would be longer than 120 characters; what follows is indented by so many more.
+fn wrapped(line: &str, hanging: usize) -> String {
+    let first = line.len() - line.trim_start().len();
+    let indent = first + hanging;
+    let (mut text, mut length) = (" ".repeat(first), first);
     for word in line.split_whitespace() {
         if length + 1 + word.chars().count() > 120 {
             text = format!("{}\n{}", text.trim_end(), " ".repeat(indent));
@@ -74,21 +80,30 @@ fn code(names: &[&str], between: &str) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
 }
 
-/// Every control law with its parameters as they are set; `haul presets` tells what they mean.
-fn laws() -> String {
-    let mut text = String::new();
-    for law in haul_proto::laws() {
-        write!(text, "- **`{}`**: {} ({}).", law.name, law.summary, law.source).unwrap();
-        let parameters =
-            law.parameters.iter().map(|parameter| format!("{}={}", parameter.name, parameter.default));
-        let parameters: Vec<String> = parameters.collect();
-        let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
-        if !parameters.is_empty() {
-            write!(text, " {}.", code(&parameters, ", ")).unwrap();
-        }
-        text.push('\n');
+/// The page with the first paragraph of each law's section written anew: summary, source and parameters as they are
+/// set; `haul presets` tells what they mean.
+fn with_laws(page: &str) -> String {
+    haul_proto::laws().iter().fold(page.to_owned(), |page, law| {
+        let heading = format!("### `{}`\n\n", law.name);
+        let from = page.find(&heading).expect("every law has a section") + heading.len();
+        let to = from + page[from..].find("\n\n").expect("what follows is the law in our own words");
+        format!("{}{}{}", &page[..from], law_line(law), &page[to..])
+    })
+}
+
+fn law_line(law: &LawRegistration) -> String {
+    let mut summary = law.summary.chars();
+    let first = summary.next().into_iter().flat_map(char::to_uppercase);
+    let mut text: String = first.chain(summary).collect();
+    write!(text, " ({}).", law.source).unwrap();
+    let parameters =
+        law.parameters.iter().map(|parameter| format!("{}={}", parameter.name, parameter.default));
+    let parameters: Vec<String> = parameters.collect();
+    let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
+    if !parameters.is_empty() {
+        write!(text, " {}.", code(&parameters, ", ")).unwrap();
     }
-    text.trim_end().lines().map(wrapped).collect::<Vec<_>>().join("\n")
+    wrapped(&text, 0)
 }
 
 /// The text with what stands between the marks of `name` replaced.
@@ -114,18 +129,17 @@ fn check(name: &str, text: &str, wanted: &str) {
 fn the_lists_of_the_pages_are_those_of_the_registries() {
     let recipes = replaced(&replaced(TEXT, "presets", &presets()), "micro-protocols", &protocols());
     check("recipes.md", TEXT, &recipes);
-    check("controllers.md", LAWS, &replaced(LAWS, "laws", &laws()));
+    check("controllers.md", LAWS, &with_laws(LAWS));
 }
 
 #[test]
 fn every_law_and_every_shipped_recipe_is_told_of() {
-    let told = LAWS.split_once("<!-- end laws -->").expect("the page has this mark").1;
     for law in haul_proto::laws() {
-        assert!(
-            told.contains(&format!("`{}`", law.name)),
-            "docs/controllers.md does not tell of {}",
-            law.name
-        );
+        let section = LAWS.split_once(&format!("### `{}`\n\n", law.name)).expect("every law has a section").1;
+        let section = section.split("\n## ").next().and_then(|rest| rest.split("\n### ").next()).unwrap();
+        let picture = format!("img/laws-real-{}.svg", law.name);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(&picture);
+        assert!(section.contains(&picture) && file.is_file(), "{}: no diagram in its section", law.name);
     }
     for (page, text) in [
         ("cli.md", include_str!("../../../../docs/cli.md")),

@@ -199,6 +199,7 @@ impl ReceivingHost {
             socket_fill: Some(thousandths.min(1_000) as u16),
             involuntary_switches: Some(scheduler.ledger().involuntary_switches(receiver.task)),
             sleep_average: scheduler.sleep_average(now, receiver.task),
+            early_drops: Some(self.counters.ring_drops as u32),
             ..HostSample::default()
         }
     }

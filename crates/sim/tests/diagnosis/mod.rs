@@ -4,8 +4,8 @@
 
 use haul_base::{Cause, Rate, Span};
 use haul_proto::presets::preset;
-use haul_sim::host::Load;
 use haul_sim::host::scheduler::SleepKind;
+use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost};
 use haul_sim::{DropReason, Outage, StageChange};
 use haul_stack::Recipe;
 
@@ -115,6 +115,21 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
         assert!(run.lost(DropReason::Random) > 200, "{}", describe(&run));
         assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.95, "{loss}: {}", describe(&run));
     }
+}
+
+/// A network card with few slots, and a kernel that takes 30 us for each packet: batches overflow the ring, of which no socket knows.
+#[test]
+fn what_a_full_ring_drops_is_the_hosts() {
+    let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "250Mbit")]);
+    let nic = NicConfig { slots: 6, per_packet: Span::from_micros(30), ..NicConfig::default() };
+    let template = ReceiverConfig::default();
+    let config = HostConfig { scheduler: FAIR, nic, receivers: Vec::new(), loads: Vec::new(), seed: 5 };
+    let host = SimulatedHost::new(&config, template);
+    let run = Run::over(&recipe, 1 << 40, RTT, &channel(1_000), host).run(Span::from_secs(12));
+    let (dropped, told) = (run.lost(DropReason::NicRing), f1(&run, DropReason::NicRing, Cause::ReceiverHost));
+    println!("{dropped} of the ring, F1 {told}: {}", describe(&run));
+    assert!(dropped > 200 && run.lost(DropReason::SocketBuffer) == 0, "{}", describe(&run));
+    assert!(told >= 0.97, "{told}: {}", describe(&run));
 }
 
 /// A path that has become longer has no queue for that, and a law that keeps a queue on it has one still.

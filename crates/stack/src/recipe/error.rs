@@ -121,7 +121,7 @@ pub enum RecipeError {
         max: usize,
     },
     /// What a running session cannot change.
-    #[error("{0} cannot be added or removed while a session runs; start a new one")]
+    #[error("{0} cannot be added, removed or changed while a session runs; start a new one")]
     Fixed(&'static str),
     /// The policy of this end objects.
     #[error("this recipe is not permitted: {0}")]

@@ -27,14 +27,15 @@ use crate::attribute::{AttributeType, U48};
 use crate::batch::{Batch, GENERATION_BIT, Kind, PACKET_HEADER_LEN};
 use crate::compiled_stack::CompiledStack;
 use crate::event::BatchEvent;
-use crate::recipe::{Recipe, RecipeError};
+use crate::recipe::{Part, Recipe, RecipeError};
 use crate::stack::{Stack, StackEvent};
 use message::{ChangeMessage, MessageType, RepeatedMessage};
 
 /// A change without an answer is taken back after so long.
 const TIMEOUT: Span = Span::from_secs(30);
-/// These stay or stay away for the life of a session: the other side could not know who is speaking.
-const FIXED: [&str; 2] = ["seal", "transport_driver"];
+/// These stay as they are for the life of a session: the other side could not know who is speaking, or what a message
+/// is.
+const FIXED: [&str; 3] = ["seal", "transport_driver", "streams"];
 
 /// Where a change stands.
 #[derive(Debug, Default)]
@@ -277,7 +278,10 @@ impl Stack {
     }
 
     fn compile(&self, recipe: &Recipe) -> Result<Arc<CompiledStack>, RecipeError> {
-        let fixed = FIXED.into_iter().find(|&part| recipe.has(part) != self.recipe().has(part));
+        fn part<'r>(recipe: &'r Recipe, name: &str) -> Option<&'r Part> {
+            recipe.parts.iter().find(|part| part.name == name)
+        }
+        let fixed = FIXED.into_iter().find(|name| part(recipe, name) != part(self.recipe(), name));
         if let Some(part) = fixed {
             return Err(RecipeError::Fixed(part));
         }

@@ -4,9 +4,9 @@ use super::field::{Reader, Writer, split};
 use super::{LAST_WORD_BITS, MAX_SEQ, PacketError, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 /// Bytes of the fields that all feedback has; the host's sample, where there is one, and the blocks follow.
-pub const FEEDBACK_HEADER_LEN: usize = 81;
+pub const FEEDBACK_HEADER_LEN: usize = 82;
 /// Bytes of a host's sample.
-pub const HOST_SAMPLE_LEN: usize = 22;
+pub const HOST_SAMPLE_LEN: usize = 26;
 /// Bytes of a block in front of its words.
 pub const BLOCK_HEADER_LEN: usize = 7;
 
@@ -94,7 +94,8 @@ impl FeedbackHeader {
     fn split(body: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let (fields, mut rest) = split::<FEEDBACK_HEADER_LEN>(body)?;
         let mut header = Self::read(fields);
-        let known = fields[FEEDBACK_HEADER_LEN - 1];
+        let [.., high, low] = *fields;
+        let known = u16::from_be_bytes([high, low]);
         if known & HOST_PRESENT != 0 {
             let (sample, blocks) = split::<HOST_SAMPLE_LEN>(rest)?;
             let host = read_host(known, sample);
@@ -149,14 +150,14 @@ impl FeedbackHeader {
             .u32(self.read_delay_us)
             .u32(self.buffers)
             .u32(self.sent_at)
-            .u8(known);
+            .u16(known);
     }
 }
 
 /// The bit that says that a host's sample follows; the ones above say which of its fields are known, in their order.
-const HOST_PRESENT: u8 = 1;
+const HOST_PRESENT: u16 = 1;
 
-fn read_host(known: u8, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
+fn read_host(known: u16, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
     let mut fields = Reader(sample);
     let mut bit = HOST_PRESENT;
     let mut is_known = || {
@@ -172,11 +173,12 @@ fn read_host(known: u8, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
         steal: Some(span(fields.u32())).filter(|_| is_known()),
         sleep_average: Some(span(fields.u32())).filter(|_| is_known()),
         disk_pressure: Some(fields.u16()).filter(|_| is_known()),
+        early_drops: Some(fields.u32()).filter(|_| is_known()),
     }
 }
 
-/// Writes a sample; gives the byte that says what of it is known.
-fn write_host(host: &HostSample, into: &mut [u8]) -> u8 {
+/// Writes a sample; gives the bits that say what of it is known.
+fn write_host(host: &HostSample, into: &mut [u8]) -> u16 {
     // A session of more than 71 minutes without a processor is cut here, not wrapped.
     let micros =
         |span: Option<Span>| u32::try_from(span.unwrap_or(Span::ZERO).as_micros()).unwrap_or(u32::MAX);
@@ -187,7 +189,8 @@ fn write_host(host: &HostSample, into: &mut [u8]) -> u8 {
         .u16(host.cpu_pressure.unwrap_or(0))
         .u32(micros(host.steal))
         .u32(micros(host.sleep_average))
-        .u16(host.disk_pressure.unwrap_or(0));
+        .u16(host.disk_pressure.unwrap_or(0))
+        .u32(host.early_drops.unwrap_or(0));
     let known = [
         true,
         host.run_delay.is_some(),
@@ -197,8 +200,9 @@ fn write_host(host: &HostSample, into: &mut [u8]) -> u8 {
         host.steal.is_some(),
         host.sleep_average.is_some(),
         host.disk_pressure.is_some(),
+        host.early_drops.is_some(),
     ];
-    known.iter().enumerate().fold(0, |bits, (i, &known)| bits | u8::from(known) << i)
+    known.iter().enumerate().fold(0, |bits, (i, &known)| bits | u16::from(known) << i)
 }
 
 /// How a block says which packets arrived.
@@ -483,8 +487,10 @@ mod tests {
         let known = HostSample { socket_fill: Some(9), ..HostSample::default() };
         assert_eq!(FeedbackView::parse(&body).unwrap().header.host, Some(known));
         assert!(FeedbackView::parse(&body[..body.len() - 1]).is_err(), "cut");
-        for known in [0b1, 0b1000_0001, 0b100, 0b1000_0100] {
-            body[FEEDBACK_HEADER_LEN - 1] = known;
+        for known in
+            [0b1, 0b1000_0001, 0b100, 0b1000_0100, 0b1_0000_0001, 0b10_0000_0101, 0b1000_0000_0000_0101]
+        {
+            Writer(&mut body[FEEDBACK_HEADER_LEN - 2..]).u16(known);
             assert!(FeedbackView::parse(&body).is_err(), "{known:b}");
         }
     }

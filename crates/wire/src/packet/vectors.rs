@@ -57,7 +57,7 @@ fn last_data_body_may_be_empty() {
     assert_eq!(DataBody::parse(PacketKind::Data, &bytes), Err(PacketError::NoPayload));
 }
 
-const FEEDBACK: [u8; 81 + 22 + 23 + 7 + 7] = [
+const FEEDBACK: [u8; 82 + 26 + 23 + 7 + 7] = [
     0, 0, 0, 0, 0x01, 0x01, // largest_pn
     0, 0, 0, 0x02, // echo_timestamp
     0, 0, 0, 0x03, // echo_delay_us
@@ -75,7 +75,7 @@ const FEEDBACK: [u8; 81 + 22 + 23 + 7 + 7] = [
     0, 0, 0, 0x0e, // read_delay_us
     0, 0, 0, 0x0f, // buffers
     0, 0, 0, 0x17, // sent_at
-    0xef, // host: all but its cpu_pressure, bit 4
+    0x01, 0xef, // host: all but its cpu_pressure, bit 4
     0, 0, 0, 0x10, // run_delay
     0, 0x11, // socket_fill
     0, 0, 0, 0x12, // involuntary_switches
@@ -83,6 +83,7 @@ const FEEDBACK: [u8; 81 + 22 + 23 + 7 + 7] = [
     0, 0, 0, 0x14, // steal
     0, 0, 0, 0x15, // sleep_average
     0, 0x16, // disk_pressure
+    0, 0, 0, 0x18, // early_drops
     0, 0, 0, 1, 155, 2, 0, // segment 1, words 155 and 156, bits
     0x80, 0, 0, 0, 0, 0, 0, 0x01, // the first and the last of frame 155
     0, 0, 0, 0, 0, 0, 0x80, 0, // the last packet of the segment
@@ -117,6 +118,7 @@ fn feedback_header() -> FeedbackHeader {
             steal: Some(Span::from_micros(20)),
             sleep_average: Some(Span::from_micros(21)),
             disk_pressure: Some(22),
+            early_drops: Some(24),
         }),
     }
 }

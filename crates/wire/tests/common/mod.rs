@@ -347,17 +347,9 @@ pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
 fn host_sample() -> impl Strategy<Value = HostSample> {
     let span = || option::of(any::<u32>().prop_map(|micros| Span::from_micros(u64::from(micros))));
     let share = || option::of(any::<u16>());
-    (span(), share(), option::of(any::<u32>()), share(), share(), span(), span()).prop_map(
-        |(
-            run_delay,
-            socket_fill,
-            involuntary_switches,
-            cpu_pressure,
-            disk_pressure,
-            steal,
-            sleep_average,
-        )| {
-            HostSample {
+    (span(), share(), option::of(any::<u32>()), share(), share(), span(), span(), option::of(any::<u32>()))
+        .prop_map(
+            |(
                 run_delay,
                 socket_fill,
                 involuntary_switches,
@@ -365,9 +357,20 @@ fn host_sample() -> impl Strategy<Value = HostSample> {
                 disk_pressure,
                 steal,
                 sleep_average,
-            }
-        },
-    )
+                early_drops,
+            )| {
+                HostSample {
+                    run_delay,
+                    socket_fill,
+                    involuntary_switches,
+                    cpu_pressure,
+                    disk_pressure,
+                    steal,
+                    sleep_average,
+                    early_drops,
+                }
+            },
+        )
 }
 
 /// Segment, first word, and the words of one block, none reaching past the segment.

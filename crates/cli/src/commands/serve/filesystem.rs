@@ -2,8 +2,9 @@
 //! process open nothing else. Landlock (landlock(7)) needs no rights, and holds for threads that are started later.
 
 use std::fmt;
+use std::fs;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use haul_mover::Root;
 use landlock::{
@@ -109,16 +110,21 @@ fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError
         .create()?
         .add_rule(PathBeneath::new(root, offer.rights()))?
         .add_rules(path_beneath_rules(READ, Offer::Reading.rights()))?
+        .add_rules(path_beneath_rules(interfaces(), Offer::Reading.rights()))?
         .restrict_self()?;
     Ok(status.landlock)
 }
 
+/// Where the kernel shows the counters of the network interfaces that are there.
+fn interfaces() -> Vec<PathBuf> {
+    let shown = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    shown.filter_map(|interface| fs::canonicalize(interface.path()).ok()).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::io::{Error, ErrorKind};
     use std::os::unix::fs::symlink;
-    use std::path::Path;
     use std::process::Command;
 
     use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -183,6 +189,10 @@ mod tests {
             assert!(fs::read("/etc/passwd").is_ok() && fs::read("/proc/self/status").is_ok());
             assert!(fs::read("/proc/thread-self/schedstat").is_ok() && fs::read("/proc/stat").is_ok());
             assert!(!Path::new("/proc/pressure/cpu").exists() || fs::read("/proc/pressure/cpu").is_ok());
+            assert!(
+                fs::read("/proc/net/softnet_stat").is_ok() && fs::read("/sys/class/net/lo/address").is_ok()
+            );
+            assert!(fs::read("/sys/class/net/lo/statistics/rx_dropped").is_ok());
         });
         assert_eq!(fs::read(&secret).unwrap(), b"secret");
     }

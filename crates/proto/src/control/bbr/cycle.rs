@@ -36,6 +36,8 @@ pub(super) struct Cycle {
     /// Feedback is of a probe that has not been judged too high yet.
     is_probe_sample: bool,
     pub(super) was_too_high: bool,
+    /// How often probes of the round trip out of turn have put off the next probe for bandwidth.
+    pub(super) postponed: u32,
     was_precautionary: bool,
     /// Rounds in `ProbeBW_DOWN`, and whether the round that ends now left in it.
     down_rounds: u32,
@@ -58,6 +60,7 @@ impl Cycle {
             acks: Acks::Init,
             is_probe_sample: false,
             was_too_high: false,
+            postponed: 0,
             was_precautionary: false,
             down_rounds: 0,
             up_rounds: 0,
@@ -120,6 +123,7 @@ impl Bbr {
     /// The draft's `StartProbeBW_REFILL`.
     fn enter_refill(&mut self) {
         self.phase = Phase::Refill;
+        self.cycle.postponed = 0;
         self.short_term = ShortTerm::default();
         self.cycle.up_rounds = 0;
         self.cycle.up_acked = 0;

@@ -10,6 +10,9 @@ use crate::control::FeedbackSample;
 /// The draft's `ProbeRTTCwndGain` and `ProbeRTTDuration`.
 pub(super) const PROBE_RTT_GAIN: f64 = 0.5;
 const PROBE_RTT_LASTS: Span = Span::from_millis(200);
+/// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s to have 100 Mbit/s
+/// back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal shares for ever.
+const MOST_POSTPONED: u32 = 6;
 
 /// A probe of the least round trip.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,12 +110,14 @@ impl Bbr {
             }
         }
         if self.is_filled {
-            // A flow that comes late to a short queue probes the round trip so often that its next probe for bandwidth would
-            // never be due. After a probe that was too high the wait begins anew, or CUBIC would have too little.
-            if self.rtt_probe.raised.is_some() && !self.cycle.was_too_high {
+            // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due. After
+            // one that was too high the wait may begin anew so often, or CUBIC would have too little.
+            let is_raised = self.rtt_probe.raised.is_some();
+            if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
                 self.begin_down();
             } else {
                 self.enter_down(now);
+                self.cycle.postponed += u32::from(is_raised);
             }
             self.phase = Phase::Cruise;
         } else {

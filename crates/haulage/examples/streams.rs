@@ -1,0 +1,59 @@
+//! Several streams of bytes on one connection, and messages beside them. Run it with `cargo run --example streams`.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use haulage::{
+    Connection, ConnectionError, Endpoint, Listener, Options, RecvStream, SendStream, WaitError, preset,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const TEXTS: [&str; 3] = ["one stream", "another stream", "the last stream"];
+
+/// Both ends in one program; usually they are two.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    let url = listener.url("127.0.0.1");
+    let server = std::thread::spawn(move || serve(&listener).map_err(|error| error.to_string()));
+
+    let connection = Endpoint::client()?.connect(&url, &preset("streams")?, &Options::default())?;
+    let mut answers = Vec::new();
+    for text in TEXTS {
+        let (mut question, answer) = connection.open_stream(Some(TIMEOUT))?;
+        question.write_all(text.as_bytes())?;
+        question.finish()?;
+        answers.push(answer);
+    }
+    connection.send(b"a message beside them")?;
+    for (text, mut answer) in TEXTS.into_iter().zip(answers) {
+        let mut loud = String::new();
+        answer.read_to_string(&mut loud)?;
+        println!("{text}: {loud}");
+        if loud != text.to_uppercase() {
+            return Err(format!("`{loud}` is no answer to `{text}`").into());
+        }
+    }
+    connection.close(TIMEOUT)?;
+    server.join().map_err(|_| "the server has panicked")?.map_err(Into::into)
+}
+
+/// Answers each stream on a thread of its own.
+fn serve(listener: &Listener) -> Result<(), Box<dyn Error>> {
+    let connection: Connection = listener.accept(Some(TIMEOUT))?;
+    println!("{}", String::from_utf8(connection.recv(Some(TIMEOUT))?.data)?);
+    loop {
+        match connection.accept_stream(Some(TIMEOUT)) {
+            Ok((answer, question)) => drop(std::thread::spawn(move || shout(question, answer))),
+            Err(WaitError::Ended(ConnectionError::Closed)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn shout(mut question: RecvStream, mut answer: SendStream) -> std::io::Result<()> {
+    let mut text = String::new();
+    question.read_to_string(&mut text)?;
+    answer.write_all(text.to_uppercase().as_bytes())?;
+    answer.finish()
+}

@@ -1,0 +1,154 @@
+//! Bytes of a stream that come in any order and are read in one.
+
+use haul_base::RangeSet;
+
+/// A window over a stream: from what has been read to what its sender may send.
+#[derive(Debug)]
+pub(crate) struct Reassembly {
+    /// Byte `offset` of the stream lies at `offset % room`. Allocated for the first one.
+    ring: Vec<u8>,
+    room: u64,
+    arrived: RangeSet,
+    /// Everything before has been read.
+    read: u64,
+    /// The limit that the sender was last told of.
+    told: u64,
+    end: Option<u64>,
+}
+
+impl Reassembly {
+    /// For a sender that begins with `room` bytes.
+    pub(crate) fn new(room: u64) -> Self {
+        Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, told: room, end: None }
+    }
+
+    /// Bytes that can be read.
+    pub(crate) fn ready(&self) -> u64 {
+        self.arrived.containing(self.read).map_or(0, |range| range.end - self.read)
+    }
+
+    /// Gaps before and between what has arrived, one more at most.
+    pub(crate) fn gaps(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Nothing comes any more, and everything has been read.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.end == Some(self.read)
+    }
+
+    /// Whether it is known where the stream ends.
+    pub(crate) fn has_end(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// The end of what the sender may send.
+    pub(crate) fn limit(&self) -> u64 {
+        self.read + self.room
+    }
+
+    /// The limit, if a quarter of the room has become free since the sender was told.
+    pub(crate) fn new_limit(&mut self) -> Option<u64> {
+        let is_worth_telling = self.limit() - self.told >= self.room / 4;
+        is_worth_telling.then(|| {
+            self.told = self.limit();
+            self.told
+        })
+    }
+
+    /// Takes bytes. False if the sender may not send them: they were read already, lie beyond its limit or behind the end
+    /// of the stream.
+    #[must_use]
+    pub(crate) fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(end) = offset.checked_add(bytes.len() as u64) else { return false };
+        if offset < self.read || end > self.limit() || self.end.is_some_and(|last| end > last) {
+            return false;
+        }
+        if bytes.is_empty() {
+            return true;
+        }
+        if self.ring.is_empty() {
+            self.ring = vec![0; self.room as usize];
+        }
+        let at = (offset % self.room) as usize;
+        let first = bytes.len().min(self.ring.len() - at);
+        self.ring[at..at + first].copy_from_slice(&bytes[..first]);
+        self.ring[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        self.arrived.insert(offset..end);
+        true
+    }
+
+    /// The stream ends here. False if that contradicts what has come.
+    #[must_use]
+    pub(crate) fn set_end(&mut self, end: u64) -> bool {
+        let highest = self.arrived.iter().next_back().map_or(self.read, |range| range.end);
+        let is_possible = end >= highest && self.end.is_none_or(|known| known == end);
+        self.end = if is_possible { Some(end) } else { self.end };
+        is_possible
+    }
+
+    /// Reads bytes in order.
+    pub(crate) fn pull(&mut self, into: &mut [u8]) -> usize {
+        let bytes = self.ready().min(into.len() as u64) as usize;
+        if bytes > 0 {
+            let at = (self.read % self.room) as usize;
+            let first = bytes.min(self.ring.len() - at);
+            into[..first].copy_from_slice(&self.ring[at..at + first]);
+            into[first..bytes].copy_from_slice(&self.ring[..bytes - first]);
+            let (from, to) = (self.read, self.read + bytes as u64);
+            self.arrived.remove(from..to);
+            self.read = to;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_in_any_order_and_are_read_in_one() {
+        let mut bytes = Reassembly::new(128);
+        let data: Vec<u8> = (0..100).collect();
+        assert!(bytes.put(50, &data[50..]));
+        let mut out = [0; 100];
+        assert_eq!((bytes.pull(&mut out), bytes.gaps()), (0, 1));
+        assert!(bytes.put(0, &data[..20]) && bytes.put(20, &data[20..50]));
+        assert!(!bytes.set_end(99) && bytes.set_end(100) && !bytes.set_end(101));
+        assert_eq!(bytes.pull(&mut out[..70]), 70);
+        assert_eq!(bytes.pull(&mut out[70..]), 30);
+        assert!(bytes.is_at_end() && out[..] == data[..]);
+    }
+
+    #[test]
+    fn the_ring_goes_round_and_a_sender_that_sends_too_much_is_found_out() {
+        let room = 1 << 12;
+        let mut bytes = Reassembly::new(room);
+        let (mut chunk, mut out) = ([0; 1_000], [0; 1_000]);
+        for round in 0..50 {
+            chunk.fill(round as u8);
+            let offset = round * chunk.len() as u64;
+            assert_eq!(bytes.limit(), offset + room);
+            assert!(bytes.put(offset, &chunk));
+            assert_eq!(bytes.pull(&mut out), chunk.len());
+            assert!(out == chunk, "round {round}");
+        }
+        let (read, limit) = (50_000, bytes.limit());
+        for (offset, len) in [(read - 1, 2), (limit, 1), (limit - 1, 2), (u64::MAX, 1)] {
+            assert!(!bytes.put(offset, &chunk[..len]), "{offset} {len}");
+        }
+        assert!(bytes.put(limit - 1, &[1]) && bytes.put(limit, &[]));
+    }
+
+    #[test]
+    fn the_sender_is_told_of_every_quarter_of_the_room() {
+        let mut bytes = Reassembly::new(400);
+        assert!(bytes.put(0, &[1; 400]));
+        let mut told = Vec::new();
+        while bytes.pull(&mut [0; 30]) > 0 {
+            told.extend(bytes.new_limit());
+        }
+        assert_eq!(told, [520, 640, 760]);
+    }
+}

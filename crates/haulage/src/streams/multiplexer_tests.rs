@@ -1,0 +1,361 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMITS: StreamLimits = StreamLimits { window: 1_000, most: 3, frame: 100 };
+
+fn noop() -> &'static Waker {
+    Waker::noop()
+}
+
+fn pair() -> [Multiplexer; 2] {
+    [Role::Client, Role::Server].map(|role| Multiplexer::new(role, LIMITS))
+}
+
+/// Byte `at` of the direction of a stream that `writer` sends.
+fn byte(writer: usize, number: Number, at: u64) -> u8 {
+    (at * 31 + u64::from(number) * 7 + writer as u64) as u8
+}
+
+/// What is known of one direction of a stream, from outside.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug, Default)]
+struct Direction {
+    written: u64,
+    read: u64,
+    finished: bool,
+    reset: bool,
+    stopped: bool,
+    ended: bool,
+}
+
+/// Two ends, the frames on their way between them, and what their applications know.
+struct World {
+    ends: [Multiplexer; 2],
+    /// Frames to each end, in any order.
+    on_the_way: [Vec<Vec<u8>>; 2],
+    /// By writer and number. Both ends have the streams that they opened and accepted.
+    directions: HashMap<(usize, Number), Direction>,
+    known: [Vec<Number>; 2],
+    messages: [(u64, u64); 2],
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            ends: pair(),
+            on_the_way: Default::default(),
+            directions: HashMap::new(),
+            known: Default::default(),
+            messages: Default::default(),
+        }
+    }
+
+    fn learn(&mut self, end: usize, number: Number) {
+        self.known[end].push(number);
+        self.directions.entry((0, number)).or_default();
+        self.directions.entry((1, number)).or_default();
+    }
+
+    /// Sends what the end owes.
+    fn flush(&mut self, end: usize) {
+        while let Some((_, frame)) = self.ends[end].next_owed() {
+            self.on_the_way[1 - end].push(frame.to_bytes());
+            self.ends[end].on_left();
+        }
+    }
+
+    /// One of the frames to this end arrives.
+    fn deliver(&mut self, end: usize, which: usize) -> bool {
+        let frames = &mut self.on_the_way[end];
+        if frames.is_empty() {
+            return false;
+        }
+        let frame = frames.swap_remove(which % frames.len());
+        let frame = Frame::parse(&frame).expect("what an end sends is a frame");
+        self.ends[end].on_frame(0, frame).expect("an end that keeps to the rules breaks none");
+        true
+    }
+
+    fn write(&mut self, end: usize, number: Number, len: usize) {
+        let Poll::Ready(Ok((offset, room))) = self.ends[end].room(number, noop()) else { return };
+        let direction = self.directions.get_mut(&(end, number)).unwrap();
+        assert!(!direction.finished && !direction.reset && offset == direction.written);
+        let bytes: Vec<u8> =
+            (offset..offset + room.min(len as u64)).map(|at| byte(end, number, at)).collect();
+        let frame = Frame::Data { stream: number, offset, last: false, bytes: &bytes };
+        self.on_the_way[1 - end].push(frame.to_bytes());
+        self.ends[end].on_sent(number, bytes.len());
+        direction.written += bytes.len() as u64;
+    }
+
+    /// Reads, and compares with what was written. Whether there was anything.
+    fn read(&mut self, end: usize, number: Number, len: usize) -> bool {
+        let mut into = vec![0; len + 1];
+        let direction = self.directions.get_mut(&(1 - end, number)).unwrap();
+        if direction.stopped || direction.ended {
+            return false;
+        }
+        match self.ends[end].read(number, &mut into, noop()) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(0)) => {
+                assert!(
+                    direction.finished && direction.read == direction.written,
+                    "a silent end: {direction:?}"
+                );
+                direction.ended = true;
+                true
+            }
+            Poll::Ready(Ok(read)) => {
+                let at = direction.read..;
+                assert!(into[..read].iter().zip(at).all(|(&got, at)| got == byte(1 - end, number, at)));
+                direction.read += read as u64;
+                assert!(direction.read <= direction.written);
+                true
+            }
+            Poll::Ready(Err(error)) => {
+                assert!(direction.reset && error.kind() == io::ErrorKind::ConnectionReset);
+                direction.ended = true;
+                true
+            }
+        }
+    }
+
+    fn message(&mut self, end: usize) {
+        if self.ends[end].reserve(&[end as u8; 40], noop()).is_ready() {
+            self.on_the_way[1 - end].push(Frame::Message(&[end as u8; 40]).to_bytes());
+            self.messages[end].0 += 1;
+        }
+    }
+
+    fn recv(&mut self, end: usize) -> bool {
+        let Poll::Ready(Ok(message)) = self.ends[end].message(noop()) else { return false };
+        assert_eq!(message.data, [1 - end as u8; 40]);
+        self.messages[1 - end].1 += 1;
+        true
+    }
+
+    fn step(&mut self, (what, end, which, len): (u8, usize, usize, usize)) {
+        let number = (!self.known[end].is_empty()).then(|| self.known[end][which % self.known[end].len()]);
+        match (what, number) {
+            (0, _) => {
+                if let Poll::Ready(Ok(number)) = self.ends[end].open(noop()) {
+                    self.learn(end, number);
+                }
+            }
+            (1, _) => {
+                if let Poll::Ready(Ok(number)) = self.ends[end].accept(noop()) {
+                    self.learn(end, number);
+                }
+            }
+            (2, _) => self.message(end),
+            (3, _) => drop(self.recv(end)),
+            (4..=6, _) => self.flush(end),
+            (7..=12, _) => drop(self.deliver(end, which)),
+            (13..=15, Some(number)) => self.write(end, number, len),
+            (16..=18, Some(number)) => drop(self.read(end, number, len)),
+            (19, Some(number)) => {
+                let finished = self.ends[end].finish(number);
+                self.directions.get_mut(&(end, number)).unwrap().finished |= finished;
+            }
+            (20, Some(number)) => {
+                let direction = self.directions.get_mut(&(end, number)).unwrap();
+                direction.reset |= !direction.finished;
+                self.ends[end].reset(number);
+            }
+            (21, Some(number)) => {
+                self.ends[end].stop(number);
+                self.directions.get_mut(&(1 - end, number)).unwrap().stopped = true;
+            }
+            _ => {}
+        }
+        for end in &self.ends {
+            assert!(end.streams.len() <= 2 * LIMITS.most as usize, "too many streams");
+        }
+    }
+
+    /// Everything arrives and is read, and every stream ends.
+    fn settle(&mut self) {
+        loop {
+            let mut changed = false;
+            for end in 0..2 {
+                self.flush(end);
+                while self.deliver(end, 0) {
+                    changed = true;
+                }
+                changed |= !self.on_the_way[1 - end].is_empty();
+                while let Poll::Ready(Ok(number)) = self.ends[end].accept(noop()) {
+                    self.learn(end, number);
+                }
+                for number in self.known[end].clone() {
+                    let finished = self.ends[end].finish(number);
+                    self.directions.get_mut(&(end, number)).unwrap().finished |= finished;
+                    changed |= finished;
+                    while self.read(end, number, 77) {
+                        changed = true;
+                    }
+                }
+                while self.recv(end) {
+                    changed = true;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn streams_and_messages_arrive_whole_whatever_order_frames_come_in(
+        steps in proptest::collection::vec((0_u8..22, 0_usize..2, any::<usize>(), 1_usize..400), 0..300),
+    ) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+        world.settle();
+        for ((_, number), direction) in &world.directions {
+            let is_over = direction.stopped || direction.ended;
+            prop_assert!(is_over, "{number}: {direction:?}");
+            prop_assert!(direction.reset || direction.stopped || direction.read == direction.written);
+        }
+        for end in &world.ends {
+            // Nothing is left, and as many streams can be opened as in the beginning.
+            prop_assert!(end.streams.is_empty() && end.gaps == 0 && end.leaving == 0, "{:?}", end);
+            prop_assert_eq!(end.may_open - end.opened, LIMITS.most);
+        }
+        for (sent, received) in world.messages {
+            prop_assert_eq!(sent, received);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_sends_anything_gets_no_more_memory_than_the_limits(
+        frames in proptest::collection::vec((0_u8..8, 0_u32..12, 0_u64..3_000, 0_usize..100), 0..300),
+    ) {
+        let mut end = Multiplexer::new(Role::Server, LIMITS);
+        prop_assert!(end.open(noop()).is_ready());
+        let bytes = [7; 100];
+        for (kind, number, offset, len) in frames {
+            let frame = match kind {
+                0 => Frame::Message(&bytes[..len]),
+                1 | 2 => Frame::Data { stream: number, offset, last: kind == 2, bytes: &bytes[..len] },
+                3 => Frame::Reset(number),
+                4 => Frame::Stop(number),
+                5 => Frame::StreamLimit { stream: number, limit: offset },
+                6 => Frame::MessageLimit(offset),
+                _ => Frame::Streams(number),
+            };
+            if end.on_frame(0, frame).is_err() {
+                break;
+            }
+            while end.next_owed().is_some() {
+                end.on_left();
+            }
+            prop_assert!(end.streams.len() <= LIMITS.most as usize + 1);
+            prop_assert!(end.to_accept.len() <= LIMITS.most as usize);
+            let waiting: usize = end.messages.received.iter().map(|message| message.data.len()).sum();
+            prop_assert!(waiting as u64 <= LIMITS.window && end.messages.received.len() <= 16);
+        }
+    }
+}
+
+/// What the other end may not do, and what it is told.
+#[test]
+fn who_breaks_the_rules_is_found_out() {
+    let data = |stream, offset, last, bytes| Frame::Data { stream, offset, last, bytes };
+    let (full, more) = ([1; 1_000], [1; 1_001]);
+    let cases: &[(&[Frame<'_>], &str)] = &[
+        (&[data(6, 0, false, b"x")], "more streams"),
+        (&[Frame::Reset(6)], "more streams"),
+        (&[data(2 * ((1 << 20) - 1), 0, true, b"")], "more streams"),
+        (&[data(1, 0, false, b"x")], "not opened"),
+        (&[Frame::Stop(1)], "not opened"),
+        (&[data(0, 0, false, &more)], "not permitted"),
+        (&[data(0, 0, false, &full), data(0, 1_000, false, b"x")], "not permitted"),
+        (&[data(0, u64::MAX, false, b"x")], "not permitted"),
+        (&[data(0, 10, true, b""), data(0, 10, false, b"x")], "not permitted"),
+        (&[data(0, 10, true, b""), data(0, 11, true, b"")], "not permitted"),
+        (&[data(0, 10, false, b"x"), data(0, 10, true, b"")], "not permitted"),
+        (&[Frame::Message(&full)], "more messages"),
+    ];
+    for (frames, wanted) in cases {
+        let mut end = Multiplexer::new(Role::Server, LIMITS);
+        let results: Vec<_> = frames.iter().map(|&frame| end.on_frame(0, frame)).collect();
+        let (last, before) = results.split_last().unwrap();
+        assert!(before.iter().all(Result::is_ok), "{frames:?}");
+        assert!(last.unwrap_err().contains(wanted), "{frames:?}: {last:?}");
+    }
+    // Every second byte: the ranges would cost more memory than the bytes.
+    let limits = StreamLimits { window: 1 << 20, ..LIMITS };
+    let mut end = Multiplexer::new(Role::Server, limits);
+    let mut holes = (1..).step_by(2).map(|offset| end.on_frame(0, data(0, offset, false, b"x")));
+    let refused = holes.by_ref().take(1 << 17).position(|it| it.is_err());
+    assert_eq!(refused, Some(MOST_GAPS + 1));
+}
+
+#[test]
+fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
+    let [mut client, mut server] = pair();
+    for round in 0..10 {
+        let Poll::Ready(Ok(number)) = client.open(noop()) else { panic!("round {round}") };
+        assert!(client.finish(number) && !client.finish(number));
+        let (_, frame) = client.next_owed().unwrap();
+        server.on_frame(0, frame).unwrap();
+        assert!(matches!(server.accept(noop()), Poll::Ready(Ok(it)) if it == number));
+        assert!(matches!(server.read(number, &mut [0; 9], noop()), Poll::Ready(Ok(0))));
+        assert!(server.finish(number));
+        while let Some((_, frame)) = server.next_owed() {
+            client.on_frame(0, frame).unwrap();
+        }
+        assert!(matches!(client.read(number, &mut [0; 9], noop()), Poll::Ready(Ok(0))));
+        assert!(client.streams.is_empty() && server.streams.is_empty());
+    }
+}
+
+#[test]
+fn an_end_without_streams_waits_and_is_told_when_the_connection_ends() {
+    let [mut client, _] = pair();
+    let numbers: Vec<_> = (0..LIMITS.most)
+        .map(|_| match client.open(noop()) {
+            Poll::Ready(Ok(number)) => number,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(client.open(noop()).is_pending() && client.accept(noop()).is_pending());
+    assert!(client.read(numbers[0], &mut [0], noop()).is_pending());
+    client.end(Error::Closed);
+    assert_eq!(client.take_woken().len(), 3, "two tasks that wait for streams, and a reader");
+    assert!(matches!(client.open(noop()), Poll::Ready(Err(Error::Closed))));
+    assert!(matches!(client.accept(noop()), Poll::Ready(Err(Error::Closed))));
+    let Poll::Ready(Err(error)) = client.read(numbers[0], &mut [0], noop()) else { panic!("a silent end") };
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+}
+
+#[test]
+fn who_waits_is_woken_for_what_it_waits_for() {
+    let [mut client, _] = pair();
+    let full = [1; 400];
+    assert!(client.message(noop()).is_pending() && client.accept(noop()).is_pending());
+    assert!(client.reserve(&full, noop()).is_ready() && client.reserve(&full, noop()).is_ready());
+    assert!(client.reserve(&full, noop()).is_pending());
+    // Looking for what is owed, as each of them does, wakes nobody.
+    assert!(client.next_owed().is_none() && client.take_woken().is_empty());
+    client.give_back(&full);
+    assert_eq!(client.take_woken().len(), 1, "the sender");
+    client.reset(0);
+    assert!(client.flushed(noop()).is_ready() && client.open(noop()).is_ready());
+    client.reset(0);
+    assert!(client.flushed(noop()).is_pending());
+    let (owed, _) = client.next_owed().unwrap();
+    client.owe(owed);
+    assert!(client.take_woken().is_empty());
+    client.next_owed().unwrap();
+    assert!(client.flushed(noop()).is_pending(), "it has not left");
+    client.on_left();
+    assert_eq!(client.take_woken().len(), 1, "who waits until nothing is owed");
+    client.on_frame(0, Frame::Message(b"x")).unwrap();
+    assert_eq!(client.take_woken().len(), 1, "who waits for a message");
+}

@@ -1,0 +1,98 @@
+//! How many threads and sockets an endpoint takes, in a process of its own with one test.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use haul_testing::block_on;
+use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, Url, WaitError, preset};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+fn sockets() -> usize {
+    let links =
+        fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// The numbers of threads and sockets; handshakes have some for as long as they last.
+fn settled(wanted: (usize, usize)) -> (usize, usize) {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        let now = (threads(), sockets());
+        if now == wanted || Instant::now() > until {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn exchange(client: &Connection, server: &Connection, text: &str) {
+    client.send(text.as_bytes()).unwrap();
+    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
+    server.send(text.as_bytes()).unwrap();
+    assert_eq!(client.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
+}
+
+#[test]
+fn a_thousand_connections_have_one_socket_and_one_thread() {
+    let (listener, recipe) =
+        (Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap(), preset("msg").unwrap());
+    let (url, options) = (listener.url("127.0.0.1"), Options::default());
+    let before = (threads(), sockets());
+    let endpoint = Endpoint::client().unwrap();
+    let mut ends: Vec<_> = (0..1_000)
+        .map(|_| {
+            let client = endpoint.connect(&url, &recipe, &options).unwrap();
+            (client, listener.accept(Some(TIMEOUT)).unwrap())
+        })
+        .collect();
+    let one_more = (before.0 + 1, before.1 + 1);
+    assert_eq!(settled(one_more), one_more, "threads and sockets, {before:?} before");
+    for (number, (client, server)) in ends.iter().enumerate() {
+        exchange(client, server, &number.to_string());
+    }
+    assert_eq!(endpoint.associations(), 1_000);
+    let (client, server) = ends.swap_remove(500);
+    client.close(TIMEOUT).unwrap();
+    assert!(matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))));
+    // A connection that ends takes no other with it, and leaves nothing behind.
+    drop(client);
+    assert_eq!(endpoint.associations(), 999);
+    exchange(&ends[7].0, &ends[7].1, "goes on");
+    drop((ends, endpoint));
+    assert_eq!(settled(before), before, "threads and sockets");
+    many_opens_that_nobody_answers_have_few_threads(before);
+}
+
+/// A server that accepts TCP connections and says nothing: the clients wait.
+fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, usize)) {
+    const MOST_HELPERS: usize = 16;
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let real = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url: Url = real.url("127.0.0.1").parse().unwrap();
+    let url = Url { port: silent.local_addr().unwrap().port(), ..url }.to_string();
+    let (recipe, endpoint) = (preset("msg").unwrap(), Endpoint::client().unwrap());
+    let options = Options { timeout: Duration::from_millis(300), ..Options::default() };
+    let threads_of_endpoints = threads() - threads_before;
+    let mut opens: Vec<_> =
+        (0..200).map(|_| Box::pin(endpoint.connect_async(&url, &recipe, &options))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    for open in &mut opens {
+        assert!(open.as_mut().poll(&mut context).is_pending());
+        let helpers = threads() - threads_before - threads_of_endpoints;
+        assert!(helpers <= MOST_HELPERS, "{helpers} threads");
+    }
+    // Those that nobody waits for do not begin, and the others end.
+    opens.truncate(20);
+    for open in opens {
+        assert!(block_on(open).is_err());
+    }
+}

@@ -1,0 +1,391 @@
+//! Several streams of bytes on one connection, also over a path that loses, doubles and reorders packets.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use haul_engine::{AssociateOptions, associate};
+use haulage::{
+    Connection, ConnectionError, Ends, Event, Listener, Options, Recipe, RecvStream, SendError, SendOptions,
+    SendStream, Url, WaitError, preset, registry,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(200);
+
+fn listener() -> Listener {
+    Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+fn recipe() -> Recipe {
+    preset("streams").unwrap()
+}
+
+fn pair(listener: &Listener, recipe: &Recipe) -> (Connection, Connection) {
+    let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).unwrap();
+    (client, listener.accept(Some(TIMEOUT)).unwrap())
+}
+
+fn bytes(seed: u32, len: u32) -> Vec<u8> {
+    (0..len).map(|i| ((i ^ seed).wrapping_mul(0x9E37_79B9) >> 24) as u8).collect()
+}
+
+fn read_to_end(stream: &mut RecvStream) -> Vec<u8> {
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).unwrap();
+    read
+}
+
+fn open(connection: &Connection) -> (SendStream, RecvStream) {
+    connection.open_stream(Some(TIMEOUT)).unwrap()
+}
+
+fn accept(connection: &Connection) -> (SendStream, RecvStream) {
+    connection.accept_stream(Some(TIMEOUT)).unwrap()
+}
+
+/// A path to a server that is bad for UDP. Gives the port for clients, of which there may be one.
+fn bad_path(server: SocketAddr) -> u16 {
+    let (tcp, udp) = loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+            break (tcp, udp);
+        }
+    };
+    let port = tcp.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for client in tcp.incoming().map_while(Result::ok) {
+            let server = TcpStream::connect(server).unwrap();
+            for (mut from, mut to) in
+                [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
+            {
+                thread::spawn(move || {
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        }
+    });
+    thread::spawn(move || {
+        let back = UdpSocket::bind("127.0.0.1:0").unwrap();
+        back.connect(server).unwrap();
+        let (_, client) = udp.peek_from(&mut [0; 2_000]).unwrap();
+        let (front, other) = (udp.try_clone().unwrap(), back.try_clone().unwrap());
+        thread::spawn(move || {
+            forward(2, |buffer| other.recv(buffer), |packet| drop(front.send_to(packet, client)));
+        });
+        forward(1, |buffer| udp.recv(buffer), |packet| drop(back.send(packet)));
+    });
+    port
+}
+
+/// Of every hundred packets six are lost, six doubled and six late.
+fn forward(mut random: u32, mut recv: impl FnMut(&mut [u8]) -> io::Result<usize>, send: impl Fn(&[u8])) {
+    let (mut buffer, mut late) = (vec![0; 65_536], Vec::new());
+    while let Ok(len) = recv(&mut buffer) {
+        let packet = &buffer[..len];
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        match random >> 28 {
+            0 => continue,
+            1 => send(packet),
+            2 => {
+                late.push(packet.to_vec());
+                continue;
+            }
+            _ => {}
+        }
+        send(packet);
+        if late.len() > 3 {
+            late.drain(..).for_each(|packet| send(&packet));
+        }
+    }
+}
+
+#[test]
+fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
+    const LEN: u32 = 300_000;
+    let listener = listener();
+    let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    let url = Url { port: bad_path(listener.local_addr()), ..url }.to_string();
+    let client = Connection::open(&url, &recipe(), &Options::default()).unwrap();
+    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    thread::scope(|scope| {
+        for (end, here, there) in [(0, &client, &server), (1, &server, &client)] {
+            for number in 0..4 {
+                scope.spawn(move || {
+                    let (mut writer, mut reader) = open(here);
+                    let data = bytes(number, LEN);
+                    writer.write_all(&data).unwrap();
+                    writer.finish().unwrap();
+                    assert!(read_to_end(&mut reader) == data, "{end} {number}");
+                });
+                scope.spawn(move || {
+                    let (mut writer, mut reader) = accept(there);
+                    let echo = io::copy(&mut reader, &mut writer).unwrap();
+                    assert_eq!(echo, u64::from(LEN));
+                    writer.finish().unwrap();
+                });
+            }
+            scope.spawn(move || {
+                (0..500_u32).try_for_each(|it| here.send(&it.to_be_bytes()).map(drop)).unwrap();
+            });
+            scope.spawn(move || {
+                let mut got: Vec<_> = (0..500).map(|_| there.recv(Some(TIMEOUT)).unwrap().data).collect();
+                got.sort();
+                assert!(got.into_iter().eq((0..500_u32).map(|it| it.to_be_bytes().to_vec())), "{end}");
+            });
+        }
+    });
+    client.close(TIMEOUT).unwrap();
+    assert!(client.statistics().totals.data_resent > 0, "the path has lost nothing");
+}
+
+#[test]
+fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    let ((mut idle, _a), (mut busy, _b)) = (open(&client), open(&client));
+    let (piece, window) = (vec![7; 100_000], 1 << 20);
+    let mut written = 0;
+    while written < window {
+        written += idle.write_timeout(&piece, TIMEOUT).unwrap();
+    }
+    assert_eq!(idle.write_timeout(&piece, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(written, window);
+    // Messages that nobody takes hold up messages.
+    while client.send_with(&piece[..10_000], SendOptions::default(), Some(SHORT)).is_ok() {}
+    let data = bytes(3, 5_000_000);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            busy.write_all(&data).unwrap();
+            busy.finish().unwrap();
+        });
+        let (_c, mut unread) = accept(&server);
+        let (_d, mut reader) = accept(&server);
+        assert!(read_to_end(&mut reader) == data);
+        let mut read = vec![0; written];
+        unread.read_exact(&mut read).unwrap();
+        assert!(read.iter().all(|&byte| byte == 7));
+        assert_eq!(unread.read_timeout(&mut read, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data.len(), 10_000);
+        idle.write_all(b"there is room again").unwrap();
+    });
+}
+
+#[test]
+fn a_stream_that_is_given_up_is_no_stream_that_has_ended() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    for dropped in [false, true] {
+        let (mut writer, mut answers) = open(&client);
+        writer.write_all(b"the beginning").unwrap();
+        let (mut answer, mut reader) = accept(&server);
+        reader.read_exact(&mut [0; 13]).unwrap();
+        if dropped {
+            drop(writer);
+        } else {
+            writer.abort();
+        }
+        for _ in 0..2 {
+            assert_eq!(reader.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        // The other direction goes on.
+        answer.write_all(b"goes on").unwrap();
+        answer.finish().unwrap();
+        assert_eq!(read_to_end(&mut answers), b"goes on");
+    }
+    let (mut writer, _answers) = open(&client);
+    writer.write_all(b"nobody reads this").unwrap();
+    drop(accept(&server));
+    let error = loop {
+        if let Err(error) = writer.write_timeout(&[1; 1_000], TIMEOUT) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    assert_eq!(writer.finish().unwrap_err().kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn streams_without_bytes_end_and_any_number_may_follow_one_another() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    let (mut writer, mut answers) = open(&client);
+    writer.finish().unwrap();
+    assert!(writer.write(b"more").is_err(), "its end was said");
+    let (mut answer, mut reader) = accept(&server);
+    assert_eq!(read_to_end(&mut reader), b"");
+    answer.finish().unwrap();
+    assert_eq!(read_to_end(&mut answers), b"");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..1_000 {
+                let (mut answer, mut question) = accept(&server);
+                answer.write_all(&read_to_end(&mut question)).unwrap();
+                answer.finish().unwrap();
+            }
+        });
+        for round in 0..1_000_u32 {
+            let (mut question, mut answer) = open(&client);
+            question.write_all(&round.to_be_bytes()).unwrap();
+            question.finish().unwrap();
+            assert_eq!(read_to_end(&mut answer), round.to_be_bytes());
+        }
+    });
+    client.close(TIMEOUT).unwrap();
+}
+
+#[test]
+fn as_many_streams_are_open_as_the_recipe_permits() {
+    let listener = listener();
+    let mut recipe = recipe();
+    recipe.set("streams.most", "3").unwrap();
+    let (client, server) = pair(&listener, &recipe);
+    let mut opened: Vec<_> = (0..3).map(|_| open(&client)).collect();
+    assert!(matches!(client.open_stream(Some(SHORT)), Err(WaitError::TimedOut(_))));
+    assert!(matches!(server.accept_stream(Some(SHORT)), Err(WaitError::TimedOut(_))), "nothing was sent");
+    // One that is dropped makes room as soon as its reader knows.
+    drop(opened.remove(1));
+    let first = accept(&server);
+    let (_answer, mut second) = accept(&server);
+    assert!(matches!(client.open_stream(Some(SHORT)), Err(WaitError::TimedOut(_))));
+    assert_eq!(second.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    opened.push(open(&client));
+    drop(first);
+}
+
+#[test]
+fn the_end_of_the_connection_is_no_end_of_its_streams() {
+    let listener = listener();
+    for how in 0..3 {
+        let (client, server) = pair(&listener, &recipe());
+        let (mut whole, whole_answer) = open(&client);
+        let (mut cut, cut_answer) = open(&client);
+        whole.write_all(b"whole").unwrap();
+        whole.finish().unwrap();
+        cut.write_all(b"cut").unwrap();
+        let (mut answer, mut reads_whole) = accept(&server);
+        let (_, mut reads_cut) = accept(&server);
+        client.flush(Some(TIMEOUT)).unwrap();
+        match how {
+            0 => client.close(TIMEOUT).unwrap(),
+            1 => client.abort(),
+            // The streams of a connection hold it; the last of them drops it.
+            _ => drop((client, whole, whole_answer, cut, cut_answer)),
+        }
+        let ended = server.wait_ended(TIMEOUT).unwrap();
+        assert_eq!(matches!(ended, ConnectionError::Closed), how != 1, "{ended:?}");
+        assert_eq!(read_to_end(&mut reads_whole), b"whole", "what has come with its end is there");
+        let error = reads_cut.read_to_end(&mut Vec::new()).unwrap_err();
+        // Dropping a stream says that it is not whole, too.
+        let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
+        assert!(kinds.contains(&error.kind()), "{how}: {error:?}");
+        assert_eq!(answer.write(b"nobody hears this").unwrap_err().kind(), ErrorKind::ConnectionAborted);
+        for error in [server.accept_stream(None).unwrap_err(), server.open_stream(None).unwrap_err()] {
+            assert!(matches!(error, WaitError::Ended(_)), "{error:?}");
+        }
+    }
+}
+
+/// A peer that does not keep to the format: its connection ends with a reason, and nobody else's.
+#[test]
+fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    let number = 2 * ((1_u32 << 20) - 1);
+    let open = [&[1][..], &number.to_be_bytes(), &0_u64.to_be_bytes(), b"x"].concat();
+    for (frame, wanted) in [(&open[..], "more streams"), (&[9, 9, 9][..], "no frame"), (&[][..], "no frame")]
+    {
+        let (registry, options) = (Arc::new(registry()), AssociateOptions::default());
+        let liar = associate(None, &url, &recipe(), &registry, &options, Ends::default()).unwrap();
+        liar.send(frame, SendOptions::default(), Some(TIMEOUT)).unwrap();
+        let there = listener.accept(Some(TIMEOUT)).unwrap();
+        let error = there.accept_stream(Some(TIMEOUT)).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{error}");
+        assert!(there.ended().unwrap().to_string().contains(wanted), "{:?}", there.ended());
+        liar.wait_ended(TIMEOUT).unwrap();
+    }
+    client.send(b"goes on").unwrap();
+    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"goes on");
+}
+
+#[test]
+fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &preset("msg").unwrap());
+    assert!(client.open_stream(None).unwrap_err().to_string().contains("`streams`"));
+    assert!(server.accept_stream(None).unwrap_err().to_string().contains("`streams`"));
+    let (client, server) = pair(&listener, &recipe());
+    assert!(client.reconfigure(&recipe().without("streams")).is_err());
+    let mut wider = recipe();
+    wider.set("streams.window", "2MiB").unwrap();
+    assert!(client.reconfigure(&wider).is_err());
+    // The longest message is that of the recipe less a byte.
+    let longest = vec![5; (64 << 10) - 1];
+    client.send(&longest).unwrap();
+    assert!(server.recv(Some(TIMEOUT)).unwrap().data == longest);
+    for too_long in [64 << 10, 3 << 20] {
+        assert!(matches!(client.send(&vec![5; too_long]), Err(SendError::Message(_))));
+    }
+    // Streams go on while the rest of the recipe changes.
+    let (mut writer, _a) = open(&client);
+    writer.write_all(b"before ").unwrap();
+    client.reconfigure(&recipe().with("in_order")).unwrap();
+    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
+    writer.write_all(b"and after").unwrap();
+    writer.finish().unwrap();
+    assert_eq!(read_to_end(&mut accept(&server).1), b"before and after");
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    let ((mut writer, mut idle), (mut busy, _a)) = (open(&client), open(&client));
+    writer.write_all(b"x").unwrap();
+    client.flush(Some(TIMEOUT)).unwrap();
+    let wakes: [Arc<Wakes>; 3] = Default::default();
+    let wakers = wakes.clone().map(Waker::from);
+    let [reads, mut receives, mut accepts] = wakers.each_ref().map(Context::from_waker);
+    let mut into = [0; 9];
+    let (mut recv, mut accept) = (Box::pin(client.recv_async()), Box::pin(client.accept_stream_async()));
+    assert!(idle.poll_read(&reads, &mut into).is_pending());
+    assert!(recv.as_mut().poll(&mut receives).is_pending());
+    assert!(accept.as_mut().poll(&mut accepts).is_pending());
+    // Others have much to do meanwhile.
+    thread::scope(|scope| {
+        scope.spawn(|| (busy.write_all(&vec![1; 3_000_000]).unwrap(), busy.finish().unwrap()));
+        let first = server.accept_stream(Some(TIMEOUT)).unwrap();
+        assert_eq!(read_to_end(&mut server.accept_stream(Some(TIMEOUT)).unwrap().1).len(), 3_000_000);
+        assert!(wakes.iter().all(|wakes| wakes.0.load(Ordering::Relaxed) == 0), "woken for nothing");
+        server.send(b"message").unwrap();
+        let woken = |task: usize| wakes[task].0.load(Ordering::Relaxed) > 0;
+        while !woken(1) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(matches!(recv.as_mut().poll(&mut receives), Poll::Ready(Ok(_))));
+        assert!(!woken(0), "the stream has nothing to read");
+        drop(first);
+        while !woken(0) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(matches!(idle.poll_read(&reads, &mut into), Poll::Ready(Err(_))));
+    });
+}

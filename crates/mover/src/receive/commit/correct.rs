@@ -1,0 +1,148 @@
+//! Corrects the metadata of what stays: of files that are kept, and of the destination itself.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use haul_wire::control::{Action, DestinationAttributes, DestinationLineage, Equal, Extent};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::metadata::Undone;
+use crate::entries::Attributes;
+use crate::receive::Expectations;
+use crate::receive::place::Place;
+use crate::receive::place::attributes::Existing;
+use crate::receive::shared::Shared;
+
+impl Shared {
+    /// Where the set goes.
+    pub(crate) fn lineage(&self) -> DestinationLineage {
+        self.place.destination().lineage(self.clears())
+    }
+
+    /// A source stands for what is in it. Of several the first one counts, as with rsync; a server from which something
+    /// else was asked has no say.
+    pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
+        let is_asked = self
+            .expectations
+            .as_ref()
+            .is_none_or(|asked: &Expectations| asked.extent() == Extent::Destination);
+        if !is_asked || self.place.renames() {
+            return;
+        }
+        let mut book = self.book();
+        if book.destination.is_none() {
+            book.destination = Some(told.into());
+            drop(book);
+            if !self.only_looks() {
+                self.place.include_destination();
+            }
+        }
+    }
+
+    /// Gives the destination what it should have, when what is done in it is done.
+    pub(crate) fn finish_destination(&self) {
+        let Some(wanted) = self.book().destination.clone() else { return };
+        let apply = |fd: BorrowedFd<'_>| {
+            self.metadata.apply(fd, wanted.attributes, wanted.extras.as_deref(), FileType::Directory)
+        };
+        match self.place.with_destination(apply) {
+            Ok(undone) => self.note(b".", undone),
+            // It may belong to somebody else, and keeps what it has then.
+            Err(Errno::PERM | Errno::ACCESS) => {}
+            Err(errno) => {
+                let why = std::io::Error::from(errno);
+                self.note(b".", vec![format!("the permissions cannot be set: {why}")]);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Gives a file that stays what it should have beside its contents, if that differs and we may.
+    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
+        let extras = self.book().extras.get(entry);
+        let is_same_time = self.has_time(there, attributes);
+        if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
+            return;
+        }
+        let Some((file, stat)) = self.place.open_found(path, there) else { return };
+        let (fd, kind) = (file.as_fd(), FileType::RegularFile);
+        let differs = || !is_same_time || self.metadata.would_change(fd, attributes, extras.as_deref());
+        let is_elsewhere = self.place.may_be_elsewhere(&stat);
+        let is_said = (self.is_verbose() || is_elsewhere) && differs();
+        let applied = if is_elsewhere {
+            if !is_said {
+                return;
+            }
+            Ok(self.correct_apart(entry, path, &file, attributes))
+        } else if is_same_time {
+            self.metadata.apply_but_time(fd, attributes, extras.as_deref(), kind)
+        } else {
+            self.metadata.apply(fd, attributes, extras.as_deref(), kind)
+        };
+        // Not our file: its contents are right all the same.
+        let Ok(undone) = applied else { return };
+        self.note(path, undone);
+        if is_said && self.is_verbose() {
+            // A link that is broken ends the job elsewhere.
+            let _ = self.tell_if_verbose(path, Action::Adjust);
+        }
+    }
+
+    /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
+    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
+        let extras = self.book().extras.get(entry);
+        let mut undone = Undone::new();
+        let apply = |fd: BorrowedFd<'_>| {
+            undone = self.metadata.apply(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
+            Ok(())
+        };
+        if self.place.detach(entry, path, there, apply).is_err() {
+            undone.push(
+                "it has further names, and could not be made a file of its own: it stays as it was"
+                    .to_owned(),
+            );
+        }
+        undone
+    }
+
+    /// What [`Shared::correct`] would do.
+    pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
+        let book = self.book();
+        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
+        drop(book);
+        let is_same_time = self.has_time(there, attributes);
+        let differs = match extras {
+            None => !is_same_time || !there.has_mode(attributes.mode),
+            Some(extras) => {
+                let would_change =
+                    |file: File| self.metadata.would_change(file.as_fd(), attributes, Some(&extras));
+                !is_same_time || self.place.open_final(path).is_some_and(would_change)
+            }
+        };
+        if differs { Action::Adjust } else { Action::Keep }
+    }
+
+    /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
+    fn has_time(&self, there: &Existing, attributes: Attributes) -> bool {
+        there.same_time(attributes) || self.receive_policy.equal == Equal::SizeAndTime
+    }
+}
+
+impl Place {
+    /// The destination is part of the set. If this job has made it, it stays private until it has its permissions, also
+    /// if it never gets them.
+    fn include_destination(&self) {
+        self.is_included.store(true, Ordering::Release);
+        if self.destination().mode_when_made().is_some() {
+            self.loosened.settled(&[]);
+        }
+    }
+
+    fn with_destination<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        let directory = self.directory(&[])?;
+        act(directory.as_fd())
+    }
+}

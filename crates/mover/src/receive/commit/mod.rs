@@ -1,0 +1,534 @@
+//! Puts verified files under their final names, in groups, and finishes the set.
+
+mod correct;
+pub(super) mod metadata;
+mod sync;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, RecvError};
+use haul_base::AlignedBytes;
+use haul_wire::control::{
+    Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
+};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::batch::next_part;
+use crate::digest::set_digest;
+use crate::entries::{Kind, State};
+use crate::fault::{IoFault, Scope, Side, show};
+use crate::receive::decide::clear_overtaken;
+use crate::receive::delete;
+use crate::receive::delete::replace::is_in_the_way;
+use crate::receive::messages::Settle;
+use crate::receive::place::hard_links::Linked;
+use crate::receive::place::installed::collision;
+use crate::receive::shared::Shared;
+use crate::receive::verify::compare::READ;
+use sync::{Syncs, read_back};
+
+/// Files committed together at most.
+const GROUP: usize = 1024;
+
+/// Bytes of what is said of failures that wait to be told.
+const TOLD_AT_ONCE: usize = 1 << 20;
+
+/// Outcomes in one message.
+const OUTCOME_BATCH: usize = 1024;
+
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    settles: Receiver<Settle>,
+    ready: Vec<u32>,
+    outcomes: Vec<Outcome>,
+    /// Bytes of what is said of failures in them.
+    told: usize,
+    settled: u64,
+    total: Option<u64>,
+    /// What is synced once, in the end.
+    at_end: Syncs,
+    buffer: AlignedBytes,
+}
+
+/// A verified file and what it is to become.
+struct Item {
+    entry: u32,
+    path: Vec<u8>,
+    size: u64,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, settles: Receiver<Settle>) -> Self {
+        Self {
+            shared,
+            settles,
+            ready: Vec::new(),
+            outcomes: Vec::new(),
+            told: 0,
+            settled: 0,
+            total: None,
+            at_end: Syncs::default(),
+            buffer: AlignedBytes::zeroed(READ),
+        }
+    }
+
+    /// Works until the set is final, or until the job has failed.
+    pub(crate) fn run(mut self) {
+        if let Err(fault) = self.work() {
+            self.shared.fail(fault);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Fault> {
+        while self.total != Some(self.settled) {
+            if self.gather().is_err() || self.shared.ending().is_some() {
+                return Ok(());
+            }
+            let ready = std::mem::take(&mut self.ready);
+            self.commit(&ready)?;
+            self.flush()?;
+            if self.shared.is_verbose() {
+                self.shared.tell_the_rest()?;
+            }
+        }
+        self.make_way()?;
+        self.finish_hard_links()?;
+        self.finish_links()?;
+        self.remove_extraneous()?;
+        self.finish_directories()?;
+        self.finish()
+    }
+
+    /// Waits for something to do and takes what is there.
+    fn gather(&mut self) -> Result<(), RecvError> {
+        let first = self.settles.recv()?;
+        self.absorb(first);
+        while self.ready.len() < GROUP && self.outcomes.len() < OUTCOME_BATCH && self.told < TOLD_AT_ONCE {
+            let Ok(next) = self.settles.try_recv() else { break };
+            self.absorb(next);
+        }
+        Ok(())
+    }
+
+    fn absorb(&mut self, settle: Settle) {
+        self.shared.give_back(settle.bytes());
+        self.shared.progress.worked();
+        match settle {
+            Settle::End(total) => self.total = Some(total),
+            Settle::Held => self.settled += 1,
+            Settle::Verified(entry) => self.ready.push(entry),
+            Settle::Same(entry) => self.same(entry),
+            Settle::Failed(entry, fault) => self.failed(entry, fault),
+            Settle::Unread(entry, fault) => self.count_failure(entry, fault),
+        }
+    }
+
+    /// What was there is equal, and stays.
+    fn same(&mut self, entry: u32) {
+        let book = self.shared.book();
+        let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
+        drop(book);
+        if !self.shared.only_looks() {
+            let kept = match self.shared.place.existing(&path) {
+                None => Err(gone(&path)),
+                Some(there) if !self.shared.place.keeps(&path, &there) => Err(collision(&path)),
+                Some(there) => Ok(there),
+            };
+            match kept {
+                Ok(there) => self.shared.correct(entry, &path, &there, attributes),
+                Err(io_fault) => {
+                    self.shared.book().table.set_state(entry, State::Failed);
+                    return self.failed(entry, io_fault.fault);
+                }
+            }
+        }
+        self.shared.book().table.set_state(entry, State::Kept);
+        self.settled += 1;
+        self.succeeded(entry);
+    }
+
+    fn failed(&mut self, entry: u32, fault: Fault) {
+        self.told += fault.message.len() + fault.hint.len();
+        self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
+        self.count_failure(entry, fault);
+    }
+
+    fn count_failure(&mut self, entry: u32, fault: Fault) {
+        self.settled += 1;
+        self.shared.progress.one_failed();
+        let mut book = self.shared.book();
+        let path = book.table.path(entry);
+        book.failures.add(&path, fault);
+    }
+
+    /// One entry did not work out; or the job is over.
+    fn give_up(&mut self, entry: u32, path: &[u8], io_fault: IoFault) -> Result<(), Fault> {
+        if io_fault.scope == Scope::Job {
+            return Err(io_fault.fault);
+        }
+        self.shared.place.discard(entry, path);
+        self.shared.book().table.set_state(entry, State::Failed);
+        self.failed(entry, io_fault.fault);
+        Ok(())
+    }
+
+    /// Attributes, then the contents to the disk, then the names, then the names to the disk.
+    fn commit(&mut self, entries: &[u32]) -> Result<(), Fault> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        if self.shared.only_looks() {
+            self.would_commit(entries);
+            return Ok(());
+        }
+        let items = self.complete(self.items(entries))?;
+        let items = self.hold_back(items);
+        self.install(&items)
+    }
+
+    fn items(&self, entries: &[u32]) -> Vec<Item> {
+        let book = self.shared.book();
+        let item = |&entry: &u32| Item { entry, path: book.table.path(entry), size: book.table.size(entry) };
+        entries.iter().map(item).collect()
+    }
+
+    /// Keeps those back in whose way something is that goes when everything has arrived; returns the others.
+    fn hold_back(&mut self, items: Vec<Item>) -> Vec<Item> {
+        if !self.shared.clears() || self.shared.place.is_fresh() {
+            return items;
+        }
+        let (blocked, free): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|item| self.is_blocked(item.entry, &item.path));
+        self.settled += blocked.len() as u64;
+        self.shared.book().blocked.extend(blocked.iter().map(|item| item.entry));
+        free
+    }
+
+    fn is_blocked(&self, entry: u32, path: &[u8]) -> bool {
+        let kind = self.shared.book().table.kind(entry);
+        self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
+    }
+
+    /// Everything has arrived: what is in the way of files and links goes, and the files that it kept back get their
+    /// names.
+    fn make_way(&mut self) -> Result<(), Fault> {
+        let files = std::mem::take(&mut self.shared.book().blocked);
+        let mut blocked: Vec<Vec<u8>> = files.iter().map(|&entry| self.shared.path(entry)).collect();
+        if self.shared.clears() && !self.shared.only_looks() {
+            let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
+            let path = |entry| Some(self.shared.path(entry)).filter(|path| self.is_blocked(entry, path));
+            blocked.extend(links.filter_map(path));
+        }
+        if blocked.is_empty() {
+            return Ok(());
+        }
+        delete::clear(&self.shared, &blocked)?;
+        if self.shared.only_looks() {
+            return Ok(());
+        }
+        self.settled -= files.len() as u64;
+        self.install(&self.items(&files))
+    }
+
+    /// Sets attributes and syncs contents; returns the items for which that worked.
+    fn complete(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
+        let count = items.len();
+        let mut kept = Vec::with_capacity(count);
+        let mut group = Syncs::default();
+        for item in items {
+            let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
+                let set = self.apply(item.entry, &item.path, file.as_fd(), FileType::RegularFile);
+                let synced = set.and_then(|()| match self.shared.durability {
+                    Durability::Synced => group.contents(&file, count),
+                    Durability::AtEnd => self.at_end.file_system_of(&file),
+                    Durability::Cached => Ok(()),
+                });
+                // Afterwards: one of both calls is told of an error.
+                let written = synced.and_then(|()| self.shared.writeback.outcome(item.entry));
+                written.map_err(|errno| io_fault("finish", &item.path, errno))
+            });
+            match done {
+                Ok(()) => kept.push(item),
+                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
+            }
+        }
+        group.finish()?;
+        if self.shared.receive_policy.readback == Readback::FromDisk {
+            self.read_back(kept)
+        } else {
+            Ok(kept)
+        }
+    }
+
+    /// Reads files back from the disk; returns those that are as they should be.
+    fn read_back(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
+        let mut right = Vec::with_capacity(items.len());
+        for item in items {
+            let file = self.shared.place.file(item.entry, || item.path.clone());
+            match file.and_then(|file| read_back(&self.shared, item.entry, &file, &mut self.buffer)) {
+                Ok(()) => right.push(item),
+                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
+            }
+        }
+        Ok(right)
+    }
+
+    fn install(&mut self, items: &[Item]) -> Result<(), Fault> {
+        let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
+        let mut done = Vec::with_capacity(items.len());
+        for item in items {
+            match self.shared.place.install(item.entry, &item.path, item.size) {
+                Ok((dirent, replaced)) => {
+                    directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
+                    self.shared.book().table.set_state(item.entry, State::Done);
+                    self.say_installed(item, replaced)?;
+                    done.push(item.entry);
+                }
+                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
+            }
+        }
+        if self.shared.durability == Durability::Synced {
+            let mut group = Syncs::default();
+            for directory in directories.values() {
+                group.contents(directory, directories.len()).map_err(sync::failed)?;
+            }
+            group.finish()?;
+        }
+        for entry in done {
+            self.succeeded(entry);
+            self.settled += 1;
+            self.shared.progress.file_done();
+        }
+        Ok(())
+    }
+
+    fn say_installed(&self, item: &Item, replaced: bool) -> Result<(), Fault> {
+        let have = self.shared.book().resumes.get(&item.entry).copied();
+        let size = item.size;
+        let action = match have {
+            Some(have) => Action::Resume { have, size },
+            None if replaced => Action::Replace { size },
+            None => Action::Send { size },
+        };
+        self.shared.tell_if_verbose(&item.path, action)
+    }
+
+    /// In a dry run: nothing has to be done.
+    fn would_commit(&mut self, entries: &[u32]) {
+        for &entry in entries {
+            self.shared.book().table.set_state(entry, State::Done);
+            self.succeeded(entry);
+            self.settled += 1;
+            self.shared.progress.file_done();
+        }
+    }
+
+    /// When everything else has succeeded; before directories get their times.
+    fn remove_extraneous(&mut self) -> Result<(), Fault> {
+        if let Some(removal) = delete::sweep(&self.shared)? {
+            self.shared.link.send(ControlMessage::Removed(removal.clone()))?;
+            self.shared.book().removal = removal;
+        }
+        Ok(())
+    }
+
+    fn succeeded(&mut self, entry: u32) {
+        self.outcomes.push(Outcome { entry: entry.into(), fault: None });
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        self.told = 0;
+        while !self.outcomes.is_empty() {
+            let batch = next_part(&mut self.outcomes, OUTCOME_BATCH, encoded_len);
+            self.shared.link.send(ControlMessage::Outcomes(batch))?;
+        }
+        Ok(())
+    }
+
+    /// Entries of a kind that have not failed, with whether they were started.
+    fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
+        let book = self.shared.book();
+        let table = &book.table;
+        (0..table.len()).filter(|&e| is_kind(table.kind(e)) && table.state(e) != State::Failed).collect()
+    }
+
+    /// Gives an open file or directory what it should have beside its contents.
+    fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
+        let book = self.shared.book();
+        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
+        drop(book);
+        let undone = self.shared.metadata.apply(fd, attributes, extras.as_deref(), kind)?;
+        self.shared.note(path, undone);
+        Ok(())
+    }
+
+    /// Further names of files, once what became of the files is known.
+    fn finish_hard_links(&mut self) -> Result<(), Fault> {
+        for entry in self.held(|kind| matches!(kind, Kind::HardLink(_))) {
+            let book = self.shared.book();
+            let Kind::HardLink(file) = book.table.kind(entry) else { continue };
+            let (path, target) = (book.table.path(entry), book.table.path(file));
+            let (failed, stays) =
+                (book.table.state(file) == State::Failed, book.table.state(file) == State::Kept);
+            let attributes = book.table.attributes(file);
+            drop(book);
+            let how = (attributes, self.shared.receive_policy.newer);
+            let made = if failed {
+                Err(without_file(&path, &target))
+            } else if self.shared.only_looks() {
+                let action = self.shared.place.would_link((&path, &target), how, stays);
+                self.shared.tell(self.shared.place.local(&path), action)?;
+                Ok(None)
+            } else {
+                let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd, FileType::RegularFile);
+                match self.shared.place.hard_link(entry, (&path, &target), how, apply) {
+                    Ok((linked, directory)) => {
+                        self.note_link(&path, linked)?;
+                        Ok(Some(directory))
+                    }
+                    Err(io_fault) => Err(io_fault),
+                }
+            };
+            self.held_is_done(entry, &path, made)?;
+        }
+        Ok(())
+    }
+
+    fn note_link(&self, path: &[u8], linked: Linked) -> Result<(), Fault> {
+        let note = match linked {
+            Linked::Name | Linked::Already => None,
+            Linked::Copy => Some("a copy: the file system has no further hard link for it"),
+            Linked::KeptNewer => Some("kept, because it is newer, and not made a hard link"),
+        };
+        if let Some(note) = note {
+            self.shared.note(path, vec![note.to_owned()]);
+        }
+        let made = matches!(linked, Linked::Name | Linked::Copy);
+        if made { self.shared.tell_if_verbose(path, Action::Link) } else { Ok(()) }
+    }
+
+    /// Links come last, so that nothing is ever written through one.
+    fn finish_links(&mut self) -> Result<(), Fault> {
+        for entry in self.held(|kind| kind == Kind::Symlink) {
+            let book = self.shared.book();
+            let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
+            let target = book.table.target(entry).to_vec();
+            let extras = book.extras.get(entry);
+            drop(book);
+            let apply = |link: BorrowedFd<'_>| {
+                if let Some(extras) = &extras {
+                    let undone = self.shared.metadata.apply_to_link(link, extras);
+                    self.shared.note(&path, undone);
+                }
+            };
+            let link = || self.shared.place.link(entry, &path, &target, attributes, apply);
+            let linked = if self.shared.only_looks() { Ok(None) } else { link().map(Some) };
+            if linked.as_ref().is_ok_and(|linked| linked.as_ref().is_some_and(|linked| linked.made)) {
+                self.shared.tell_if_verbose(&path, Action::Link)?;
+            }
+            self.held_is_done(entry, &path, linked.map(|linked| linked.map(|linked| linked.directory)))?;
+        }
+        Ok(())
+    }
+
+    /// Directories from the deepest up: what is done in one changes its time and needs its permissions.
+    fn finish_directories(&mut self) -> Result<(), Fault> {
+        for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
+            let book = self.shared.book();
+            let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
+            drop(book);
+            let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd, FileType::Directory);
+            let looks = self.shared.only_looks();
+            let finish = || self.shared.place.finish_directory(&path, made, apply);
+            let set = if looks { Ok(None) } else { finish() };
+            self.held_is_done(entry, &path, set)?;
+        }
+        Ok(())
+    }
+
+    /// A link or directory, which counts as settled already; with a directory on whose file system it is.
+    fn held_is_done(
+        &mut self,
+        entry: u32,
+        path: &[u8],
+        done: Result<Option<impl AsFd>, IoFault>,
+    ) -> Result<(), Fault> {
+        self.shared.progress.worked();
+        match done {
+            Ok(directory) => {
+                // Another one may be mounted below the destination.
+                if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
+                    self.at_end.file_system_of(&directory).map_err(sync::failed)?;
+                }
+                self.shared.book().table.set_state(entry, State::Done);
+                self.succeeded(entry);
+            }
+            Err(io_fault) => {
+                self.give_up(entry, path, io_fault)?;
+                self.settled -= 1;
+            }
+        }
+        if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The journal lies in the destination, whose time it changes when it goes: it ends before.
+    fn finish_destination(&self) {
+        let is_complete = self.shared.book().failures.is_all_special();
+        if is_complete && !self.shared.only_looks() {
+            clear_overtaken(&self.shared);
+        }
+        self.shared.place.finish(is_complete);
+        if !self.shared.only_looks() {
+            self.shared.finish_destination();
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Fault> {
+        self.shared.tell_the_rest()?;
+        let removed = self.shared.book().removal.removed > 0;
+        let is_pending = match self.shared.durability {
+            _ if self.shared.only_looks() => false,
+            // Links, directories and removed names; files are on the disk already.
+            Durability::Synced => removed || !self.outcomes.is_empty(),
+            Durability::AtEnd => true,
+            Durability::Cached => false,
+        };
+        if is_pending {
+            self.at_end.file_system_of(self.shared.place.base()).map_err(sync::failed)?;
+            self.at_end.finish()?;
+        }
+        self.flush()?;
+        self.finish_destination();
+        let book = self.shared.book();
+        let summary = Summary {
+            entries: book.table.len().into(),
+            failed: book.failures.count(),
+            bytes: book.layout.len(),
+            digest: set_digest(&book.table),
+            notes: book.notes.clone(),
+        };
+        drop(book);
+        self.shared.set_finished();
+        self.shared.link.send(ControlMessage::Finish(summary))
+    }
+}
+
+fn gone(path: &[u8]) -> IoFault {
+    let message = format!("`{}` has gone from the destination while it was compared", show(path));
+    IoFault::entry(FaultCode::Io, message, "run the same command again")
+}
+
+fn without_file(path: &[u8], target: &[u8]) -> IoFault {
+    let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
+    IoFault::entry(FaultCode::Io, message, "see the failure of that file")
+}
+
+fn io_fault(doing: &str, path: &[u8], errno: Errno) -> IoFault {
+    IoFault::new(Side::Destination, doing, path, errno)
+}

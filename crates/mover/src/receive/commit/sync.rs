@@ -1,0 +1,94 @@
+//! Brings what was written to the disk, and reads files back from it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use haul_wire::control::{Fault, FaultCode};
+use rustix::fs::{Advice, fadvise};
+use rustix::io::Errno;
+
+use crate::fault::{IoFault, Side, show};
+use crate::receive::shared::Shared;
+use crate::receive::verify::compare::hash_group;
+use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
+use crate::tree::{Groups, Tree};
+
+/// Up to so many files or directories are synced one by one; more, by file system.
+pub(crate) const FEW: usize = 8;
+
+/// Syncs a group: one by one if they are few, else each of their file systems once.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    file_systems: HashMap<u64, OwnedFd>,
+}
+
+impl Syncs {
+    /// Syncs one of `count` files or directories now, or remembers its file system.
+    pub(crate) fn contents(&mut self, fd: &impl AsFd, count: usize) -> Result<(), Errno> {
+        if count <= FEW { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
+    }
+
+    /// Remembers a file system.
+    #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
+    pub(crate) fn file_system_of(&mut self, fd: &impl AsFd) -> Result<(), Errno> {
+        let device = u64::from(fstat(fd)?.st_dev);
+        if let Entry::Vacant(vacant) = self.file_systems.entry(device) {
+            vacant.insert(dup(fd)?);
+        }
+        Ok(())
+    }
+
+    /// Syncs what was remembered.
+    pub(crate) fn finish(&mut self) -> Result<(), Fault> {
+        for (_, fd) in self.file_systems.drain() {
+            unless_path_only(syncfs(fd)).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The destination cannot be synced.
+pub(crate) fn failed(errno: Errno) -> Fault {
+    IoFault::new(Side::Destination, "sync", b"the destination", errno).fault
+}
+
+/// Directories that may be entered but not listed cannot be synced.
+fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
+    match done {
+        Err(Errno::BADF | Errno::INVAL) => Ok(()),
+        done => done,
+    }
+}
+
+/// Hashes a whole and verified file once more, as the disk gives it.
+pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
+    let book = shared.book();
+    let (shape, digest) = (book.table.shape(entry), book.table.digest(entry).copied());
+    drop(book);
+    let path = || shared.path(entry);
+    let io_fault = |errno| IoFault::new(Side::Destination, "read back", &path(), errno);
+    // Only pages that are on the disk leave the memory (posix_fadvise(2)).
+    fdatasync(file).map_err(io_fault)?;
+    // File systems in memory have nothing to drop.
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
+    let groups = Groups::of(shape.len());
+    let mut tree = Tree::new(groups);
+    for group in 0..groups.count() {
+        if shared.ending().is_some() {
+            break;
+        }
+        shared.progress.worked();
+        tree.set(group, hash_group(file, &shape, groups, group, buffer).map_err(io_fault)?);
+    }
+    match tree.root() {
+        Some(found) if Some(found) != digest => Err(IoFault::entry(
+            FaultCode::VerifyFailed,
+            format!("`{}` is not on the disk as it was written: its BLAKE3 differs", show(&path())),
+            "look at the system log of the receiving machine and test its disk",
+        )),
+        // Without a root the job is over.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,279 @@
+//! What is wanted of each entry, in view of what is at the destination.
+
+pub(super) mod expectations;
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use haul_base::RangeSet;
+use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Stretch, Want};
+
+use crate::entries::{Attributes, Kind, State};
+use crate::journal::{Claim, FileIdentity, Leftovers};
+use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, over};
+use crate::receive::place::Existing;
+use crate::receive::place::installed::collision;
+use crate::receive::shared::Shared;
+use crate::tree::Groups;
+
+/// A shorter file from this size on is compared; a smaller one is sent again.
+const WORTH_PROVING: u64 = 1 << 20;
+
+/// Decides about entries in their order.
+pub(crate) struct Decider {
+    pub(super) shared: Arc<Shared>,
+    pub(super) leftovers: Option<Leftovers>,
+    checks: Sender<Check>,
+    pub(super) settles: Sender<Settle>,
+    hashing: Sender<HashJob>,
+    /// What is to be hashed once the entries have been asked for.
+    to_hash: Vec<HashJob>,
+}
+
+/// What is to happen to a file.
+pub(super) enum Verdict {
+    /// It stays; what it has beside its contents is corrected.
+    Keep(Existing),
+    /// It stays as it is, because it is newer.
+    KeepNewer(Existing),
+    /// It is compared with what is there.
+    Compare,
+    /// It comes, in place of what is there.
+    Send(Option<Existing>),
+}
+
+impl Decider {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        leftovers: Option<Leftovers>,
+        checks: Sender<Check>,
+        settles: Sender<Settle>,
+        hashing: Sender<HashJob>,
+    ) -> Self {
+        Self { shared, leftovers, checks, settles, hashing, to_hash: Vec::new() }
+    }
+
+    /// The one source that takes the destination's name has begun to come.
+    pub(crate) fn take_made(&mut self) {
+        if let (Some(leftovers), Some(name), false) =
+            (&mut self.leftovers, self.shared.place.rename(), self.shared.only_looks())
+        {
+            leftovers.take_made(name);
+        }
+    }
+
+    /// What is wanted of an entry. What is there of it is taken over or compared.
+    pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
+        if self.shared.only_looks() {
+            return self.list_changes(entry);
+        }
+        let book = self.shared.book();
+        let (state, kind) = (book.table.state(entry), book.table.kind(entry));
+        let path = book.table.path(entry);
+        drop(book);
+        let occupied = self.shared.requests.destination() == Destination::Occupied;
+        match kind {
+            // Unasked, files come whole, also those that were refused here.
+            _ if !occupied => Ok(Want::Whole),
+            _ if state == State::Failed => Ok(Want::Nothing),
+            Kind::File(_) => self.want_file(entry, &path),
+            Kind::Unread | Kind::Directory | Kind::Symlink | Kind::HardLink(_) => Ok(Want::Whole),
+        }
+    }
+
+    fn want_file(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
+        match self.verdict(entry, path) {
+            Verdict::Keep(there) => {
+                self.forget_claims(path);
+                let attributes = self.shared.book().table.attributes(entry);
+                self.keep(entry, path, &there, Some(attributes))
+            }
+            Verdict::KeepNewer(there) => self.keep(entry, path, &there, None),
+            Verdict::Compare => self.compare_final(entry),
+            Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
+        }
+    }
+
+    /// What is to happen to a file, in view of what is there under its name.
+    pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
+        let receive_policy = self.shared.receive_policy;
+        let book = self.shared.book();
+        let (attributes, size) = (book.table.attributes(entry), book.table.size(entry));
+        let is_sparse = book.table.shape(entry).is_sparse();
+        drop(book);
+        let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
+        if receive_policy.newer == Newer::Keep && there.is_later(attributes) {
+            return Verdict::KeepNewer(there);
+        }
+        let same_size = there.size == size;
+        match receive_policy.equal {
+            Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
+                Verdict::Keep(there)
+            }
+            Equal::Contents if same_size && size == 0 => Verdict::Keep(there),
+            // Holes are not read, so what is in their place could not be compared.
+            Equal::Contents if same_size && !is_sparse => Verdict::Compare,
+            Equal::Contents | Equal::SizeAndTime | Equal::Nothing => Verdict::Send(Some(there)),
+        }
+    }
+
+    /// Whether it was modified at this time, as far as can be found out.
+    fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
+        // To find out what the file system can store, something has to be stored.
+        if self.shared.only_looks() {
+            there.same_time(attributes)
+        } else {
+            self.shared.place.same_time(path, there, attributes)
+        }
+    }
+
+    /// The file stays; only what it has beside its contents may be corrected.
+    fn keep(
+        &self,
+        entry: u32,
+        path: &[u8],
+        there: &Existing,
+        correct: Option<Attributes>,
+    ) -> Result<Want, Fault> {
+        if !self.shared.place.keeps(path, there) {
+            self.shared.book().table.set_state(entry, State::Failed);
+            self.shared.settle(&self.settles, Settle::Failed(entry, collision(path).fault))?;
+            return Ok(Want::Nothing);
+        }
+        if let Some(attributes) = correct {
+            self.shared.correct(entry, path, there, attributes);
+        }
+        self.kept(entry)
+    }
+
+    /// The file stays.
+    pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
+        self.shared.book().table.set_state(entry, State::Kept);
+        self.settles.send(Settle::Held).map_err(over)?;
+        Ok(Want::Kept)
+    }
+
+    /// The file is there: what earlier attempts have left of it is of no use.
+    fn forget_claims(&mut self, path: &[u8]) {
+        let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) else {
+            return;
+        };
+        let local = self.shared.place.local(path);
+        while let Some(claim) = leftovers.take(&local) {
+            leftovers.discard(claim.token);
+        }
+    }
+
+    /// Compares what is there under the final name.
+    pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
+        let groups = Groups::of(self.shared.book().table.stream_len(entry));
+        self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
+        Ok(Want::Compare)
+    }
+
+    /// Takes over what an earlier attempt has left, if it was the same file.
+    fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<Want, Fault> {
+        let local = self.shared.place.local(path);
+        let identity = self.shared.identity(entry, local.clone());
+        while let Some(claim) = self.leftovers.as_mut().and_then(|leftovers| leftovers.take(&local)) {
+            let of_use = is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
+                && self.shared.place.adopt(entry, path, &claim, &identity);
+            let Some(leftovers) = &mut self.leftovers else { break };
+            if of_use {
+                leftovers.consumed(claim.token);
+                return self.resume(entry, &claim.written);
+            }
+            leftovers.discard(claim.token);
+        }
+        match self.extends(entry, existing) {
+            Some(have) if self.shared.place.begin_with(entry, path, have, &identity) => {
+                let mut written = RangeSet::new();
+                written.insert(0..have);
+                self.resume(entry, &written)
+            }
+            _ => Ok(Want::Whole),
+        }
+    }
+
+    /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
+    pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
+        let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
+        let shape = self.shared.book().table.shape(entry);
+        (!shape.is_sparse() && (WORTH_PROVING..shape.size()).contains(&there.size)).then_some(there.size)
+    }
+
+    fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
+        let len = self.shared.book().table.stream_len(entry);
+        let groups = Groups::of(len);
+        let mut missing = RangeSet::new();
+        missing.insert(0..len);
+        written.iter().for_each(|range| missing.remove(range));
+        let whole: Vec<u32> =
+            (0..groups.count()).filter(|&group| written.covers(groups.range(group))).collect();
+        self.shared.book().start_with(entry, written.clone());
+        self.compare(entry, Held::Part, whole, written)?;
+        let stretch =
+            |range: std::ops::Range<u64>| Stretch { start: range.start, len: range.end - range.start };
+        Ok(Want::Rest(missing.iter().map(stretch).collect()))
+    }
+
+    fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
+        let (claimed, interest) = (claimed.clone(), Interest::default());
+        self.shared.requests.open_one();
+        let comparison = Comparison { entry, held, claimed, interest: interest.clone() };
+        self.checks.send(Check::Compare(comparison)).map_err(over)?;
+        self.to_hash.push(HashJob { entry, held, groups, interest });
+        Ok(())
+    }
+
+    /// The sender has been told what is wanted, so more of it may be asked for: what is there is hashed.
+    pub(crate) fn asked(&mut self) -> Result<(), Fault> {
+        self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))
+    }
+
+    /// No more entries come. Leftovers of no use are removed, before directories get their times; those that
+    /// nobody asked for stay for another job.
+    pub(crate) fn finish(&mut self) {
+        if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.only_looks()) {
+            leftovers.finish();
+        }
+    }
+}
+
+/// Whether a file of which a part is there is this one; a file that grows may have been shorter then.
+pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
+    let (old, new) = (&claim.identity, identity);
+    match leftovers {
+        UseLeftovers::Ignore => false,
+        UseLeftovers::Resume => old == new,
+        UseLeftovers::Extend => old == new || (old.shape == new.shape && old.size < new.size),
+    }
+}
+
+/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver of the first one still runs, and leaves its journal
+/// after the second one has looked for journals.
+pub(crate) fn clear_overtaken(shared: &Shared) {
+    let Ok(mut leftovers) = Leftovers::adopt(shared.place.base().as_fd()) else { return };
+    if !leftovers.is_empty() {
+        for path in complete_files(shared) {
+            while let Some(claim) = leftovers.take(&path) {
+                leftovers.discard(claim.token);
+            }
+        }
+        if let Some(name) = shared.place.rename() {
+            leftovers.take_made(name);
+        }
+    }
+    leftovers.finish();
+}
+
+/// Where they are, relative to the destination's directory.
+fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
+    let book = shared.book();
+    let table = &book.table;
+    let is_complete = |&entry: &u32| {
+        matches!((table.kind(entry), table.state(entry)), (Kind::File(_), State::Done | State::Kept))
+    };
+    (0..table.len()).filter(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect()
+}

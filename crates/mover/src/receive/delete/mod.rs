@@ -1,0 +1,414 @@
+//! Removes what the set does not have from the directories that it has.
+//!
+//! Every directory is opened from the destination without following a link, and every name is removed relative to an
+//! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
+
+pub(super) mod exclude;
+pub(super) mod replace;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+
+use crate::entries::Kind;
+use crate::fault::{IoFault, Side, show};
+use crate::journal::is_working_name;
+use crate::receive::shared::Shared;
+use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
+use crate::storage::{Listing, fstat, list, statat, unlinkat};
+use exclude::DeleteExclude;
+
+/// What happens to a name that was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// It is counted, up to one more than so many.
+    Count(u64),
+    /// It is said that it would be removed.
+    Say,
+    /// It is removed.
+    Remove,
+}
+
+impl Purpose {
+    fn of(shared: &Shared) -> Self {
+        if shared.only_looks() { Self::Say } else { Self::Remove }
+    }
+}
+
+/// A name in a directory that is being emptied.
+enum Seen {
+    /// It stays.
+    Excluded,
+    /// A directory, with these names in it.
+    Directory(Vec<Vec<u8>>),
+    /// Anything else.
+    Leaf,
+}
+
+/// A directory that is being emptied.
+struct Emptying {
+    path: Vec<u8>,
+    /// Its path if the set had it.
+    in_set: Vec<u8>,
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// Something in it stays.
+    keeps: bool,
+}
+
+struct Sweep<'a> {
+    shared: &'a Shared,
+    delete_exclude: &'a DeleteExclude,
+    purpose: Purpose,
+    removal: Removal,
+    /// Of the directories that have any; these come before what is in them.
+    ignores: HashMap<Vec<u8>, Arc<Ignores>>,
+    /// Those that hold in the directory that is being emptied.
+    current: Option<Arc<Ignores>>,
+    /// An ignore file cannot be used, so that it is not known what else would have to stay.
+    is_blind: bool,
+}
+
+/// Does what the policy says. `None`: they say nothing.
+///
+/// # Errors
+/// The job is over. That names could not be removed is in the [`Removal`].
+pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
+    if !shared.clears() {
+        return Ok(None);
+    }
+    let book = shared.book();
+    let (extent, before) = (book.extent, book.removal.clone());
+    drop(book);
+    let without = |fault| Removal { fault: before.fault.clone().or(Some(fault)), ..before.clone() };
+    if let Some(fault) = incomplete(shared) {
+        return Ok(Some(without(fault)));
+    }
+    let delete_exclude = delete_exclude(shared)?;
+    let sweep = |purpose| Sweep::new(shared, &delete_exclude, purpose).run(extent);
+    if let Some((most, left)) = limit(shared)
+        && sweep(Purpose::Count(left))?.removed > left
+    {
+        return Ok(Some(without(too_many(most))));
+    }
+    let removal = sweep(Purpose::of(shared))?;
+    shared.tell_the_rest()?;
+    Ok(Some(Removal { removed: before.removed + removal.removed, fault: before.fault.or(removal.fault) }))
+}
+
+fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
+    let mut book = shared.book();
+    let filtered = std::mem::take(&mut book.filtered);
+    DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)
+}
+
+/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. What stays is
+/// still in the way.
+///
+/// # Errors
+/// The job is over.
+pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
+    if incomplete(shared).is_some() {
+        return Ok(());
+    }
+    let delete_exclude = delete_exclude(shared)?;
+    let sweep = |purpose| {
+        let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
+        paths.iter().try_for_each(|path| sweep.one(path)).map(|()| sweep.removal)
+    };
+    let removal = match limit(shared) {
+        // Which names in it ignore files protect is found out from directory to directory of the set alone.
+        _ if delete_exclude.by_ignore_files() => Removal::default(),
+        Some((most, left)) if sweep(Purpose::Count(left))?.removed > left => {
+            Removal { removed: 0, fault: Some(too_many(most)) }
+        }
+        _ => sweep(Purpose::of(shared))?,
+    };
+    shared.place.forget_directories();
+    let mut book = shared.book();
+    book.filtered = delete_exclude.into_filtered();
+    book.removal.removed += removal.removed;
+    book.removal.fault = book.removal.fault.take().or(removal.fault);
+    Ok(())
+}
+
+/// The most names that may be removed, and how many that still are; `None`: any number.
+pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
+    match shared.receive_policy.extraneous {
+        Extraneous::Keep | Extraneous::Delete => None,
+        Extraneous::DeleteAtMost(most) => Some((most, most.saturating_sub(shared.book().removal.removed))),
+    }
+}
+
+/// Why it is not known what the sources do not have.
+fn incomplete(shared: &Shared) -> Option<Fault> {
+    let book = shared.book();
+    let why = match (book.failures.is_all_special(), book.extent) {
+        (false, _) => "not everything has arrived",
+        (true, Extent::Part) => "only a part of the sources was sent",
+        (true, _) => return None,
+    };
+    drop(book);
+    let message = format!("nothing was removed at the destination, because {why}");
+    let hint = "run the same command again when that is mended";
+    Some(Fault::new(FaultCode::NotPermitted, message, hint))
+}
+
+pub(crate) fn too_many(most: u64) -> Fault {
+    let message =
+        format!("nothing was removed at the destination, because it would be more than {most} names");
+    Fault::new(FaultCode::NotPermitted, message, "look at them with --dry-run; --max-delete permits more")
+}
+
+impl<'a> Sweep<'a> {
+    fn new(shared: &'a Shared, delete_exclude: &'a DeleteExclude, purpose: Purpose) -> Self {
+        let (removal, ignores) = (Removal::default(), HashMap::new());
+        Self { shared, delete_exclude, purpose, removal, ignores, current: None, is_blind: false }
+    }
+
+    /// Removes what is at an entry's name.
+    fn one(&mut self, in_set: &[u8]) -> Result<(), Fault> {
+        let local = self.shared.place.local(in_set);
+        let (parent, name) = parent_and_name(&local);
+        let names = vec![name.to_vec()].into_iter();
+        let in_set = parent_and_name(in_set).0.to_vec();
+        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: true })
+    }
+
+    /// Goes through all directories of the set.
+    fn run(mut self, extent: Extent) -> Result<Removal, Fault> {
+        if extent == Extent::Destination && !self.shared.place.renames() {
+            self.directory(None, Vec::new(), Vec::new())?;
+        }
+        let count = self.shared.book().table.len();
+        for entry in 0..count {
+            let book = self.shared.book();
+            let is_directory = book.table.kind(entry) == Kind::Directory && book.table.is_first(entry);
+            let path = if is_directory { Some(book.table.path(entry)) } else { None };
+            drop(book);
+            if let Some(path) = path {
+                self.directory(Some(entry), self.shared.place.local(&path), path)?;
+            }
+            if self.is_over() {
+                break;
+            }
+        }
+        Ok(self.removal)
+    }
+
+    fn is_over(&self) -> bool {
+        let enough = matches!(self.purpose, Purpose::Count(most) if self.removal.removed > most);
+        enough || self.is_blind || self.shared.ending().is_some()
+    }
+
+    /// Removes what `entry` does not have from its directory.
+    fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
+        // It was not entered at the sender.
+        if self.delete_exclude.is_filtered(&in_set) {
+            return Ok(());
+        }
+        let names = match self.names(&local) {
+            Ok(names) => names,
+            // In a dry run it may still have to be made, in place of something else perhaps.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.shared.only_looks() => return Ok(()),
+            Err(errno) => {
+                self.stays("list", &local, errno);
+                return Ok(());
+            }
+        };
+        if self.delete_exclude.by_ignore_files() {
+            self.obey(entry, &local, &in_set, &names);
+        }
+        let book = self.shared.book();
+        let foreign = |name: &Vec<u8>| book.table.child(entry, name).is_none() && !is_working_name(name);
+        let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
+        drop(book);
+        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: true })
+    }
+
+    /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
+    /// are removed, say nothing, so that a second run finds nothing to do.
+    fn obey(&mut self, entry: Option<u32>, local: &[u8], in_set: &[u8], names: &[Vec<u8>]) {
+        let book = self.shared.book();
+        let stays = |name: &&[u8]| {
+            let is_there = names.iter().any(|there| there == name);
+            is_there
+                && (book.table.child(entry, name).is_some()
+                    || self.delete_exclude.has(&join(in_set, name), false, None))
+        };
+        let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(stays).collect();
+        drop(book);
+        let above = self.ignores_above(in_set);
+        let directory = match self.shared.place.directory(local) {
+            Ok(directory) => directory,
+            Err(errno) => {
+                self.is_blind = true;
+                return self.stays("list", local, errno);
+            }
+        };
+        match obey_ignore_files(above, &*directory, in_set, &there) {
+            Ok(found) => {
+                if let Some(found) = found.as_ref().filter(|_| !there.is_empty()) {
+                    self.ignores.insert(in_set.to_vec(), found.clone());
+                }
+                self.current = found;
+            }
+            Err((path, _)) => {
+                self.is_blind = true;
+                self.removal.fault.get_or_insert_with(|| unusable(&path));
+            }
+        }
+    }
+
+    fn ignores_above(&self, in_set: &[u8]) -> Option<Arc<Ignores>> {
+        let mut at = in_set;
+        while !at.is_empty() {
+            at = parent_and_name(at).0;
+            if let Some(ignores) = self.ignores.get(at) {
+                return Some(ignores.clone());
+            }
+        }
+        None
+    }
+
+    /// Removes these names, and whatever is in them before.
+    fn empty(&mut self, first: Emptying) -> Result<(), Fault> {
+        let mut open = vec![first];
+        while let Some(innermost) = open.last_mut() {
+            if self.is_over() {
+                return Ok(());
+            }
+            if let Some(name) = innermost.names.next() {
+                let path = join(&innermost.path, &name);
+                let in_set = join(&innermost.in_set, &name);
+                match self.look(&innermost.path, &name, &in_set) {
+                    _ if is_working_name(&name) => innermost.keeps = true,
+                    Ok(Seen::Excluded) => innermost.keeps = true,
+                    Ok(Seen::Directory(names)) => {
+                        open.push(Emptying { path, in_set, names: names.into_iter(), keeps: false });
+                    }
+                    Ok(Seen::Leaf) => innermost.keeps |= !self.remove(path, AtFlags::empty())?,
+                    Err(errno) => {
+                        innermost.keeps = true;
+                        self.stays("remove", &path, errno);
+                    }
+                }
+                continue;
+            }
+            let Some(done) = open.pop() else { break };
+            if let Some(above) = open.last_mut() {
+                above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What it is.
+    fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
+        self.shared.progress.worked();
+        let directory = self.shared.place.directory(parent)?;
+        let stat = self.within(parent, |directory| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if self.delete_exclude.has(in_set, is_directory, self.current.as_deref()) {
+            return Ok(Seen::Excluded);
+        }
+        if !is_directory {
+            return Ok(Seen::Leaf);
+        }
+        // What is mounted there is not the destination's.
+        if stat.st_dev != fstat(&directory)?.st_dev {
+            return Err(Errno::BUSY);
+        }
+        self.names(&join(parent, name)).map(Seen::Directory)
+    }
+
+    /// Does something in a directory. If that is forbidden although the directory is ours, it is permitted for the time
+    /// of the job.
+    fn within<T>(&self, local: &[u8], act: impl Fn(&OwnedFd) -> Result<T, Errno>) -> Result<T, Errno> {
+        let directory = self.shared.place.directory(local)?;
+        match act(&directory) {
+            Err(Errno::ACCESS) if self.purpose == Purpose::Remove => {
+                self.shared.place.open_up(local, &directory)?;
+                act(&directory)
+            }
+            done => done,
+        }
+    }
+
+    fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+        match self.within(local, |directory| list(directory)).and_then(names_of) {
+            // What is in it goes uncounted: to look, it would have to be changed.
+            Err(Errno::ACCESS) if self.purpose == Purpose::Say && self.shared.place.could_open_up(local) => {
+                Ok(Vec::new())
+            }
+            names => names,
+        }
+    }
+
+    /// False: it stays.
+    fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
+        if self.purpose == Purpose::Remove {
+            let (parent, name) = parent_and_name(&path);
+            let removed = self.within(parent, |directory| unlinkat(directory, name, flags));
+            match removed {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Ok(true),
+                Err(errno) => {
+                    self.stays("remove", &path, errno);
+                    return Ok(false);
+                }
+            }
+        }
+        self.removal.removed += 1;
+        if !matches!(self.purpose, Purpose::Count(_)) {
+            self.shared.tell(path, Action::Delete)?;
+        }
+        Ok(true)
+    }
+
+    /// The first that stays is named.
+    fn stays(&mut self, doing: &str, path: &[u8], errno: Errno) {
+        let shown = if path.is_empty() { &b"."[..] } else { path };
+        let fault = || match errno {
+            Errno::BUSY => Fault::new(
+                FaultCode::Io,
+                format!("cannot remove `{}`: something is mounted there", show(shown)),
+                "unmount it, or leave it out of the destination",
+            ),
+            errno => IoFault::new(Side::Destination, doing, shown, errno).fault,
+        };
+        self.removal.fault.get_or_insert_with(fault);
+    }
+}
+
+fn names_of(listing: Listing) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for item in listing {
+        let name = item?.file_name().to_bytes().to_vec();
+        if !matches!(name.as_slice(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn unusable(path: &[u8]) -> Fault {
+    let message = format!(
+        "`{}` cannot be used at the destination, so that it is not known what it would have left out there",
+        show(path)
+    );
+    Fault::new(FaultCode::Unreadable, message, "correct the file there, or leave --gitignore or --delete out")
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
+}
+
+fn parent_and_name(path: &[u8]) -> (&[u8], &[u8]) {
+    let slash = path.iter().rposition(|&b| b == b'/');
+    slash.map_or((&[], path), |at| (&path[..at], &path[at + 1..]))
+}

@@ -1,0 +1,461 @@
+//! Hashes what was written and compares it with what the sender hashed.
+//!
+//! A group of a file is hashed from memory while its bytes come in order. When they did not, it is read back from
+//! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
+//! by the comparer and compared here, group by group.
+
+pub(super) mod compare;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use blake3::Hasher;
+use crossbeam_channel::{Receiver, Sender};
+use haul_base::AlignedBytes;
+use haul_wire::control::{Action, Fault, FileDigest, Proof};
+
+use crate::entries::State;
+use crate::fault::{IoFault, Scope, Side, protocol};
+use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
+use crate::receive::place::dir_entry::mismatch;
+use crate::receive::shared::Shared;
+use crate::tree::{Groups, Tree, Value};
+use compare::{READ, hash_group};
+
+/// Groups that are hashed while their bytes come, at most; a hasher takes 2 KiB. The others are read back.
+const MOST_IN_ORDER: usize = 1024;
+
+/// Bytes of memory for each file that is being hashed, here and where its temporary file is known.
+const IN_PROGRESS: u64 = 384;
+
+/// Bytes of memory for each file whose digest is known before it is whole.
+const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
+
+/// Bytes of memory for what is said of a file that could not be read, beside its text.
+fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
+    EXPECTED + result.as_ref().err().map_or(0, |fault| (fault.message.len() + fault.hint.len()) as u64)
+}
+
+/// Bytes of memory for a file that is compared: values of groups, and their numbers in the set of those that are not
+/// compared yet and in the list of those to hash.
+fn bytes_compared(groups: Groups) -> u64 {
+    let of_group = size_of::<Option<Value>>() as u64 + 20;
+    IN_PROGRESS + u64::from(groups.count()) * of_group
+}
+
+/// A file that is being hashed.
+struct Hashing {
+    tree: Tree,
+    /// Groups that come in order so far, and up to where they have come. Boxed: a table has places for more than it holds.
+    open: HashMap<u32, Box<(Hasher, u64)>>,
+}
+
+impl Hashing {
+    fn new(groups: Groups) -> Self {
+        Self { tree: Tree::new(groups), open: HashMap::new() }
+    }
+
+    /// Bytes of memory that it takes, without the open groups: of those there are few.
+    fn bytes(&self) -> u64 {
+        IN_PROGRESS + u64::from(self.tree.groups().count()) * size_of::<Option<Value>>() as u64
+    }
+
+    /// Hashes bytes of the stream where they continue their group; those of a new group if it `may_open` one.
+    fn feed(&mut self, offset: u64, bytes: &[u8], may_open: bool) {
+        let groups = self.tree.groups();
+        let range = offset..offset + bytes.len() as u64;
+        for group in groups.touched(&range) {
+            if !may_open && !self.open.contains_key(&group) {
+                continue;
+            }
+            let bounds = groups.range(group);
+            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+            let open =
+                self.open.entry(group).or_insert_with(|| Box::new((groups.hasher(group), bounds.start)));
+            let (hasher, upto) = &mut **open;
+            if *upto == part.start {
+                hasher.update(&bytes[(part.start - offset) as usize..(part.end - offset) as usize]);
+                *upto = part.end;
+            }
+        }
+    }
+
+    /// The value of a whole group; `None` if it has not come in order.
+    fn take(&mut self, group: u32) -> Option<Value> {
+        let groups = self.tree.groups();
+        let (hasher, upto) = *self.open.remove(&group)?;
+        (upto == groups.range(group).end).then(|| groups.value(&hasher))
+    }
+}
+
+/// A file of which something was there.
+struct Compared {
+    held: Held,
+    proofs: Tree,
+    /// Groups with bytes that were there, which have not been compared.
+    unchecked: BTreeSet<u32>,
+    /// Bytes of the stream that were asked for.
+    asked: u64,
+    closed: bool,
+    interest: Interest,
+}
+
+pub(crate) struct Verifier {
+    shared: Arc<Shared>,
+    checks: Receiver<Check>,
+    settles: Sender<Settle>,
+    hashing: HashMap<u32, Hashing>,
+    compared: HashMap<u32, Compared>,
+    /// In a dry run: files that have turned out to be different.
+    different: HashSet<u32>,
+    /// Digests of files that are not whole yet.
+    expected: HashMap<u32, Result<Value, Fault>>,
+    /// Groups of all files that are hashed while their bytes come.
+    in_order: usize,
+    buffer: AlignedBytes,
+}
+
+impl Verifier {
+    pub(crate) fn new(shared: Arc<Shared>, checks: Receiver<Check>, settles: Sender<Settle>) -> Self {
+        Self {
+            shared,
+            checks,
+            settles,
+            hashing: HashMap::new(),
+            compared: HashMap::new(),
+            different: HashSet::new(),
+            expected: HashMap::new(),
+            in_order: 0,
+            buffer: AlignedBytes::zeroed(READ),
+        }
+    }
+
+    /// Works until nobody sends any more, or until the job has failed.
+    pub(crate) fn run(mut self) {
+        while let Ok(check) = self.checks.recv() {
+            if self.shared.ending().is_some() {
+                return;
+            }
+            if let Err(fault) = self.check(check) {
+                return self.shared.fail(fault);
+            }
+        }
+    }
+
+    fn check(&mut self, check: Check) -> Result<(), Fault> {
+        self.shared.give_back(check.bytes());
+        self.shared.progress.worked();
+        match check {
+            Check::Written(written) => self.written(&written),
+            Check::Expected(digests) => digests.into_iter().try_for_each(|digest| self.expect(digest)),
+            Check::Compare(comparison) => self.compare(comparison),
+            Check::Held { entry, group, value } => self.held(entry, group, value),
+            Check::Proofs(proofs) => proofs.iter().try_for_each(|proof| self.proof(proof)),
+            Check::GivenUp(entry) => self.drop_entry(entry),
+        }
+    }
+
+    /// Begins with a file, unless that was done before.
+    fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
+        if !self.hashing.contains_key(&entry) {
+            let hashing = Hashing::new(Groups::of(len));
+            self.shared.hold(hashing.bytes())?;
+            self.hashing.insert(entry, hashing);
+        }
+        Ok(())
+    }
+
+    /// Ends with a file.
+    fn forget(&mut self, entry: u32) {
+        if let Some(hashing) = self.hashing.remove(&entry) {
+            self.in_order -= hashing.open.len();
+            self.shared.give_back(hashing.bytes());
+        }
+    }
+
+    fn written(&mut self, written: &Written) -> Result<(), Fault> {
+        let entry = written.entry;
+        self.begin(entry, written.len)?;
+        self.feed(written);
+        for group in written.groups.clone() {
+            let taken = self.take(entry, group);
+            match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
+                Ok(value) => {
+                    // It may have been given up meanwhile.
+                    self.begin(entry, written.len)?;
+                    if let Some(hashing) = self.hashing.get_mut(&entry) {
+                        hashing.tree.set(group, value);
+                    }
+                    self.check_group(entry, group)?;
+                }
+                Err(io_fault) => self.unreadable(entry, group, io_fault)?,
+            }
+        }
+        self.try_settle(entry)
+    }
+
+    /// Hashes bytes that come in order from memory.
+    fn feed(&mut self, written: &Written) {
+        let (Some(hashing), Some((lent, range))) = (self.hashing.get_mut(&written.entry), &written.bytes)
+        else {
+            return;
+        };
+        let before = hashing.open.len();
+        hashing.feed(written.offset, lent.bytes(range.clone()), self.in_order < MOST_IN_ORDER);
+        self.in_order += hashing.open.len() - before;
+    }
+
+    fn take(&mut self, entry: u32, group: u32) -> Option<Value> {
+        let hashing = self.hashing.get_mut(&entry)?;
+        let before = hashing.open.len();
+        let taken = hashing.take(group);
+        self.in_order -= before - hashing.open.len();
+        taken
+    }
+
+    /// A group that did not come in order cannot be read back. What was there before may be missing: after a
+    /// power failure a journal can claim more than the file has.
+    fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
+        let given_up = self.shared.book().table.state(entry) == State::Failed;
+        let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
+        match io_fault.scope {
+            _ if given_up => Ok(()),
+            _ if was_there => self.differs(entry, group),
+            Scope::Job => Err(io_fault.fault),
+            Scope::Entry => {
+                self.drop_entry(entry)?;
+                self.is_wrong(entry, io_fault.fault)
+            }
+        }
+    }
+
+    /// Nothing more is hashed of a file.
+    fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
+        self.forget(entry);
+        self.forget_expected(entry);
+        self.close(entry)
+    }
+
+    fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, IoFault> {
+        let path = || self.shared.path(entry);
+        let file = self.shared.place.file(entry, path)?;
+        let shape = self.shared.book().table.shape(entry);
+        let groups = Groups::of(shape.len());
+        hash_group(&file, &shape, groups, group, &mut self.buffer)
+            .map_err(|errno| IoFault::new(Side::Destination, "read back", &path(), errno))
+    }
+
+    /// Something of this file was there.
+    fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
+        let Comparison { entry, held, claimed, interest } = comparison;
+        let len = self.shared.book().table.stream_len(entry);
+        let groups = Groups::of(len);
+        let unchecked = match held {
+            Held::Final => (0..groups.count()).collect(),
+            Held::Part => claimed.iter().flat_map(|range| groups.touched(&range)).collect(),
+        };
+        let asked = match held {
+            Held::Final => 0,
+            Held::Part => len - claimed.total(),
+        };
+        self.begin(entry, len)?;
+        self.shared.hold(bytes_compared(groups))?;
+        let proofs = Tree::new(groups);
+        let compared = Compared { held, proofs, unchecked, asked, closed: false, interest };
+        self.compared.insert(entry, compared);
+        Ok(())
+    }
+
+    fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
+        let (Some(_), Some(hashing)) = (self.compared.get(&entry), self.hashing.get_mut(&entry)) else {
+            return Ok(());
+        };
+        let Some(value) = value else {
+            return self.differs(entry, group);
+        };
+        hashing.tree.set(group, value);
+        self.check_group(entry, group)?;
+        self.try_settle(entry)
+    }
+
+    fn proof(&mut self, proof: &Proof) -> Result<(), Fault> {
+        // Of a file that is settled, or known to differ, the rest of the proof does not matter.
+        let Some(entry) = u32::try_from(proof.entry).ok().filter(|entry| self.compared.contains_key(entry))
+        else {
+            return Ok(());
+        };
+        let foreign = || protocol("a proof of a group that the file does not have");
+        let first = u32::try_from(proof.first).map_err(|_| foreign())?;
+        for (at, &value) in (u64::from(first)..).zip(&proof.values) {
+            let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
+            let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups().count());
+            let group = group.ok_or_else(foreign)?;
+            compared.proofs.set(group, value);
+            self.check_group(entry, group)?;
+        }
+        self.try_settle(entry)
+    }
+
+    /// Compares a group of which both values are known.
+    fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
+        let (Some(compared), Some(hashing)) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
+        else {
+            return Ok(());
+        };
+        let (Some(ours), Some(theirs)) = (hashing.tree.get(group), compared.proofs.get(group)) else {
+            return Ok(());
+        };
+        if !compared.unchecked.contains(&group) {
+            return Ok(());
+        }
+        if ours != theirs {
+            return self.differs(entry, group);
+        }
+        compared.unchecked.remove(&group);
+        if compared.unchecked.is_empty() { self.end_comparison(entry) } else { Ok(()) }
+    }
+
+    /// What was there is not what the sender has: it is asked for.
+    fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
+        let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
+        let groups = compared.proofs.groups();
+        if compared.held == Held::Final {
+            compared.interest.end();
+            self.forget(entry);
+            let whole = 0..self.shared.book().table.stream_len(entry);
+            let looks = self.shared.only_looks();
+            self.shared.requests.ask_more(
+                &self.shared,
+                entry,
+                if looks { &[] } else { std::slice::from_ref(&whole) },
+            )?;
+            self.close(entry)?;
+            return if looks { self.would_replace(entry) } else { Ok(()) };
+        }
+        let range = groups.range(group);
+        compared.unchecked.remove(&group);
+        compared.asked += range.end - range.start;
+        let done = compared.unchecked.is_empty();
+        if let Some(hashing) = self.hashing.get_mut(&entry) {
+            hashing.tree.clear(group);
+            self.in_order -= usize::from(hashing.open.remove(&group).is_some());
+        }
+        self.shared.book().forget(entry, range.clone());
+        self.shared.requests.ask_more(&self.shared, entry, &[range])?;
+        if done { self.end_comparison(entry) } else { Ok(()) }
+    }
+
+    /// In a dry run: the file is different, and the sender says what it hashes to.
+    fn would_replace(&mut self, entry: u32) -> Result<(), Fault> {
+        self.different.insert(entry);
+        let Some(expected) = self.forget_expected(entry) else { return Ok(()) };
+        self.different.remove(&entry);
+        let digest = match expected {
+            Ok(digest) => digest,
+            Err(fault) => return self.is_wrong(entry, fault),
+        };
+        let mut book = self.shared.book();
+        book.table.set_digest(entry, digest);
+        let (path, size) = (book.table.path(entry), book.table.size(entry));
+        drop(book);
+        self.shared.tell(self.shared.place.local(&path), Action::Replace { size })?;
+        self.settles.send(Settle::Verified(entry)).map_err(over)
+    }
+
+    /// Nothing more will be wanted of this file.
+    fn end_comparison(&mut self, entry: u32) -> Result<(), Fault> {
+        match self.compared.get_mut(&entry) {
+            Some(compared) if !compared.closed => {
+                compared.closed = true;
+                self.shared.requests.close_one(&self.shared)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file is no longer compared.
+    fn close(&mut self, entry: u32) -> Result<(), Fault> {
+        self.end_comparison(entry)?;
+        if let Some(compared) = self.compared.remove(&entry) {
+            self.shared.give_back(bytes_compared(compared.proofs.groups()));
+            compared.interest.end();
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
+        // The control thread has checked that the entry is a file.
+        let entry = digest.entry as u32;
+        if matches!(self.shared.book().table.state(entry), State::Waiting | State::Started) {
+            self.forget_expected(entry);
+            self.shared.hold(bytes_expected(&digest.result))?;
+            self.expected.insert(entry, digest.result);
+        }
+        if self.different.contains(&entry) {
+            return self.would_replace(entry);
+        }
+        self.try_settle(entry)
+    }
+
+    fn forget_expected(&mut self, entry: u32) -> Option<Result<Value, Fault>> {
+        let expected = self.expected.remove(&entry)?;
+        self.shared.give_back(bytes_expected(&expected));
+        Some(expected)
+    }
+
+    /// Settles a file that is whole and whose digest is known.
+    fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
+        let (Some(hashing), Some(expected)) = (self.hashing.get(&entry), self.expected.get(&entry)) else {
+            return Ok(());
+        };
+        let Some(found) = hashing.tree.root() else { return Ok(()) };
+        let unchecked = self.compared.get(&entry).is_some_and(|c| !c.unchecked.is_empty());
+        let fault = match expected {
+            Ok(expected) if *expected == found => None,
+            // The proofs will tell which group it is.
+            Ok(_) if unchecked => return Ok(()),
+            Ok(_) => Some(mismatch(&self.shared.path(entry))),
+            Err(fault) => Some(fault.clone()),
+        };
+        let kind = self.compared.get(&entry).map(|c| (c.held, c.asked));
+        self.drop_entry(entry)?;
+        match fault {
+            None => self.is_right(entry, found, kind),
+            Some(fault) => self.is_wrong(entry, fault),
+        }
+    }
+
+    fn is_right(&self, entry: u32, digest: Value, was: Option<(Held, u64)>) -> Result<(), Fault> {
+        let mut book = self.shared.book();
+        book.table.set_digest(entry, digest);
+        if let Some((Held::Part, asked)) = was {
+            let len = book.table.stream_len(entry);
+            book.resumes.insert(entry, len.saturating_sub(asked));
+        }
+        let same = matches!(was, Some((Held::Final, _)));
+        let path = book.table.path(entry);
+        drop(book);
+        if same && self.shared.only_looks() {
+            let there = self.shared.place.existing(&path);
+            let action = there.map_or(Action::Keep, |there| self.shared.would_correct(entry, &path, &there));
+            self.shared.tell(self.shared.place.local(&path), action)?;
+        }
+        let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
+        self.settles.send(settle).map_err(over)
+    }
+
+    fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
+        if !self.shared.book().fail(entry) {
+            return Ok(());
+        }
+        self.shared.place.discard(entry, &self.shared.path(entry));
+        self.shared.settle(&self.settles, Settle::Failed(entry, fault))
+    }
+}
+
+/// The groups that writing `range` has made whole, when `all` is the written stretch around it.
+pub(crate) fn made_whole(groups: Groups, range: &Range<u64>, all: &Range<u64>) -> Range<u32> {
+    let (touched, whole) = (groups.touched(range), groups.within(all));
+    touched.start.max(whole.start)..touched.end.min(whole.end)
+}

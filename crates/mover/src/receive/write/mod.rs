@@ -1,0 +1,292 @@
+//! Takes received pieces; makes directories, writes the bytes to temporary files, and says what is whole.
+
+pub(super) mod writeback;
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use haul_base::Piece;
+use haul_proto::ObjectSink;
+use haul_wire::control::{Action, Durability, Fault};
+use rustix::io::Errno;
+
+use crate::entries::{Kind, State};
+use crate::fault::{IoFault, Scope, Side, protocol};
+use crate::layout::FilePiece;
+use crate::receive::messages::{Check, Settle, Written, over};
+use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
+use crate::receive::shared::Shared;
+use crate::receive::verify::made_whole;
+use crate::report::without_directory;
+use crate::storage::write_all_at;
+use crate::stream::Shape;
+use crate::tree::Groups;
+use writeback::Orders;
+
+/// Entries prepared before bytes have their turn again.
+const PREPARE: u32 = 256;
+
+/// Buffers that the verifier may hold; beyond, it reads from the page cache.
+const LENT: usize = 16;
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    checks: Sender<Check>,
+    settles: Sender<Settle>,
+    /// Entries below this number have been looked at; bytes of their files can be written.
+    prepared: u32,
+    prepared_bytes: u64,
+    /// See [`Layout::len_below`](crate::layout::Layout::len_below).
+    seen: usize,
+    writeback: Orders,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        checks: Sender<Check>,
+        settles: Sender<Settle>,
+        writeback: Orders,
+    ) -> Self {
+        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0, writeback }
+    }
+
+    /// Works until the queue is closed.
+    pub(crate) fn run(mut self) {
+        if let Err(fault) = self.work() {
+            self.shared.fail(fault);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Fault> {
+        loop {
+            let more = self.prepare()?;
+            match self.shared.queue.take(self.prepared_bytes, more) {
+                Work::Bytes(guard) => self.write(&Arc::from(guard))?,
+                Work::Look => self.check_length()?,
+                Work::Closed => return Ok(()),
+            }
+        }
+    }
+
+    /// What the data path delivered must be what the entries promised.
+    fn check_length(&self) -> Result<(), Fault> {
+        let promised = self.shared.book().object_len;
+        match (promised, self.shared.queue.completed()) {
+            (Some(promised), Some(delivered)) if promised != delivered => {
+                Err(protocol(&format!("{promised} bytes were announced and {delivered} were sent")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the next directories and empty files. True: there are more to make.
+    fn prepare(&mut self) -> Result<bool, Fault> {
+        let known = self.shared.book().decided;
+        let upto = known.min(self.prepared + PREPARE);
+        while self.prepared < upto {
+            self.prepare_one(self.prepared)?;
+            self.prepared += 1;
+        }
+        let book = self.shared.book();
+        self.prepared_bytes = book.layout.len_below(upto, &mut self.seen);
+        Ok(upto < known)
+    }
+
+    fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
+        let book = self.shared.book();
+        let (kind, state, len) =
+            (book.table.kind(entry), book.table.state(entry), book.table.stream_len(entry));
+        let path = book.table.path(entry);
+        let orphan = book.table.parent_failed(entry);
+        drop(book);
+        match kind {
+            _ if matches!(state, State::Failed | State::Kept) => Ok(()),
+            _ if orphan => self.failed(entry, orphaned(&path)),
+            Kind::Directory => match self.shared.make_directory(&path)? {
+                Ok(made) => {
+                    if made {
+                        self.shared.book().table.set_state(entry, State::Started);
+                        self.shared.tell_if_verbose(&path, Action::MakeDirectory)?;
+                    }
+                    self.unless_over(self.settles.send(Settle::Held))
+                }
+                Err(io_fault) => self.failed(entry, io_fault),
+            },
+            Kind::Symlink | Kind::HardLink(_) => self.unless_over(self.settles.send(Settle::Held)),
+            Kind::File(_) if len == 0 => self.make_empty(entry),
+            Kind::File(_) | Kind::Unread => Ok(()),
+        }
+    }
+
+    fn make_empty(&mut self, entry: u32) -> Result<(), Fault> {
+        match self.start(entry) {
+            Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }),
+            Err(io_fault) => self.failed(entry, io_fault),
+        }
+    }
+
+    /// Makes the temporary file of an entry.
+    fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
+        let path = self.shared.path(entry);
+        let identity = self.shared.identity(entry, self.shared.place.local(&path));
+        let shape = self.shared.book().table.shape(entry);
+        let file = self.shared.place.create(entry, &path, &shape, &identity)?;
+        self.shared.book().table.set_state(entry, State::Started);
+        self.shared.progress.set_current(&path);
+        Ok(file)
+    }
+
+    fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
+        if io_fault.scope == Scope::Job {
+            return Err(io_fault.fault);
+        }
+        let mut book = self.shared.book();
+        let started = book.table.state(entry) == State::Started;
+        if !book.fail(entry) {
+            return Ok(());
+        }
+        let path = book.table.path(entry);
+        drop(book);
+        if started {
+            self.shared.place.discard(entry, &path);
+        }
+        self.unless_over(self.checks.send(Check::GivenUp(entry)))?;
+        let settle = Settle::Failed(entry, io_fault.fault);
+        self.shared.hold(settle.bytes())?;
+        self.unless_over(self.settles.send(settle))
+    }
+
+    fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
+        let lent = Queue::lend(guard, LENT).map(Arc::new);
+        for run in &guard.runs {
+            let len = run.range.len() as u64;
+            let pieces = self.shared.book().layout.pieces(run.offset, len);
+            let mut at = run.range.start;
+            for piece in pieces {
+                let range = at..at + piece.len as usize;
+                at = range.end;
+                if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range)? {
+                    self.failed(piece.entry, io_fault)?;
+                }
+            }
+            self.shared.progress.add_done(len);
+        }
+        Ok(())
+    }
+
+    /// The outer error ends the job, the inner one may end only the file.
+    fn write_piece(
+        &mut self,
+        piece: FilePiece,
+        (guard, lent): (&Arc<BufferGuard>, Option<&Arc<LentBuffer>>),
+        range: Range<usize>,
+    ) -> Result<Result<(), IoFault>, Fault> {
+        let opened = match self.open(piece) {
+            Ok(Some(file)) => file,
+            // The file has failed: its bytes are of no use.
+            Ok(None) => return Ok(Ok(())),
+            Err(io_fault) => return Ok(Err(io_fault)),
+        };
+        let shape = self.shared.book().table.shape(piece.entry);
+        let stretch = piece.offset..piece.offset + piece.len;
+        if let Err(no_space) = self.shared.place.arrived(piece.entry, &opened, piece.len) {
+            return Ok(Err(no_space.io_fault("write", &self.shared.path(piece.entry))));
+        }
+        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone())) {
+            let path = self.shared.path(piece.entry);
+            return Ok(Err(IoFault::new(Side::Destination, "write", &path, errno)));
+        }
+        if self.shared.durability != Durability::Cached {
+            self.writeback.wrote(piece.entry, &opened, shape.len(), piece.len);
+        }
+        let mut book = self.shared.book();
+        let around = book.note_written(piece.entry, &stretch, shape.len());
+        book.must_afford(0)?;
+        drop(book);
+        self.shared.place.note_written(piece.entry, stretch.clone());
+        let bytes = lent.map(|lent| (lent.clone(), range));
+        let groups = made_whole(Groups::of(shape.len()), &stretch, &around);
+        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len() })?;
+        Ok(Ok(()))
+    }
+
+    fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
+        let book = self.shared.book();
+        let (state, orphan) = (book.table.state(piece.entry), book.table.parent_failed(piece.entry));
+        drop(book);
+        match state {
+            State::Failed | State::Kept => Ok(None),
+            State::Waiting if orphan => Err(orphaned(&self.shared.path(piece.entry))),
+            State::Waiting => self.start(piece.entry).map(Some),
+            State::Started | State::Done => {
+                self.shared.place.file(piece.entry, || self.shared.path(piece.entry)).map(Some)
+            }
+        }
+    }
+
+    fn tell(&self, written: Written) -> Result<(), Fault> {
+        self.unless_over(self.checks.send(Check::Written(written)))
+    }
+
+    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
+    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
+        told.or_else(|error| if self.shared.ending().is_some() { Ok(()) } else { Err(over(error)) })
+    }
+}
+
+/// Writes bytes of the stream where they belong in the file.
+fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
+    let mut rest = bytes;
+    for (at, len) in shape.pieces(range) {
+        let (now, later) = rest.split_at(len as usize);
+        write_all_at(file, now, at)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+pub(crate) fn orphaned(path: &[u8]) -> IoFault {
+    IoFault { fault: without_directory(path), scope: Scope::Entry }
+}
+
+/// Takes received pieces; files are written by other threads.
+pub(crate) struct FileSink {
+    shared: Arc<Shared>,
+    /// Bytes leave memory in whatever order they come.
+    takes_any_order: bool,
+}
+
+impl FileSink {
+    /// Of a receiver that may need what is missing before it is rid of what has come.
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, takes_any_order: false }
+    }
+
+    /// Of a receiver that writes each byte to its place.
+    pub(crate) fn in_any_order(shared: Arc<Shared>) -> Self {
+        Self { shared, takes_any_order: true }
+    }
+}
+
+impl ObjectSink for FileSink {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        if !self.shared.queue.push(data, pieces) {
+            self.shared.fail(protocol("more was sent than the receiver permitted"));
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        self.shared.queue.limit()
+    }
+
+    fn takes_any_order(&self) -> bool {
+        self.takes_any_order
+    }
+
+    fn complete(&mut self, len: u64) {
+        self.shared.queue.complete(len);
+    }
+}

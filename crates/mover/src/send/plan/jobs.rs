@@ -1,0 +1,141 @@
+//! What the receiver wants, as work for the reader and for the prover.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::Sender;
+use haul_wire::control::{Fault, FileDigest};
+
+use super::sections::{Held, Sections};
+use crate::entries::State;
+use crate::send::read::opened::Planned;
+use crate::tree::{Groups, Tree, Value};
+
+/// What comes next in the object.
+pub(crate) enum Job {
+    /// A file.
+    Whole(Planned),
+    /// Stretches of the stream of a file that the receiver has in part.
+    Stretches(Stretches),
+    /// Nothing: the object ends here.
+    End,
+}
+
+/// See [`Job::Stretches`].
+pub(crate) struct Stretches {
+    pub(crate) planned: Arc<Planned>,
+    pub(crate) sections: Arc<Sections>,
+    /// Where the groups that the stretches touch are proved; `None` if they are already.
+    pub(crate) hashes: Option<Arc<BlockHashes>>,
+}
+
+/// A file that is proved group by group, by the reader where it sends bytes of a group and by the prover
+/// elsewhere.
+pub(crate) struct BlockHashes {
+    pub(crate) planned: Arc<Planned>,
+    tree: Mutex<Tree>,
+    told: AtomicBool,
+}
+
+impl BlockHashes {
+    pub(crate) fn new(planned: Arc<Planned>) -> Self {
+        let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len())));
+        Self { planned, tree, told: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn groups(&self) -> Groups {
+        Groups::of(self.planned.file.shape.len())
+    }
+
+    /// Notes the value of a group. The digest of the file, when that was the last one.
+    pub(crate) fn set(&self, group: u32, value: Value) -> Option<Value> {
+        let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        tree.set(group, value);
+        tree.root()
+    }
+
+    /// The digest of the file, if all of its groups are known; an empty stream has none.
+    pub(crate) fn root(&self) -> Option<Value> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner).root()
+    }
+
+    /// The file cannot be read. What to send about it, if nothing was sent yet.
+    pub(crate) fn fail(&self, fault: Fault) -> Option<FileDigest> {
+        self.tell(Err(fault))
+    }
+
+    /// What the receiver is told of the whole file; it is told once.
+    pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
+        let first = !self.told.swap(true, Ordering::AcqRel);
+        first.then(|| FileDigest { entry: self.planned.entry.into(), result })
+    }
+}
+
+/// Groups of which nothing is sent.
+pub(crate) struct HashJob {
+    pub(crate) hashes: Arc<BlockHashes>,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// A file of which the receiver had something.
+pub(crate) struct Partial {
+    pub(crate) hashes: Arc<BlockHashes>,
+    /// What it counts as if it turns out that nothing has to be sent.
+    pub(crate) without_sending: State,
+    /// Bytes of its stream that were asked for.
+    pub(crate) asked: u64,
+    /// What the receiver had has turned out to be different, if only in a dry run.
+    pub(crate) differs: bool,
+    /// What it takes of memory until it is settled.
+    pub(crate) _held: Held,
+}
+
+/// The sender's view of what is wanted.
+pub(crate) struct Requests {
+    pub(crate) jobs: Option<Sender<Job>>,
+    pub(crate) proofs: Option<Sender<HashJob>>,
+    /// Files that were announced and not answered yet, in entry order.
+    pub(crate) announced: VecDeque<Planned>,
+    /// Entries below this number were answered.
+    pub(crate) answered: u32,
+    pub(crate) partial: HashMap<u32, Partial>,
+    /// Length of the object so far.
+    pub(crate) object: u64,
+    pub(crate) ended: bool,
+}
+
+impl Requests {
+    pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<HashJob>) -> Self {
+        Self {
+            jobs: Some(jobs),
+            proofs: Some(proofs),
+            announced: VecDeque::new(),
+            answered: 0,
+            partial: HashMap::new(),
+            object: 0,
+            ended: false,
+        }
+    }
+
+    /// A file was announced to a receiver that will say what it wants.
+    pub(crate) fn announce(&mut self, planned: Planned) {
+        self.announced.push_back(planned);
+    }
+
+    /// There are no more files, and all go out whole.
+    pub(crate) fn end_of_whole(&mut self) {
+        self.send(Job::End);
+    }
+
+    /// The job is over: nobody waits for work any more.
+    pub(crate) fn close(&mut self) {
+        self.jobs = None;
+        self.proofs = None;
+    }
+
+    pub(crate) fn send(&self, job: Job) {
+        // The reader ends only when the job does.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+    }
+}

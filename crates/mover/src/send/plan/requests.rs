@@ -1,0 +1,176 @@
+//! Turns what the receiver wants into work for the reader and the prover.
+
+use std::sync::Arc;
+
+use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
+use haul_wire::packet::MAX_OFFSET;
+
+use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
+use super::sections::Sections;
+use crate::entries::{Kind, State};
+use crate::fault::protocol;
+use crate::send::read::opened::Planned;
+use crate::send::shared::Shared;
+use crate::tree::{Groups, Value};
+
+/// Bytes of memory for a file of which the receiver had something, with its path.
+const OF_PARTIAL: u64 = 1024;
+
+/// Bytes of memory for the values of a file's groups, and for the numbers of those that are proved apart.
+fn bytes_of_groups(groups: Groups) -> u64 {
+    u64::from(groups.count()) * (size_of::<Option<Value>>() + size_of::<u32>()) as u64
+}
+
+impl Requests {
+    /// A file goes out whole.
+    pub(crate) fn whole(&mut self, shared: &Shared, planned: Planned) -> Result<(), Fault> {
+        let len = planned.file.shape.len();
+        self.grow(shared, len)?;
+        self.send(Job::Whole(planned));
+        Ok(())
+    }
+
+    /// What is wanted of the next entries.
+    pub(crate) fn wants(&mut self, shared: &Shared, runs: &[WantRun]) -> Result<(), Fault> {
+        for run in runs {
+            let known = u64::from(shared.ledger().table.len() - self.answered);
+            if run.count == 0 || run.count > known {
+                return Err(protocol("an answer about entries that were not announced"));
+            }
+            for _ in 0..run.count {
+                let entry = self.answered;
+                self.answered += 1;
+                self.want(shared, entry, &run.want)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn want(&mut self, shared: &Shared, entry: u32, want: &Want) -> Result<(), Fault> {
+        let is_file = self.announced.front().is_some_and(|planned| planned.entry == entry);
+        let file = if is_file { self.announced.pop_front() } else { None };
+        match (want, file) {
+            (Want::Whole | Want::Nothing, None) => Ok(()),
+            (_, None) => Err(protocol("parts of something that is no file are wanted")),
+            (Want::Whole, Some(planned)) => self.whole(shared, planned),
+            (Want::Nothing, Some(_)) => {
+                shared.slots.give();
+                Ok(())
+            }
+            (Want::Kept, Some(_)) => {
+                shared.slots.give();
+                keep(shared, entry);
+                Ok(())
+            }
+            (Want::Compare, Some(planned)) => self.rest(shared, planned, &[], State::Kept),
+            (Want::Rest(stretches), Some(planned)) => self.rest(shared, planned, stretches, State::Done),
+        }
+    }
+
+    fn rest(
+        &mut self,
+        shared: &Shared,
+        planned: Planned,
+        stretches: &[Stretch],
+        without_sending: State,
+    ) -> Result<(), Fault> {
+        let len = planned.file.shape.len();
+        let sections = sections(shared, stretches, len)?;
+        let held = shared.hold(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
+        let planned = Arc::new(planned);
+        let hashes = Arc::new(BlockHashes::new(planned.clone()));
+        let asked = sections.len();
+        self.grow(shared, asked)?;
+        let groups = hashes.groups();
+        let mut sent = groups.touched_by(sections.ranges()).peekable();
+        let proved_apart: Vec<u32> =
+            (0..groups.count()).filter(|group| sent.next_if_eq(group).is_none()).collect();
+        drop(sent);
+        self.partial.insert(
+            planned.entry,
+            Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _held: held },
+        );
+        if !sections.is_empty() {
+            self.send(Job::Stretches(Stretches { planned, sections, hashes: Some(hashes.clone()) }));
+        }
+        if !proved_apart.is_empty() || groups.count() == 0 {
+            let job = HashJob { hashes, groups: proved_apart };
+            // The prover ends only when the job does.
+            let _ = self.proofs.as_ref().map(|proofs| proofs.send(job));
+        }
+        Ok(())
+    }
+
+    /// What the receiver had has turned out to be different.
+    pub(crate) fn more(&mut self, shared: &Shared, more: &More) -> Result<(), Fault> {
+        let entry = u32::try_from(more.entry).ok();
+        let Some(partial) = entry.and_then(|entry| self.partial.get_mut(&entry)) else {
+            return Err(protocol("more is wanted of a file that is not compared"));
+        };
+        let planned = partial.hashes.planned.clone();
+        let len = planned.file.shape.len();
+        let sections = sections(shared, &more.stretches, len)?;
+        partial.asked += sections.len();
+        partial.differs = true;
+        if self.ended || partial.asked > len.saturating_mul(2) {
+            return Err(protocol("more is wanted than there is"));
+        }
+        self.grow(shared, sections.len())?;
+        if !sections.is_empty() {
+            self.send(Job::Stretches(Stretches { planned, sections, hashes: None }));
+        }
+        Ok(())
+    }
+
+    /// Nothing more will be wanted.
+    pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
+        let ledger = shared.ledger();
+        let all = ledger.complete && self.answered == ledger.table.len();
+        drop(ledger);
+        if !all || self.ended || bytes != self.object {
+            return Err(protocol("the receiver ended its wants with something else than the whole set"));
+        }
+        self.ended = true;
+        self.send(Job::End);
+        Ok(())
+    }
+
+    /// An entry is settled: how its final state is called, and how many of its bytes were not sent because
+    /// the receiver had them.
+    pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (State, u64) {
+        let Some(partial) = self.partial.remove(&entry) else {
+            return (State::Done, 0);
+        };
+        shared.slots.give();
+        let unsent = partial.hashes.planned.file.shape.len().saturating_sub(partial.asked);
+        match partial.without_sending {
+            State::Kept if !partial.differs => (State::Kept, 0),
+            State::Kept => (State::Done, 0),
+            _ => (State::Done, unsent),
+        }
+    }
+
+    fn grow(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
+        let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
+        self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
+        shared.progress.found(0, bytes);
+        Ok(())
+    }
+}
+
+fn keep(shared: &Shared, entry: u32) {
+    let mut ledger = shared.ledger();
+    debug_assert!(matches!(ledger.table.kind(entry), Kind::File(_)), "only files are announced");
+    ledger.table.set_state(entry, State::Kept);
+    ledger.settled += 1;
+}
+
+/// Checks stretches that came from the receiver, and takes memory for them.
+fn sections(shared: &Shared, stretches: &[Stretch], len: u64) -> Result<Arc<Sections>, Fault> {
+    if !Stretch::in_order(stretches, len) {
+        return Err(protocol("stretches that a file does not have are wanted"));
+    }
+    let held = shared.hold(stretches.len() as u64 * Sections::EACH)?;
+    let ranges = stretches.iter().map(|stretch| stretch.start..stretch.start + stretch.len);
+    Ok(Arc::new(Sections::new(ranges, Some(held))))
+}

@@ -1,0 +1,325 @@
+//! Reads the files ahead of the data path, in order, and hashes them on the way.
+
+pub(super) mod block_hashes;
+pub(super) mod opened;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blake3::Hasher;
+use crossbeam_channel::{Receiver, TryRecvError};
+use haul_base::AlignedBytes;
+use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
+
+use crate::batch::next_part;
+use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
+use crate::send::plan::jobs::{Job, Stretches};
+use crate::send::plan::sections::Sections;
+use crate::send::shared::Shared;
+use crate::threads;
+use block_hashes::{HashBatch, digest};
+use opened::{Opened, Planned};
+
+/// Digests sent in one message.
+const DIGEST_BATCH: usize = 256;
+
+/// How long what is to be said may wait for more while contents are read: the receiver completes no file before.
+const TELL_WITHIN: Duration = Duration::from_millis(100);
+
+/// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
+const STEP: usize = 128 << 10;
+
+/// Why reading a file ends early.
+enum Halt {
+    /// The job is over.
+    Stopped,
+    /// The file cannot be sent as it was announced; the others go on.
+    File(Fault),
+}
+
+impl From<Fault> for Halt {
+    fn from(fault: Fault) -> Self {
+        Self::File(fault)
+    }
+}
+
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    incoming: Receiver<Job>,
+    buffer: AlignedBytes,
+    used: usize,
+    /// Where the buffer begins in the object.
+    offset: u64,
+    digests: Vec<FileDigest>,
+    proofs: HashBatch,
+    /// When all that is to be said was said last.
+    told: Instant,
+    scratch: AlignedBytes,
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
+        let buffer = AlignedBytes::zeroed(BLOCK);
+        let (digests, proofs, scratch) = (Vec::new(), HashBatch::default(), AlignedBytes::zeroed(BLOCK));
+        Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
+    }
+
+    /// Reads until the object ends, or until the job is over.
+    pub(crate) fn run(mut self) {
+        if let Err(fault) = self.read_all() {
+            self.shared.fail_silently(fault);
+        }
+    }
+
+    fn read_all(&mut self) -> Result<(), Fault> {
+        while let Some(job) = self.next_job()? {
+            let goes_on = match job {
+                _ if self.shared.stopped() => false,
+                Job::Whole(planned) => self.read_file(&planned),
+                Job::Stretches(stretches) => self.read_stretches(&stretches),
+                Job::End => {
+                    self.flush()?;
+                    self.shared.end();
+                    false
+                }
+            };
+            if !goes_on {
+                return Ok(());
+            }
+            if self.digests.len() >= DIGEST_BATCH {
+                self.flush_digests()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What to read next. Before waiting for it, everything read so far goes out.
+    fn next_job(&mut self) -> Result<Option<Job>, Fault> {
+        match self.incoming.try_recv() {
+            Ok(job) => return Ok(Some(job)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+        self.flush()?;
+        self.shared.set_disk_is_slow(true);
+        self.shared.set_idle(true);
+        let job = self.incoming.recv().ok();
+        self.shared.set_idle(false);
+        Ok(job)
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        self.publish();
+        self.tell()
+    }
+
+    /// Says what groups and files hash to.
+    fn tell(&mut self) -> Result<(), Fault> {
+        self.told = Instant::now();
+        self.proofs.flush(&self.shared)?;
+        self.flush_digests()
+    }
+
+    fn flush_digests(&mut self) -> Result<(), Fault> {
+        while !self.digests.is_empty() {
+            let part = next_part(&mut self.digests, DIGEST_BATCH, encoded_len);
+            self.shared.link.send(ControlMessage::Digests(part))?;
+        }
+        Ok(())
+    }
+
+    /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
+    fn read_file(&mut self, planned: &Planned) -> bool {
+        self.shared.progress.set_current(&planned.file.path);
+        let mut left = 0..planned.file.shape.len();
+        let opened = Opened::open(planned);
+        self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
+        let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
+        let result = match copied {
+            Ok(digest) => Ok(digest),
+            Err(Halt::File(fault)) => Err(fault),
+            Err(Halt::Stopped) => return false,
+        };
+        if !self.zeros(left.end - left.start) {
+            return false;
+        }
+        if let Ok(digest) = result {
+            self.shared.ledger().table.set_digest(planned.entry, digest);
+        }
+        self.digests.push(FileDigest { entry: planned.entry.into(), result });
+        self.shared.slots.give();
+        self.publish_if_hungry();
+        true
+    }
+
+    fn copy_file(&mut self, opened: Opened<'_>, left: &mut Range<u64>) -> Result<[u8; 32], Halt> {
+        let mut hasher = Hasher::new();
+        self.copy(&opened, left, &mut hasher)?;
+        opened.finish()?;
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    /// Reads stretches of a file. False: the job is over.
+    fn read_stretches(&mut self, wanted: &Stretches) -> bool {
+        self.shared.progress.set_current(&wanted.planned.file.path);
+        let end = self.offset + self.used as u64 + wanted.sections.len();
+        let opened = Opened::open(&wanted.planned);
+        self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
+        match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
+            Ok(()) => {}
+            Err(Halt::Stopped) => return false,
+            Err(Halt::File(fault)) => {
+                // Proved before, it has changed since: what was proved does not hold any more either.
+                let told = match &wanted.hashes {
+                    Some(hashes) => hashes.fail(fault),
+                    None => Some(FileDigest { entry: wanted.planned.entry.into(), result: Err(fault) }),
+                };
+                self.digests.extend(told);
+            }
+        }
+        let missing = end - (self.offset + self.used as u64);
+        let goes_on = self.zeros(missing);
+        self.publish_if_hungry();
+        goes_on
+    }
+
+    fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
+        let Some(hashes) = &wanted.hashes else {
+            for mut range in wanted.sections.ranges() {
+                self.copy(&opened, &mut range, &mut Hasher::new())?;
+            }
+            return Ok(opened.finish()?);
+        };
+        let mut values = Vec::new();
+        let groups = hashes.groups();
+        for group in touched(wanted, groups) {
+            let mut hasher = groups.hasher(group);
+            self.copy_group(&opened, groups.range(group), &wanted.sections, &mut hasher)?;
+            values.push((group, groups.value(&hasher)));
+        }
+        opened.finish()?;
+        for (group, value) in values {
+            self.proofs.add(&self.shared, wanted.planned.entry, group, value)?;
+            self.digests.extend(digest(&self.shared, hashes, hashes.set(group, value)));
+        }
+        Ok(())
+    }
+
+    /// Reads a whole group, and sends those of its bytes that are in `wanted`.
+    fn copy_group(
+        &mut self,
+        opened: &Opened<'_>,
+        group: Range<u64>,
+        wanted: &Sections,
+        hasher: &mut Hasher,
+    ) -> Result<(), Halt> {
+        let mut at = group.start;
+        for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
+            self.skim(opened, at..range.start, hasher)?;
+            let mut inside = at.max(range.start)..range.end.min(group.end);
+            at = inside.end;
+            self.copy(opened, &mut inside, hasher)?;
+        }
+        self.skim(opened, at..group.end, hasher)
+    }
+
+    /// Reads and hashes what is not sent.
+    fn skim(&mut self, opened: &Opened<'_>, range: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(BLOCK as u64) as usize;
+            let got = opened.read(at, &mut self.scratch[..len])?;
+            hasher.update(&self.scratch[..got]);
+            self.shared.progress.worked();
+            at += got as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads, hashes and sends; what is left of the range is what could not be read.
+    fn copy(&mut self, opened: &Opened<'_>, left: &mut Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
+        while left.start < left.end {
+            let room = self.room().ok_or(Halt::Stopped)?;
+            let want = (left.end - left.start).min(room.min(STEP) as u64) as usize;
+            let into = &mut self.buffer[self.used..self.used + want];
+            let waits = threads::waits();
+            let got = opened.read(left.start, into)?;
+            self.shared.set_disk_is_slow(threads::waits() > waits);
+            hasher.update(&into[..got]);
+            self.used += got;
+            left.start += got as u64;
+        }
+        Ok(())
+    }
+
+    /// Notes what the next bytes of the object are.
+    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, extent: Extent) {
+        let at = self.offset + self.used as u64;
+        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file().clone());
+        self.shared.store().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
+    }
+
+    /// Keeps the places of bytes that could not be read. False: the job is over.
+    fn zeros(&mut self, mut left: u64) -> bool {
+        while left > 0 {
+            let Some(room) = self.room() else { return false };
+            let len = left.min(room as u64) as usize;
+            self.buffer[self.used..self.used + len].fill(0);
+            self.used += len;
+            left -= len as u64;
+        }
+        true
+    }
+
+    /// Free bytes of the buffer, at least 1; waits for memory. `None`: the job is over.
+    fn room(&mut self) -> Option<usize> {
+        if self.used == BLOCK {
+            self.publish();
+        }
+        if self.used == 0 {
+            // It may be long until there is room, or until a large file is read.
+            let is_time = !self.shared.has_room() || self.told.elapsed() >= TELL_WITHIN;
+            if let Err(fault) = if is_time { self.tell() } else { Ok(()) } {
+                self.shared.fail_silently(fault);
+                return None;
+            }
+            if !self.shared.wait_for_room() {
+                return None;
+            }
+        }
+        Some(BLOCK - self.used)
+    }
+
+    fn publish_if_hungry(&mut self) {
+        if self.used > 0 && self.shared.hungry() {
+            self.publish();
+        }
+    }
+
+    /// A buffer of a block's size with anything in it. The store is not locked while it is made.
+    fn fresh_buffer(&self) -> AlignedBytes {
+        let spare = self.shared.store().take_spare();
+        spare.unwrap_or_else(|| AlignedBytes::zeroed(BLOCK))
+    }
+
+    fn publish(&mut self) {
+        if self.used == 0 {
+            return;
+        }
+        let memory = if self.used >= BLOCK / 2 {
+            let next = self.fresh_buffer();
+            std::mem::replace(&mut self.buffer, next)
+        } else {
+            AlignedBytes::from(&self.buffer[..self.used])
+        };
+        let block = Block::new(self.offset, memory, self.used);
+        self.offset = block.end();
+        self.used = 0;
+        self.shared.publish(block);
+    }
+}
+
+/// The groups that the wanted ranges touch, in order, each once.
+pub(crate) fn touched(wanted: &Stretches, groups: crate::tree::Groups) -> Vec<u32> {
+    groups.touched_by(wanted.sections.ranges()).collect()
+}

@@ -1,0 +1,191 @@
+//! Which entries are sent: a [`Selection`] made ready for the walk.
+
+pub(super) mod ignores;
+pub(super) mod listed;
+pub(super) mod pattern;
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use haul_wire::control::{Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, Rule, Selection, Verdict};
+
+use crate::fault::show;
+use listed::Listed;
+use pattern::{BadPattern, Fixed, Pattern};
+
+/// A selection with its patterns compiled.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    rules: Rules,
+    pub(crate) wanted: Option<Listed>,
+    pub(crate) ignore_files: IgnoreFiles,
+    pub(crate) links: LinkChoice,
+    pub(crate) file_systems: FileSystems,
+    sizes: RangeInclusive<u64>,
+}
+
+impl Chooser {
+    /// # Errors
+    /// A pattern that cannot be compiled, or a list of paths without the one source that they are relative to.
+    pub(crate) fn new(selection: &Selection, sources: usize) -> Result<Self, Fault> {
+        if selection.paths.is_some() && sources != 1 {
+            return Err(Fault::new(
+                FaultCode::Usage,
+                format!("a list of paths needs one source that they are relative to, not {sources}"),
+                "name the directory that holds them as the only source",
+            ));
+        }
+        Ok(Self {
+            rules: Rules::new(&selection.rules)?,
+            wanted: selection.paths.as_deref().map(Listed::new),
+            ignore_files: selection.ignore_files,
+            links: selection.links,
+            file_systems: selection.file_systems,
+            sizes: selection.min_bytes.unwrap_or(0)..=selection.max_bytes.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Whether the rules let the entry with this path through.
+    pub(crate) fn takes(&self, path: &[u8], is_directory: bool) -> bool {
+        self.rules.verdict(path, is_directory) == Verdict::Include
+    }
+
+    /// Whether a regular file of this size is sent.
+    pub(crate) fn takes_size(&self, bytes: u64) -> bool {
+        self.sizes.contains(&bytes)
+    }
+}
+
+/// Whether a server can do what the selection asks for.
+///
+/// # Errors
+/// As [`send_files`](super::send_files) has them.
+pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Fault> {
+    Chooser::new(selection, sources).map(|_| ())
+}
+
+/// Rules of which the first that matches decides. Those without wildcards are looked up, so that a list of
+/// thousands of names costs no more than one.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    all: Vec<(Verdict, Pattern)>,
+    /// Numbers of the rules about one last component, ascending.
+    names: HashMap<Vec<u8>, Vec<u32>>,
+    /// Numbers of the rules about one path, ascending.
+    paths: HashMap<Vec<u8>, Vec<u32>>,
+    /// Numbers of the others, ascending.
+    others: Vec<u32>,
+}
+
+impl Rules {
+    pub(crate) fn new(rules: &[Rule]) -> Result<Self, Fault> {
+        let mut compiled = Self::default();
+        for Rule { verdict, pattern } in rules {
+            let patterns = Pattern::compile(pattern).map_err(|why| refused(pattern, why))?;
+            for pattern in patterns {
+                compiled.add(*verdict, pattern);
+            }
+        }
+        Ok(compiled)
+    }
+
+    fn add(&mut self, verdict: Verdict, pattern: Pattern) {
+        let number = self.all.len() as u32;
+        match pattern.fixed() {
+            Some(Fixed::Name(name)) => self.names.entry(name.to_vec()).or_default().push(number),
+            Some(Fixed::Path(path)) => self.paths.entry(path.to_vec()).or_default().push(number),
+            None => self.others.push(number),
+        }
+        self.all.push((verdict, pattern));
+    }
+
+    pub(crate) fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
+        if self.all.is_empty() {
+            return Verdict::Include;
+        }
+        let applies = |&number: &u32| is_directory || !self.all[number as usize].1.only_directories();
+        let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
+            table.get(key).and_then(|numbers| numbers.iter().copied().find(applies))
+        };
+        let by_name = first(&self.names, pattern::last_component(path));
+        let fixed = by_name.into_iter().chain(first(&self.paths, path)).min();
+        let earlier = self.others.iter().copied().take_while(|&number| fixed.is_none_or(|f| number < f));
+        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(path, is_directory));
+        wild.or(fixed).map_or(Verdict::Include, |number| self.all[number as usize].0)
+    }
+}
+
+fn refused(pattern: &[u8], why: BadPattern) -> Fault {
+    let message = format!("the pattern `{}` cannot be used: {why}", show(pattern));
+    Fault::new(FaultCode::Usage, message, "patterns are those of rsync; `haul cp --help` has examples")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules(list: &[(Verdict, &str)]) -> Vec<Rule> {
+        list.iter().map(|(verdict, p)| Rule { verdict: *verdict, pattern: p.as_bytes().to_vec() }).collect()
+    }
+
+    fn chooser(list: &[(Verdict, &str)]) -> Chooser {
+        Chooser::new(&Selection { rules: rules(list), ..Selection::default() }, 1).unwrap()
+    }
+
+    use Verdict::{Exclude, Include};
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let some = chooser(&[(Include, "*/"), (Include, "*.c"), (Exclude, "*")]);
+        assert!(some.takes(b"d", true) && some.takes(b"d/a.c", false) && !some.takes(b"d/a.o", false));
+        let other = chooser(&[(Exclude, "a.c"), (Include, "/d/a.c"), (Exclude, "*.c")]);
+        assert!(!other.takes(b"d/a.c", false) && !other.takes(b"b.c", false) && other.takes(b"x", false));
+        let early = chooser(&[(Include, "/d/a.c"), (Exclude, "a.c")]);
+        assert!(early.takes(b"d/a.c", false) && !early.takes(b"e/a.c", false));
+        assert!(chooser(&[]).takes(b"anything", false));
+        let directories = chooser(&[(Exclude, "x/"), (Include, "x"), (Exclude, "*")]);
+        assert!(directories.takes(b"x", false) && !directories.takes(b"x", true));
+    }
+
+    #[test]
+    fn sizes_hold_to_the_byte() {
+        let selection = Selection { min_bytes: Some(10), max_bytes: Some(20), ..Selection::default() };
+        let chooser = Chooser::new(&selection, 1).unwrap();
+        let taken: Vec<u64> = (0..30).filter(|&n| chooser.takes_size(n)).collect();
+        assert_eq!((taken[0], taken.len()), (10, 11));
+        assert!(Chooser::new(&Selection::default(), 1).unwrap().takes_size(u64::MAX));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_a_usage_fault() {
+        let bad = check_selection(
+            &Selection { rules: rules(&[(Exclude, "ok"), (Exclude, "[x")]), ..Selection::default() },
+            1,
+        )
+        .unwrap_err();
+        assert_eq!(bad.code, FaultCode::Usage);
+        assert!(bad.message.contains("`[x`") && bad.message.contains("has no ']'"), "{}", bad.message);
+        let listed = Selection { paths: Some(Vec::new()), ..Selection::default() };
+        assert_eq!(check_selection(&listed, 2).unwrap_err().code, FaultCode::Usage);
+        assert!(check_selection(&listed, 1).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn looking_up_gives_what_going_through_gives(
+            list in prop::collection::vec((any::<bool>(), "[ab]{1,2}|/[ab](/[ab])?|[ab*]{1,3}|[ab]/"), 0..8),
+            path in "[ab]{1,2}(/[ab]{1,2}){0,2}", is_directory: bool,
+        ) {
+            let list: Vec<(Verdict, &str)> =
+                list.iter().map(|(keep, p)| (if *keep { Include } else { Exclude }, &p[..])).collect();
+            let one_by_one = list.iter().find(|(_, pattern)| {
+                let compiled = Pattern::compile(pattern.as_bytes()).unwrap();
+                compiled.iter().any(|p| p.matches(path.as_bytes(), is_directory))
+            });
+            let expected = one_by_one.is_none_or(|(verdict, _)| *verdict == Include);
+            prop_assert_eq!(chooser(&list).takes(path.as_bytes(), is_directory), expected);
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Walks sources into entries, one at a time: a directory, then what is in it that is no directory, then its
+//! subdirectories. Names of a directory come in byte order.
+
+pub(super) mod completeness;
+mod extras;
+mod found;
+mod holes;
+mod overlap;
+mod source_root;
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use haul_wire::control::{
+    DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault, FileSystems,
+    IgnoreFiles, LinkChoice, Preserve,
+};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
+use rustix::io::Errno;
+
+use crate::confine::link_error;
+use crate::journal::is_reserved;
+use crate::lineage::directory_id;
+use crate::progress::Progress;
+use crate::root::Root;
+use crate::send::select::Chooser;
+use crate::send::select::ignores::{self, Ignores};
+use crate::send::select::listed::Share;
+use crate::storage::{fstat, list_each, openat, statat};
+use completeness::FilteredReporter;
+use extras::Preserver;
+use found::{NAMELESS, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file};
+
+pub(crate) use found::Found;
+pub(crate) use source_root::Identity;
+pub(crate) use source_root::SourceRoot;
+
+/// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
+/// and not by path. It bounds the open files.
+const KEPT_OPEN: usize = 32;
+
+/// Bytes of names that are asked of the kernel at a time.
+const NAMES_AT_ONCE: usize = 64 << 10;
+
+/// What holds for a directory because of those above it.
+#[derive(Clone)]
+struct Inherited {
+    source_root: Arc<SourceRoot>,
+    ignores: Option<Arc<Ignores>>,
+    /// The directories above; kept only while links are followed.
+    lineage: Option<Arc<Lineage>>,
+    /// The source's file system.
+    device: Option<u64>,
+    level: usize,
+}
+
+/// A directory and those that it lies in.
+struct Lineage {
+    identity: Identity,
+    above: Option<Arc<Lineage>>,
+}
+
+/// A directory to be entered.
+struct Pending {
+    inherited: Inherited,
+    path: Vec<u8>,
+    /// The directory that it lies in, if that is still open.
+    parent: Option<Arc<OwnedFd>>,
+    /// What is wanted of it, if not all.
+    share: Option<Share>,
+}
+
+/// A name in a directory.
+struct Name {
+    bytes: Vec<u8>,
+    /// [`FileType::Unknown`] if that takes another look.
+    kind: FileType,
+    /// Whether it is wanted itself, and not only as a way to what is.
+    listed: bool,
+    below: Option<Share>,
+}
+
+/// The directory whose names are being gone through.
+struct Listing {
+    inherited: Inherited,
+    path: Vec<u8>,
+    directory: Arc<OwnedFd>,
+    names: std::vec::IntoIter<Name>,
+    subdirectories: Vec<Pending>,
+    /// The names broke off here.
+    broken: Option<Errno>,
+}
+
+impl Listing {
+    fn keep_for_later(&mut self, path: Vec<u8>, share: Option<Share>, through_link: bool) {
+        let by_name = !through_link && self.inherited.level < KEPT_OPEN;
+        let parent = by_name.then(|| self.directory.clone());
+        let inherited = self.inherited.clone();
+        self.subdirectories.push(Pending { inherited, path, parent, share });
+    }
+}
+
+/// Finds the entries of several sources.
+pub(crate) struct Walker {
+    root: Root,
+    chooser: Chooser,
+    sources: std::vec::IntoIter<Vec<u8>>,
+    /// Directories still to be entered, the next one last.
+    pending: Vec<Pending>,
+    listing: Option<Listing>,
+    /// Found beside what was returned.
+    ready: VecDeque<Found>,
+    buffer: Vec<MaybeUninit<u8>>,
+    preserver: Option<Preserver>,
+    filtered_reporter: Option<FilteredReporter>,
+    /// Where it is counted what was looked at.
+    progress: Option<Arc<Progress>>,
+    /// The directory that the set goes to, if it can be met.
+    destination: Option<DirectoryId>,
+    attributes: Attributes,
+}
+
+/// What the first source has that stands for what is in it.
+enum Attributes {
+    Unseen,
+    Seen(DestinationAttributes),
+    Taken,
+}
+
+impl Walker {
+    pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>, chooser: Chooser) -> Self {
+        let buffer = vec![MaybeUninit::uninit(); NAMES_AT_ONCE];
+        let (sources, pending) = (sources.into_iter(), Vec::new());
+        Self {
+            root,
+            chooser,
+            sources,
+            pending,
+            listing: None,
+            ready: VecDeque::new(),
+            buffer,
+            preserver: None,
+            filtered_reporter: None,
+            destination: None,
+            attributes: Attributes::Unseen,
+            progress: None,
+        }
+    }
+
+    /// To be called before anything is walked.
+    ///
+    /// # Errors
+    /// The set would go into itself, or its sources would be removed.
+    pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
+        self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
+        Ok(())
+    }
+
+    /// What the destination itself gets, once.
+    pub(crate) fn take_attributes(&mut self) -> Option<DestinationAttributes> {
+        let Attributes::Seen(_) = &self.attributes else { return None };
+        match std::mem::replace(&mut self.attributes, Attributes::Taken) {
+            Attributes::Seen(attributes) => Some(attributes),
+            Attributes::Unseen | Attributes::Taken => None,
+        }
+    }
+
+    /// Notes what a source has that stands for what is in it. Of a list of paths it is not part, as with rsync.
+    fn see_attributes(&mut self, directory: &OwnedFd, stat: &Stat) {
+        if matches!(self.attributes, Attributes::Unseen) && self.chooser.wanted.is_none() {
+            let found = self.with_extras(entry(NAMELESS, EntryKind::Directory, stat), directory, b".", stat);
+            let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = found.entry;
+            self.attributes =
+                Attributes::Seen(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
+        }
+    }
+
+    /// The same with what else of the files is to travel.
+    pub(crate) fn preserving(self, preserve: Preserve) -> Self {
+        Self { preserver: Preserver::new(preserve), ..self }
+    }
+
+    /// The same that counts what it looks at.
+    pub(crate) fn watched_by(self, progress: Arc<Progress>) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+
+    /// The same that says what it leaves out.
+    pub(crate) fn reporting_filtered(self, filtered_reporter: Option<FilteredReporter>) -> Self {
+        Self { filtered_reporter, ..self }
+    }
+
+    /// All was found. Who learns what was left out learns the rest of it.
+    ///
+    /// # Errors
+    /// The receiver was not told.
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
+    }
+
+    fn withhold(&mut self, path: &[u8]) {
+        if let Some(filtered_reporter) = &mut self.filtered_reporter {
+            filtered_reporter.add(path);
+        }
+    }
+
+    /// The entry with what was asked for beside contents, permissions and time.
+    fn with_extras(&self, mut found: Found, directory: impl AsFd, name: &[u8], stat: &Stat) -> Found {
+        if let Some(preserver) = &self.preserver {
+            preserver.add(&mut found.entry, directory, name, stat);
+        }
+        found
+    }
+
+    fn next_in_listing(&mut self, mut listing: Listing) -> Option<Found> {
+        while let Some(name) = listing.names.next() {
+            let found = self.look_at(&mut listing, name);
+            if found.is_some() || !self.ready.is_empty() {
+                self.listing = Some(listing);
+                return found;
+            }
+        }
+        self.pending.extend(listing.subdirectories.into_iter().rev());
+        listing.broken.map(|errno| failed(&listing.path, "list", &listing.path, errno))
+    }
+
+    /// The entry of a name; a directory is kept for later.
+    fn look_at(&mut self, listing: &mut Listing, name: Name) -> Option<Found> {
+        let path = join(&listing.path, &name.bytes);
+        // What is left out by its name alone is not looked at.
+        let known = !matches!(name.kind, FileType::Unknown | FileType::Symlink);
+        if known && !self.takes(&listing.inherited, &path, name.kind == FileType::Directory) {
+            return None;
+        }
+        if name.kind == FileType::Directory {
+            listing.keep_for_later(path, name.below, false);
+            return None;
+        }
+        if is_reserved(&name.bytes) && self.takes(&listing.inherited, &path, false) {
+            return Some(working_file(&path));
+        }
+        let (stat, through_link) = match self.stat(listing, &name.bytes, &path) {
+            Ok(seen) => seen,
+            Err(errno) if self.takes(&listing.inherited, &path, false) => {
+                return self.lost(&name, &path, errno);
+            }
+            Err(_) => return None,
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !self.takes(&listing.inherited, &path, kind == FileType::Directory) {
+            return None;
+        }
+        if kind == FileType::Directory {
+            listing.keep_for_later(path, name.below, through_link);
+            return None;
+        }
+        let errno = if kind == FileType::Symlink { Errno::LOOP } else { Errno::NOTDIR };
+        self.lose_below(name.below.as_ref(), &path, errno);
+        if !name.listed {
+            return None;
+        }
+        if kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size()) {
+            self.withhold(&path);
+            return None;
+        }
+        let found = leaf(&listing.inherited.source_root, &*listing.directory, &name.bytes, &path, &stat);
+        Some(self.with_extras(found, &*listing.directory, &name.bytes, &stat))
+    }
+
+    /// Whether the rules and the ignore files let it through.
+    fn takes(&mut self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
+        if !self.chooser.takes(path, is_directory) {
+            return false;
+        }
+        let is_ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
+        if inherited.ignores.as_ref().is_some_and(is_ignored) {
+            self.withhold(path);
+            return false;
+        }
+        true
+    }
+
+    /// What the name stands for, and whether that is behind a link.
+    fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<(Stat, bool), Errno> {
+        let stat = statat(&listing.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if is_link && self.chooser.links == LinkChoice::Follow {
+            return Ok((fstat(listing.inherited.source_root.open(path, OFlags::PATH)?)?, true));
+        }
+        Ok((stat, false))
+    }
+
+    /// A name that cannot be looked at, and what was wanted below it.
+    fn lost(&mut self, name: &Name, path: &[u8], errno: Errno) -> Option<Found> {
+        self.lose_below(name.below.as_ref(), path, errno);
+        name.listed.then(|| failed(path, "read", path, errno))
+    }
+
+    /// Reports all that was listed below a path that does not lead there.
+    fn lose_below(&mut self, share: Option<&Share>, path: &[u8], errno: Errno) {
+        let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) else { return };
+        self.ready.extend(wanted.tails(share).map(|tail| {
+            let path = join(path, tail);
+            failed(&path, "read", &path, errno)
+        }));
+    }
+
+    /// Opens a directory and makes it the current one.
+    fn enter(&mut self, pending: Pending) -> Option<Found> {
+        let Pending { mut inherited, path, parent, share } = pending;
+        let opened = open_directory(&inherited.source_root, &path, parent.as_deref());
+        let (directory, stat) = match opened.and_then(|directory| fstat(&directory).map(|s| (directory, s))) {
+            Ok(opened) => opened,
+            Err(errno) => {
+                self.lose_below(share.as_ref(), &path, errno);
+                return Some(failed(&path, "read the directory", &path, errno));
+            }
+        };
+        let elsewhere = self.chooser.file_systems == FileSystems::One
+            && inherited.device.is_some_and(|device| device != Identity::of(&stat).device());
+        if !self.descend(&mut inherited, &stat) {
+            return Some(endless(&path));
+        }
+        if self.destination.is_some() && self.destination == directory_id(&stat) {
+            return Some(destination(&path));
+        }
+        if elsewhere {
+            self.withhold(&path);
+        }
+        if path.is_empty() {
+            self.see_attributes(&directory, &stat);
+        }
+        let found = (!path.is_empty()).then(|| {
+            let found = entry(&path, EntryKind::Directory, &stat);
+            self.with_extras(found, &directory, b".", &stat)
+        });
+        if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
+            return found;
+        }
+        let (names, broken) =
+            if elsewhere { (Vec::new(), None) } else { self.names(&directory, share.as_ref()) };
+        if self.chooser.ignore_files == IgnoreFiles::Obey && share.is_none() {
+            let there = |name: &&[u8]| names.binary_search_by(|n| n.bytes[..].cmp(name)).is_ok();
+            let there: Vec<&[u8]> = ignores::NAMES.into_iter().filter(there).collect();
+            match ignores::enter(inherited.ignores.take(), &directory, &path, &there) {
+                Ok(ignores) => inherited.ignores = ignores,
+                Err((path, fault)) => {
+                    self.ready.push_back(with_fault(&path, fault));
+                    return found;
+                }
+            }
+        }
+        let (names, directory) = (names.into_iter(), Arc::new(directory));
+        self.listing =
+            Some(Listing { inherited, path, directory, names, subdirectories: Vec::new(), broken });
+        found
+    }
+
+    /// Notes what holds below this directory. False: it is one of those that it lies in.
+    fn descend(&self, inherited: &mut Inherited, stat: &Stat) -> bool {
+        let identity = Identity::of(stat);
+        inherited.level += 1;
+        inherited.device.get_or_insert(identity.device());
+        // A list of paths ends by itself.
+        if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
+            let mut above = inherited.lineage.as_deref();
+            while let Some(ancestor) = above {
+                if ancestor.identity.is_same(&identity) {
+                    return false;
+                }
+                above = ancestor.above.as_deref();
+            }
+            inherited.lineage = Some(Arc::new(Lineage { identity, above: inherited.lineage.take() }));
+        }
+        true
+    }
+
+    /// The names that are to be gone through, and what broke off the reading, if anything did.
+    fn names(&mut self, directory: &OwnedFd, share: Option<&Share>) -> (Vec<Name>, Option<Errno>) {
+        if let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) {
+            let name = |child: crate::send::select::listed::Child| {
+                let (kind, below) = (FileType::Unknown, Some(child.below));
+                Name { bytes: child.name, kind, listed: child.listed, below }
+            };
+            return (wanted.children(share).into_iter().map(name).collect(), None);
+        }
+        list(directory, &mut self.buffer)
+    }
+
+    fn start(&mut self, source: &[u8]) -> Option<Found> {
+        match self.open_source(source) {
+            Ok(found) => found,
+            Err(errno) => {
+                let named = self.root.split(source);
+                let path = if named.name.is_empty() { NAMELESS } else { &named.name };
+                Some(failed(path, "read", source, errno))
+            }
+        }
+    }
+
+    fn open_source(&mut self, source: &[u8]) -> Result<Option<Found>, Errno> {
+        let named = self.root.split(source);
+        let links = self.chooser.links;
+        if named.name.is_empty() || named.slash {
+            let strip = if named.name.is_empty() { 0 } else { named.name.len() + 1 };
+            let source_root = Arc::new(SourceRoot::new(&self.root, source, strip, links)?);
+            return Ok(self.enter_source(source_root, named.name));
+        }
+        let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
+        let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
+        let mut stat = statat(&directory, &named.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if is_link && links == LinkChoice::Follow {
+            stat = fstat(source_root.open(&named.name, OFlags::PATH)?)?;
+        }
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Ok(self.enter_source(source_root, named.name)),
+            _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
+            kind => {
+                let size = Identity::of(&stat).size();
+                let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
+                let ruled = self.chooser.takes(&named.name, false);
+                if ruled && !fits {
+                    self.withhold(&named.name);
+                }
+                let taken = fits && ruled;
+                Ok(taken.then(|| {
+                    let found = leaf(&source_root, &directory, &named.name, &named.name, &stat);
+                    self.with_extras(found, &directory, &named.name, &stat)
+                }))
+            }
+        }
+    }
+
+    fn enter_source(&mut self, source_root: Arc<SourceRoot>, path: Vec<u8>) -> Option<Found> {
+        if !path.is_empty() && !self.chooser.takes(&path, true) {
+            return None;
+        }
+        let share = self.chooser.wanted.as_ref().map(crate::send::select::listed::Listed::all);
+        let inherited = Inherited { source_root, ignores: None, lineage: None, device: None, level: 0 };
+        self.enter(Pending { inherited, path, parent: None, share })
+    }
+}
+
+impl Iterator for Walker {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        loop {
+            let found = if let Some(found) = self.ready.pop_front() {
+                Some(found)
+            } else if let Some(listing) = self.listing.take() {
+                self.next_in_listing(listing)
+            } else if let Some(pending) = self.pending.pop() {
+                self.enter(pending)
+            } else {
+                let source = self.sources.next()?;
+                self.start(&source)
+            };
+            if let Some(progress) = &self.progress {
+                progress.worked();
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+}
+
+/// Opens a directory, by its name in the one that it lies in if that is open.
+fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let Some(parent) = parent else { return source_root.open(path, flags) };
+    let name = crate::send::select::pattern::last_component(path);
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty()).map_err(|errno| link_error(parent.as_fd(), name, errno))
+}
+
+/// Reads a directory: its names in byte order, and what broke off the reading, if anything did.
+fn list(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> (Vec<Name>, Option<Errno>) {
+    let mut names = Vec::new();
+    let take = |item: &RawDirEntry<'_>| {
+        let bytes = item.file_name().to_bytes();
+        if !matches!(bytes, b"." | b"..") {
+            let (bytes, kind) = (bytes.to_vec(), item.file_type());
+            names.push(Name { bytes, kind, listed: true, below: None });
+        }
+    };
+    let broken = list_each(directory, buffer, take).err();
+    names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+    (names, broken)
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
+}

@@ -1,0 +1,218 @@
+//! Refuses what would copy a directory into itself or remove a source, whatever names lead there: directories are told
+//! by device and inode.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use haul_wire::control::{
+    DestinationLineage, DirectoryId, Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice,
+};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::fault::show;
+use crate::lineage::{directory_id, parent};
+use crate::root::Root;
+use crate::send::select::Chooser;
+use crate::storage::{fstat, list, openat, statat};
+
+/// A source, opened without being read.
+struct Source<'a> {
+    /// As it was given.
+    given: &'a [u8],
+    /// Its name in the set; empty if it stands for what is in it.
+    name: Vec<u8>,
+    itself: OwnedFd,
+    stat: Stat,
+    /// The directory in which it has its name; itself if it has none.
+    holder: OwnedFd,
+}
+
+/// How a directory of the destination is reached from one that it lies in.
+enum Descent {
+    /// By these names.
+    Names(Vec<Vec<u8>>),
+    /// By way of another file system, which is not entered.
+    Elsewhere,
+    /// Not by listing: it is mounted from elsewhere, or a directory may not be read.
+    Unknown,
+}
+
+/// Which directory the walk must not enter, because the set goes there.
+///
+/// # Errors
+/// A source is what the set goes to or holds it, or would be removed from there. What is left out by rules counts for
+/// neither.
+pub(super) fn check(
+    root: &Root,
+    sources: &[Vec<u8>],
+    chooser: &Chooser,
+    to: &DestinationLineage,
+) -> Result<Option<DirectoryId>, Fault> {
+    // A list of paths ends by itself, and removes nothing.
+    let (Some(&base), None) = (to.directories.first(), &chooser.wanted) else { return Ok(None) };
+    // What cannot be opened is reported when it is walked.
+    let open = |source| Source::open(root, source, chooser.links).ok();
+    let sources: Vec<Source<'_>> = sources.iter().filter_map(|source| open(source)).collect();
+    for source in &sources {
+        if source.would_hold_itself(chooser, to) {
+            return Err(into_itself(source.given));
+        }
+        if to.removes && source.would_be_removed(&sources, chooser, to) {
+            return Err(removes_source(source.given));
+        }
+    }
+    // A directory that only gets a new name may itself be walked.
+    let may_be_walked = to.name.is_some() && sources.iter().any(|source| source.depth(to).is_some());
+    Ok((!may_be_walked).then_some(base))
+}
+
+impl<'a> Source<'a> {
+    fn open(root: &Root, given: &'a [u8], links: LinkChoice) -> Result<Self, Errno> {
+        let named = root.split(given);
+        let follows = named.slash || links == LinkChoice::Follow;
+        let flags = if follows { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+        let itself = root.open(given, flags)?;
+        let stat = fstat(&itself)?;
+        let holder = root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(Self { given, name: named.name, itself, stat, holder })
+    }
+
+    fn is_directory(&self) -> bool {
+        FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
+    }
+
+    /// So many directories above the one that the set goes to it is.
+    fn depth(&self, to: &DestinationLineage) -> Option<usize> {
+        let own = directory_id(&self.stat).filter(|_| self.is_directory())?;
+        to.directories.iter().position(|&id| id == own)
+    }
+
+    /// Whether what is made at the destination would be found by the walk of this source.
+    fn would_hold_itself(&self, chooser: &Chooser, to: &DestinationLineage) -> bool {
+        let Some(depth) = self.depth(to) else { return to.name.is_none() && self.takes_its_place(to) };
+        let mut names = match descend(&self.itself, &to.directories[..depth], chooser.file_systems) {
+            Descent::Elsewhere => return false,
+            Descent::Names(names) => names,
+            Descent::Unknown => return true,
+        };
+        match &to.name {
+            Some(name) => names.push(name.as_bytes().to_vec()),
+            None if !self.name.is_empty() => names.push(self.name.clone()),
+            None => {}
+        }
+        // What ignore files leave out is known to the walk alone, which does not enter the destination.
+        let is_known = chooser.ignore_files == IgnoreFiles::Disregard || names.is_empty();
+        is_known && takes_all(chooser, self.name.clone(), &names)
+    }
+
+    /// Whether it is a directory that would take its own place.
+    fn takes_its_place(&self, to: &DestinationLineage) -> bool {
+        let holder = fstat(&self.holder).ok().and_then(|stat| directory_id(&stat));
+        let there = statat(&self.holder, &self.name[..], AtFlags::SYMLINK_NOFOLLOW);
+        let is_there = self.is_directory() && holder.is_some() && holder.as_ref() == to.directories.first();
+        is_there && there.is_ok_and(|there| directory_id(&there) == directory_id(&self.stat))
+    }
+
+    /// Whether it lies in a directory of the destination from which names are removed, and is none that stays.
+    fn would_be_removed(&self, sources: &[Self], chooser: &Chooser, to: &DestinationLineage) -> bool {
+        let Some(names) = self.below(to.directories[0], chooser.file_systems) else { return false };
+        let Some(first) = names.first() else { return false };
+        // It is what the set has under this name.
+        if names.len() == 1 && *first == self.name {
+            return false;
+        }
+        let is_swept = |source: &Self| match &to.name {
+            Some(name) => name.as_bytes() == first,
+            None => source.name.is_empty() || source.name == *first,
+        };
+        sources.iter().any(is_swept) && takes_all(chooser, Vec::new(), &names)
+    }
+
+    /// The names that lead here from `base`, if it is there.
+    fn below(&self, base: DirectoryId, file_systems: FileSystems) -> Option<Vec<Vec<u8>>> {
+        let mut between = Vec::new();
+        let is_directory = self.is_directory();
+        let mut at = if is_directory { &self.itself } else { &self.holder }.try_clone().ok()?;
+        loop {
+            let id = directory_id(&fstat(&at).ok()?)?;
+            if id == base {
+                break;
+            }
+            if between.last() == Some(&id) {
+                return None;
+            }
+            between.push(id);
+            at = parent(&at).ok()?;
+        }
+        match descend(&at, &between, file_systems) {
+            Descent::Names(mut names) => {
+                names.extend((!is_directory).then(|| self.name.clone()));
+                Some(names)
+            }
+            Descent::Elsewhere | Descent::Unknown => None,
+        }
+    }
+}
+
+/// Whether no rule leaves out any of the directories on the way from `path` down.
+fn takes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
+    let is_taken = |path: &Vec<u8>| path.is_empty() || chooser.takes(path, true);
+    is_taken(&path)
+        && names.iter().all(|name| {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            is_taken(&path)
+        })
+}
+
+/// Finds the directories of `ids`, the innermost first, below `from`.
+fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> Descent {
+    let Ok(device) = fstat(from).map(|stat| stat.st_dev) else { return Descent::Unknown };
+    let Ok(mut at) = from.try_clone() else { return Descent::Unknown };
+    let mut names = Vec::new();
+    for &id in ids.iter().rev() {
+        let Some((name, stat)) = child(&at, id) else { return Descent::Unknown };
+        if file_systems == FileSystems::One && stat.st_dev != device {
+            return Descent::Elsewhere;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(next) = openat(&at, &name[..], flags, Mode::empty()) else { return Descent::Unknown };
+        names.push(name);
+        at = next;
+    }
+    Descent::Names(names)
+}
+
+/// The name that a directory has in the one that it lies in.
+fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let readable = openat(directory, ".", flags, Mode::empty()).ok()?;
+    list(&readable).ok()?.filter_map(Result::ok).find_map(|item| {
+        let name = item.file_name().to_bytes();
+        if matches!(name, b"." | b"..")
+            || !matches!(item.file_type(), FileType::Directory | FileType::Unknown)
+        {
+            return None;
+        }
+        let stat = statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        (directory_id(&stat) == Some(id)).then(|| (name.to_vec(), stat))
+    })
+}
+
+fn into_itself(source: &[u8]) -> Fault {
+    Fault::new(
+        FaultCode::Usage,
+        format!("`{}` cannot be copied into itself", show(source)),
+        "choose a destination outside of it, or leave the destination's directory out with --exclude",
+    )
+}
+
+fn removes_source(source: &[u8]) -> Fault {
+    Fault::new(
+        FaultCode::Usage,
+        format!("`{}` lies in the destination, from which --delete would remove it", show(source)),
+        "leave --delete out, protect the source with --exclude, or choose another destination",
+    )
+}

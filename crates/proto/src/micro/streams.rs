@@ -1,0 +1,140 @@
+//! `streams`: the messages of a connection are frames of several byte streams and of the application's messages. Both
+//! ends agree on that, and on the limits, with the recipe. Who runs the stack writes and reads the frames (`haulage`;
+//! docs/wire-format.md), so nothing happens here.
+
+use haul_base::Bytes;
+use haul_stack::{
+    Declaration, MicroProtocol, ParameterKind, ParameterSpec, Parameters, PeerProtocols, Recipe,
+    Registration, Resolution,
+};
+
+const WINDOW: &str = "1MiB";
+const MOST: &str = "32";
+/// Most memory of one end for the streams that the other opens, whatever recipe that brings: enough to fill a path of
+/// 10 Gbit/s and 200 ms.
+const MEMORY: Bytes = Bytes(256 << 20);
+
+/// The longest message has at least so many bytes: a frame takes up to 13 before those of its stream.
+const SHORTEST: u64 = 64;
+
+/// What each end keeps for the other: a window for each stream, and one for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamLimits {
+    /// Bytes of one stream, and of all messages together, that wait to be read.
+    pub window: u64,
+    /// Streams that the other end has opened and that have not ended.
+    pub most: u32,
+    /// Bytes of the longest frame.
+    pub frame: usize,
+}
+
+impl StreamLimits {
+    /// The limits of a recipe that has been checked; `None` if it carries no streams.
+    pub fn of(recipe: &Recipe) -> Option<Self> {
+        let text = |part, name, default| recipe.get(part, name).unwrap_or(default);
+        let bytes = |text: &str| text.parse::<Bytes>().ok().map(|bytes| bytes.0);
+        recipe.has("streams").then_some(())?;
+        Some(Self {
+            window: bytes(text("streams", "window", WINDOW))?,
+            most: text("streams", "most", MOST).parse().ok()?,
+            frame: bytes(text("fixed_size", "max_message", "64KiB"))? as usize,
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Streams;
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "window",
+                kind: ParameterKind::Bytes,
+                default: WINDOW,
+                help: "bytes of a stream, or of all messages, that may wait to be read; for all streams at most 256MiB",
+            },
+            ParameterSpec {
+                name: "most",
+                kind: ParameterKind::Integer(1, 65_536),
+                default: MOST,
+                help: "streams that either end may have open at once",
+            },
+        ],
+        needs: &[&["fixed_size"], &["retransmit"]],
+        conflicts: &[
+            ("negative_ack", "a stream would have a hole where its sender has forgotten what was missing"),
+            ("selective_transfer", "it drops messages, and a stream would have a hole"),
+            ("deadline", "it drops messages, and a stream would have a hole"),
+        ],
+        compare,
+        ..Registration::new("streams", 1, "carries several byte streams beside messages", |_, _| {
+            Ok(Box::new(Streams))
+        })
+    }
+}
+
+fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
+    if peers.text("retransmit", "attempts") != "0" {
+        return Err(("window", "no stream survives `retransmit.attempts` other than 0".to_owned()));
+    }
+    let longest = peers.parameters("fixed_size").map_or(0, |size| size.bytes("max_message").0);
+    if longest < SHORTEST {
+        return Err((
+            "window",
+            format!("no frame fits a `fixed_size.max_message` below {}", Bytes(SHORTEST)),
+        ));
+    }
+    let range = Bytes(longest.saturating_mul(2))..=Bytes(MEMORY.0 / parameters.integer("most").max(1));
+    if range.contains(&parameters.bytes("window")) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(("window", format!("{least} (two messages) to {most} ({MEMORY} for all `most` streams) is wanted")))
+}
+
+impl MicroProtocol for Streams {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::micro::registry;
+    use crate::presets::preset;
+
+    #[test]
+    fn the_limits_are_those_of_the_recipe_and_streams_without_reliability_are_refused() {
+        let compile =
+            |recipe: &Recipe| Arc::new(registry()).compile(recipe, 16).map(drop).map_err(|e| e.to_string());
+        let mut recipe = preset("streams").unwrap().unwrap();
+        assert_eq!(compile(&recipe), Ok(()));
+        assert_eq!(StreamLimits::of(&preset("msg").unwrap().unwrap()), None);
+        recipe.set("streams.window", "200KiB").unwrap();
+        recipe.set("streams.most", "7").unwrap();
+        let limits = StreamLimits { window: 200 << 10, most: 7, frame: 64 << 10 };
+        assert_eq!(StreamLimits::of(&recipe), Some(limits));
+        for (changed, wanted) in [
+            (("streams.window", "100KiB"), "two messages"),
+            (("streams.window", "1GiB"), "for all"),
+            (("streams.most", "65536"), "for all"),
+            (("streams.most", "0"), "most"),
+            (("retransmit.attempts", "3"), "attempts"),
+            (("fixed_size.max_message", "63B"), "no frame fits"),
+        ] {
+            let mut wrong = recipe.clone();
+            wrong.set(changed.0, changed.1).unwrap();
+            let error = compile(&wrong).unwrap_err();
+            assert!(error.contains(wanted), "{changed:?}: {error}");
+        }
+        for dropping in ["deadline", "selective_transfer"] {
+            assert!(compile(&recipe.clone().with(dropping)).unwrap_err().contains("hole"));
+        }
+        let forgetful = recipe.without("positive_ack").with("negative_ack");
+        assert!(compile(&forgetful).unwrap_err().contains("hole"));
+    }
+}
