@@ -424,6 +424,31 @@ impl Channel {
     }
 }
 
+impl Endpoint {
+    /// The next connection that the other side has begun; `None` if none comes within `timeout`.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`] if the endpoint has ended.
+    pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, EngineError> {
+        if let Some(connection) = self.shared().next_arrival(timeout) {
+            return Ok(Some(Channel::new(connection, self.clone(), None)));
+        }
+        if self.shared().is_stopped() { Err(EngineError::Closed) } else { Ok(None) }
+    }
+
+    /// As [`Endpoint::accept`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Endpoint::accept`].
+    pub fn poll_accept(&self, context: &task::Context<'_>) -> Poll<Result<Channel, EngineError>> {
+        match self.shared().poll_arrival(context.waker()) {
+            Some(connection) => Poll::Ready(Ok(Channel::new(connection, self.clone(), None))),
+            None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),
+            None => Poll::Pending,
+        }
+    }
+}
+
 impl Channel {
     /// Waits up to 20 ms until the batch that a full socket did not take has left.
     fn wait_for_room(&self) {

@@ -1,9 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
@@ -11,7 +9,7 @@ use haul_udp::{Options, UdpSocket};
 use super::driver;
 use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared, lock};
-use super::{Channel, ChannelOptions, EndpointStats};
+use super::{ChannelOptions, EndpointStats};
 use crate::EngineError;
 
 /// What to ask the kernel for: all connections share these buffers.
@@ -79,29 +77,6 @@ impl Endpoint {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
-    }
-
-    /// The next connection that the other side has begun; `None` if none comes within `timeout`.
-    ///
-    /// # Errors
-    /// [`EngineError::Closed`] if the endpoint has ended.
-    pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, EngineError> {
-        if let Some(connection) = self.shared().next_arrival(timeout) {
-            return Ok(Some(Channel::new(connection, self.clone(), None)));
-        }
-        if self.shared().is_stopped() { Err(EngineError::Closed) } else { Ok(None) }
-    }
-
-    /// As [`Endpoint::accept`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Endpoint::accept`].
-    pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
-        match self.shared().poll_arrival(context.waker()) {
-            Some(connection) => Poll::Ready(Ok(Channel::new(connection, self.clone(), None))),
-            None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),
-            None => Poll::Pending,
-        }
     }
 
     /// How connections run that the other side begins from now on.
