@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use haul_base::Ecn;
 
@@ -51,6 +51,9 @@ pub(crate) struct SendState {
     without_gso: AtomicU32,
     /// ECN bits that the socket has as its own; only used if not per call.
     socket_ecn: AtomicU8,
+    /// Whether the peer that the socket is connected to has an IPv4 address: to ask the kernel would be a call more for
+    /// each batch.
+    is_peer_v4: AtomicBool,
 }
 
 impl SendState {
@@ -60,7 +63,13 @@ impl SendState {
             ecn_per_call: capabilities.ecn_send == Support::Available,
             without_gso: AtomicU32::new(0),
             socket_ecn: AtomicU8::new(Ecn::NotEct as u8),
+            is_peer_v4: AtomicBool::new(true),
         }
+    }
+
+    /// The socket is connected to `peer` from now on.
+    pub(crate) fn set_peer(&self, peer: SocketAddr) {
+        self.is_peer_v4.store(is_v4(peer.ip()), Ordering::Relaxed);
     }
 
     /// The way for a batch of several datagrams.
@@ -99,8 +108,8 @@ impl UdpSocket {
     /// Only if nothing at all was sent; see [`SendError`]. If the kernel took some datagrams and then no more,
     /// [`Sent::bytes`] says how far it came.
     pub fn send(&self, data: &[u8], segment_size: usize, ecn: Ecn) -> Result<Sent, SendError> {
-        let v4 = self.peer_addr().is_none_or(|peer| is_v4(peer.ip()));
-        self.transmit(data, segment_size, ecn, v4, None)
+        let is_v4 = self.sending.is_peer_v4.load(Ordering::Relaxed);
+        self.transmit(data, segment_size, ecn, is_v4, None)
     }
 
     /// As [`send`](Self::send), to `to`, from a socket that is not connected.
@@ -303,6 +312,23 @@ mod tests {
         for ecn in [Ecn::Ect0, Ecn::Ect0, Ecn::Ce, Ecn::NotEct] {
             sending.send(&[1], 1, ecn).unwrap();
             assert_eq!(received(&receiving).1, [ecn]);
+        }
+    }
+
+    #[test]
+    fn ecn_goes_with_packets_of_a_dual_stack_socket_to_either_family() {
+        let options = Options { dual_stack: true, ..Options::default() };
+        for (at, as_seen) in [("127.0.0.1:0", "::ffff:127.0.0.1"), ("[::1]:0", "::1")] {
+            let (Ok(sending), Ok(receiving)) = (
+                UdpSocket::bind("[::]:0".parse().unwrap(), &options),
+                UdpSocket::bind(at.parse().unwrap(), &Options::default()),
+            ) else {
+                return eprintln!("SKIPPED: no IPv6 here");
+            };
+            let port = receiving.local_addr().unwrap().port();
+            sending.connect(SocketAddr::new(as_seen.parse().unwrap(), port)).unwrap();
+            sending.send(&[1; 20], 10, Ecn::Ect0).unwrap();
+            assert!(received(&receiving).1.iter().all(|ecn| *ecn == Ecn::Ect0), "{at}");
         }
     }
 

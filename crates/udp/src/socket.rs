@@ -70,7 +70,9 @@ impl UdpSocket {
     /// # Errors
     /// [`SocketError::Connect`], for example without a route.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), SocketError> {
-        self.socket.connect(&peer.into()).map_err(|source| SocketError::Connect { peer, source })
+        self.socket.connect(&peer.into()).map_err(|source| SocketError::Connect { peer, source })?;
+        self.sending.set_peer(peer);
+        Ok(())
     }
 
     /// The address that the socket is bound to.
