@@ -2,6 +2,7 @@
 //! numbers, and the contract of a sans-IO machine. Nothing here reads a clock, opens a socket or starts a
 //! thread.
 
+mod counter;
 mod host;
 mod machine;
 mod memory;
@@ -13,6 +14,7 @@ mod time;
 mod units;
 mod verdict;
 
+pub use counter::AtomicCounter;
 pub use host::HostSample;
 pub use machine::{Deadline, DeadlineReason, Ecn, Machine, PathId, Piece, Received, Transmit};
 pub use memory::AlignedBytes;

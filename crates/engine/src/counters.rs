@@ -1,20 +1,4 @@
-//! Counters that several threads add to, and their values.
-
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A count that several threads add to.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+//! Counters and their values.
 
 /// Makes a structure of values, and one of the counters with these names.
 macro_rules! counters {
@@ -27,7 +11,7 @@ macro_rules! counters {
 
         #[derive(Debug, Default)]
         pub(crate) struct $counters {
-            $(pub(crate) $name: $crate::counters::Counter,)*
+            $(pub(crate) $name: haul_base::AtomicCounter,)*
         }
 
         impl $counters {

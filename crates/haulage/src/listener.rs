@@ -14,7 +14,7 @@ use haul_engine::{ChannelOptions, EngineError as Error, ListenOptions as EngineO
 pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
 
-use self::acceptor::{Acceptor, PendingClient, Streams};
+use self::acceptor::{Acceptor, PendingClient, WaitingStreams};
 use crate::blocking::{block_on, block_until};
 use crate::{AcceptError, ByteReader, Connection, Endpoint};
 
@@ -23,7 +23,7 @@ pub struct Listener {
     engine: Arc<haul_engine::Listener>,
     endpoint: Endpoint,
     stop: Arc<AtomicBool>,
-    streams: Arc<Streams>,
+    streams: Arc<WaitingStreams>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,7 +53,7 @@ impl Listener {
             busy_poll: options.busy_poll,
             ..ChannelOptions::default()
         });
-        let (streams, stop) = (Arc::<Streams>::default(), Arc::new(AtomicBool::new(false)));
+        let (streams, stop) = (Arc::<WaitingStreams>::default(), Arc::new(AtomicBool::new(false)));
         let acceptor = Acceptor {
             engine: engine.clone(),
             terms: Terms::new(options.registry).permitting(options.permit),

@@ -2,22 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod common;
+
 use std::fs;
-use std::time::Duration;
 
-use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, preset};
+use haulage::{ConnectionError, Endpoint, Listener, Options, preset};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+use common::{TIMEOUT, exchange};
 
 fn listener(address: &str) -> Listener {
     Listener::bind(address.parse().unwrap()).unwrap()
-}
-
-fn exchange(client: &Connection, server: &Connection, text: &str) {
-    client.send(text.as_bytes()).unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
-    server.send(text.as_bytes()).unwrap();
-    assert_eq!(client.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
 }
 
 #[test]

@@ -2,15 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod common;
+
 use std::fs;
 use std::net::TcpListener;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use haul_testing::block_on;
-use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, Url, WaitError, preset};
+use haulage::{ConnectionError, Endpoint, Listener, Options, Url, WaitError, preset};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+use common::{TIMEOUT, exchange};
 
 fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
@@ -32,13 +34,6 @@ fn settled(wanted: (usize, usize)) -> (usize, usize) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-fn exchange(client: &Connection, server: &Connection, text: &str) {
-    client.send(text.as_bytes()).unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
-    server.send(text.as_bytes()).unwrap();
-    assert_eq!(client.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
 }
 
 #[test]

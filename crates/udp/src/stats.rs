@@ -1,9 +1,9 @@
 //! What happened at a socket, counted.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use haul_base::Bytes;
+use haul_base::{AtomicCounter, Bytes};
 
 /// Counts of a socket since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,26 +28,13 @@ pub struct Stats {
 /// The counts behind [`Stats`]; plain additions, since no other memory depends on them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) socket_full: Counter,
-    pub(crate) queue_full: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) packet_too_big: Counter,
-    pub(crate) unreachable: Counter,
-    pub(crate) gso_refused: Counter,
+    pub(crate) socket_full: AtomicCounter,
+    pub(crate) queue_full: AtomicCounter,
+    pub(crate) refused: AtomicCounter,
+    pub(crate) packet_too_big: AtomicCounter,
+    pub(crate) unreachable: AtomicCounter,
+    pub(crate) gso_refused: AtomicCounter,
     reported_mtu: AtomicU32,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl Counters {

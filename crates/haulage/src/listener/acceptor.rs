@@ -41,7 +41,7 @@ impl Accepted {
 
 /// Streams that clients ask for, and the tasks that wait for them.
 #[derive(Default)]
-pub(super) struct Streams(Mutex<State>);
+pub(super) struct WaitingStreams(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -51,7 +51,7 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-impl Streams {
+impl WaitingStreams {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A poisoned lock is fine: every change is complete before anything can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -89,7 +89,7 @@ impl Streams {
         Poll::Pending
     }
 
-    /// As [`Streams::poll_pending`], for tasks: a thread of its own waits until the stream has begun, and the stream
+    /// As [`WaitingStreams::poll_pending`], for tasks: a thread of its own waits until the stream has begun, and the stream
     /// stays here if nobody asks again.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
         let incoming = match self.poll_pending(context) {
@@ -145,7 +145,7 @@ pub(super) struct Acceptor {
     pub(super) engine: Arc<haul_engine::Listener>,
     pub(super) terms: Terms,
     pub(super) permitted: StreamsPermitted,
-    pub(super) streams: Arc<Streams>,
+    pub(super) streams: Arc<WaitingStreams>,
     pub(super) stop: Arc<AtomicBool>,
 }
 

@@ -51,13 +51,11 @@ pub(super) fn draw_all(
     results: &Results,
     out: &Path,
 ) -> Result<(), String> {
-    let (several, single): (Vec<&PlotSpec>, Vec<&PlotSpec>) =
-        plots.iter().partition(|plot| plot.file_each().is_some());
+    let single: Vec<&PlotSpec> = plots.iter().filter(|plot| plot.file_each().is_none()).collect();
     for (plot, file) in single.iter().zip(files(experiment, &single)) {
         draw(plot, results, &out.join(file))?;
     }
-    for plot in several {
-        let Some((key, at)) = plot.file_each() else { continue };
+    for (plot, (key, at)) in plots.iter().filter_map(|plot| Some((plot, plot.file_each()?))) {
         for value in values_of(results, key, at) {
             let file = format!("{experiment}-{}.svg", label(&value));
             draw(&plot.only(key, value), results, &out.join(file))?;
