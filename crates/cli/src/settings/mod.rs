@@ -15,7 +15,7 @@ pub use presets::{Preset, PresetSource};
 
 /// Where recipes of micro-protocols are to be had.
 const STACKS: &str = "bulk, fobs and rbudp carry files and memory, and `haul presets NAME` prints one to start from; \
-                      viz, msg and sensor carry messages: `haul pipe --preset NAME`";
+                      viz, msg, sensor and streams carry messages: `haul pipe --preset NAME`";
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 

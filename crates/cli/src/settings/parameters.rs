@@ -40,7 +40,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "chunk",
-        help: || "the object is cut at multiples of it, 64KiB to 4GiB".to_owned(),
+        help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
         set: |s, v| {
             s.chunk = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
             Ok(())
