@@ -94,6 +94,7 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
     let min_rtt = if stats.min_rtt > Span::ZERO { stats.min_rtt } else { facts.round_trip };
     let found = limit_of_sender(&LimitEvidence {
         waiting: stats.waiting,
+        silent: stats.silent,
         min_rtt,
         elapsed: moving,
         sent: Rate::from_transfer(stats.datagram_bytes, moving),

@@ -124,6 +124,8 @@ pub struct SenderStats {
     pub law_switches: u64,
     /// Where time went while nothing could be sent.
     pub waiting: Waiting,
+    /// Time in which nothing that was sent was acknowledged, for two seconds or more each time.
+    pub silent: Span,
     /// What the receiving host does, as it last said.
     pub receiver_host: PeerHost,
     /// Packets declared lost, by the diagnosed cause.
@@ -165,6 +167,7 @@ impl SenderStats {
             ("bitmap_ack", "peer_drops") => self.receiver_drops = value as u32,
             ("bitmap_ack", "peer_duplicates") => self.receiver_duplicates = value as u32,
             ("bitmap_ack", "peer_ecn_ce") => self.ecn_ce = value as u32,
+            ("liveness", "silent_us") => self.silent = Span::from_micros(value),
             ("rate_control", "windows_host") => self.windows.host = value,
             ("rate_control", "windows_network") => self.windows.network = value,
             ("rate_control", "windows_inconclusive") => self.windows.inconclusive = value,

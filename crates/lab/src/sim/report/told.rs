@@ -63,6 +63,7 @@ pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Op
     let elapsed = session.finished(world).unwrap_or(world.now()).since(session.start);
     limit_of_sender(&LimitEvidence {
         waiting: stats.waiting,
+        silent: stats.silent,
         min_rtt: stats.min_rtt,
         elapsed,
         sent: Rate::from_transfer(stats.datagram_bytes, elapsed),
