@@ -42,6 +42,11 @@ fn a_late_comer_and_who_was_there_each_get_a_third() {
 }
 
 #[test]
+fn a_ceiling_that_is_raised_again_takes_hold_at_once() {
+    passes("other-ceilings.toml");
+}
+
+#[test]
 fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
     let json = passes("default-lossy-gigabit.toml");
     let rates = &json["runs"][0]["rates"];

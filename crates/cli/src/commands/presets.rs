@@ -7,6 +7,9 @@ use crate::fault::Fault;
 use crate::output::{out, out_json, out_verbatim};
 use crate::settings::{Preset, PresetSource};
 
+/// Columns of a name: the longest is `ledbat_plus_plus`.
+const WIDTH: usize = 16;
+
 /// Lists the presets, or prints one. Gives the exit code.
 ///
 /// # Errors
@@ -40,15 +43,16 @@ fn list(as_object: bool) {
     }
     for preset in all {
         let commands = commands(&preset).join(", ");
-        out(format_args!("{:<10} {} (haul {commands})", preset.name, preset.description()));
+        out(format_args!("{:<WIDTH$} {} (haul {commands})", preset.name, preset.description()));
     }
-    out("\ncontrollers, for --controller:");
+    out("");
+    out("controllers, for --controller:");
     for law in haul_proto::laws() {
-        out(format_args!("{:<15} {}", law.name, law.summary));
+        out(format_args!("{:<WIDTH$} {}", law.name, law.summary));
         for parameter in law.parameters {
             let (name, kind, default) = (parameter.name, parameter.kind, parameter.default);
             let help = parameter.help;
-            out(format_args!("{:<15} --set rate_control.{name}={default}: {help} ({kind})", ""));
+            out(format_args!("{:<WIDTH$} --set rate_control.{name}={default}: {help} ({kind})", ""));
         }
     }
 }

@@ -14,8 +14,8 @@ pub use parameters::{PARAMETERS, Parameter, session_key};
 pub use presets::{Preset, PresetSource};
 
 /// Where recipes of micro-protocols are to be had.
-const STACKS: &str = "bulk, fobs and rbudp carry files and memory, and `haul presets NAME` prints one to start from; \
-                      viz, msg, sensor and streams carry messages: `haul pipe --preset NAME`";
+const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
+                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
@@ -56,7 +56,7 @@ pub struct Settings {
     pub controller: &'static str,
     /// The ceiling of the rate; with `fixed` the rate itself.
     pub rate: Option<Rate>,
-    /// Size of a disk read or write, and of one transmission window.
+    /// The object is cut at multiples of it.
     pub chunk: Bytes,
     /// Time between two reports of the receiver.
     pub feedback_interval: Span,

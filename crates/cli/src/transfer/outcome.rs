@@ -88,6 +88,11 @@ fn of_counters(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
     match measured.counters {
         Some(Counters::Sending(sending)) => {
             report.cpu = CpuSeconds { sender: own_cpu, receiver: None };
+            let law = sending.stats.law;
+            if !law.name.is_empty() {
+                law.name.clone_into(&mut report.controller);
+                report.capacity = law.ceiling.map(|rate| (rate, "ceiling"));
+            }
             add_sending(&mut report, counted_sending(facts, &sending.stats, measured.moving));
         }
         Some(Counters::Receiving(stats)) => {

@@ -189,8 +189,7 @@ fn add_switches(
     for switch in &entry.switch {
         let controller = switch.controller.clone().map(|name| ("controller".to_owned(), name));
         let rate = switch.rate.map(|rate| ("rate".to_owned(), rate_text(rate.0)));
-        part = ChosenLaw::changed(&part, &controller.into_iter().chain(rate).collect::<Vec<_>>());
-        let law = ChosenLaw::check(&part)
+        let law = ChosenLaw::change(&mut part, &controller.into_iter().chain(rate).collect::<Vec<_>>())
             .map_err(|error| Fault::of("session", index, "switch", error.to_string()))?;
         world.at(Time::ZERO + entry.start.0 + switch.at.0, move |world| {
             let now = world.now();

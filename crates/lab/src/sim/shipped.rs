@@ -22,6 +22,7 @@ const SCENARIOS: &[(&str, &str)] = shipped![
     "late-comer",
     "many-to-one",
     "mtu-change",
+    "other-ceilings",
     "outage",
     "rtt-loss-sweep",
     "services",

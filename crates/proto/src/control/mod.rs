@@ -81,7 +81,9 @@ pub struct Limits {
 }
 
 /// The least window: two packets, so that one is on its way while the other is reported.
-pub const MIN_WINDOW: u64 = 2 * 1_472;
+pub const MIN_WINDOW: u64 = MIN_WINDOW_DATAGRAMS * 1_472;
+/// The same in datagrams of the size in use (RFC 9002, section 7.2).
+pub(crate) const MIN_WINDOW_DATAGRAMS: u64 = 2;
 
 impl Limits {
     /// Limits at `rate`, with the usual burst and no window.

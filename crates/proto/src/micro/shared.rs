@@ -51,6 +51,16 @@ impl Default for RateNow {
     }
 }
 
+/// The control law in force: that of the recipe, of one of its rules, or the one that was chosen since. Written by
+/// `rate_control` when it changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LawNow {
+    /// Its name.
+    pub name: &'static str,
+    /// The rate that it may not exceed.
+    pub ceiling: Option<Rate>,
+}
+
 /// What the receiving host is known to do. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerHost {

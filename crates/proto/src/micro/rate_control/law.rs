@@ -8,6 +8,7 @@ use super::rules::Rules;
 use crate::control::held_rate::Mode;
 use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
 use crate::diagnosis::Evidence;
+use crate::micro::shared::LawNow;
 
 /// What every law can be told; the law's own parameters stand beside these in the recipe.
 pub(crate) const PARAMETERS: &[ParameterSpec] = &[
@@ -116,6 +117,16 @@ impl Law {
         Self { name: name.to_owned(), parameters, ..self.clone() }
     }
 
+    /// The law `kept` under this one's ceiling and modes.
+    pub(super) fn keeping(self, kept: &Self) -> Self {
+        Self { name: kept.name.clone(), parameters: kept.parameters.clone(), ..self }
+    }
+
+    /// For those who look on.
+    pub(super) fn now(&self) -> LawNow {
+        LawNow { name: law(&self.name).map_or("", |law| law.name), ceiling: self.ceiling }
+    }
+
     /// Whether it can be built.
     pub(super) fn check(&self) -> Result<(), ControllerError> {
         self.try_build(ANY_DELAY).map(drop)
@@ -143,6 +154,8 @@ impl Law {
 #[derive(Clone, Debug)]
 pub struct ChosenLaw {
     pub(super) parameters: Parameters,
+    /// If a rule of the recipe has chosen another law meanwhile, that one stays.
+    pub(super) keeps_law: bool,
 }
 
 impl ChosenLaw {
@@ -157,12 +170,25 @@ impl ChosenLaw {
         let law = Law::read(&parameters, ANY_DELAY);
         law.check()?;
         Rules::of(&parameters, &law).map_err(ControllerError::Rules)?;
-        Ok(Self { parameters })
+        Ok(Self { parameters, keeps_law: false })
     }
 
-    /// What a recipe says of its `rate_control`, with some parameters changed. If the law changes, parameters that only
-    /// the one before had are left out.
-    pub fn changed(part: &Part, changes: &[(String, String)]) -> Part {
+    /// Changes some parameters of what a recipe says of its `rate_control`. If the law changes, parameters that only
+    /// the one before had are left out. If what is changed is no law's own, the law that runs stays, also where a rule
+    /// has chosen it.
+    ///
+    /// # Errors
+    /// As [`ChosenLaw::check`]; `part` is as before then.
+    pub fn change(part: &mut Part, changes: &[(String, String)]) -> Result<Self, ControllerError> {
+        let changed = Self::changed(part, changes);
+        let bounds = |name: &str| PARAMETERS[1..].iter().any(|spec| spec.name == name);
+        let keeps_law = changes.iter().all(|(name, _)| bounds(name) && name != "switch");
+        let chosen = Self { keeps_law, ..Self::check(&changed)? };
+        *part = changed;
+        Ok(chosen)
+    }
+
+    fn changed(part: &Part, changes: &[(String, String)]) -> Part {
         let mut changed = part.clone();
         for (name, value) in changes {
             changed.parameters.retain(|(known, _)| known != name);
