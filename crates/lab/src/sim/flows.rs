@@ -339,7 +339,8 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     }
     add_clock_jumps(world, (sender, receiver), entry);
     add_switches(site.world, sender, &recipe, index, entry)?;
-    site.place(receiver, entry.host.as_ref(), "session", index)?;
+    site.place(receiver, entry.host.as_ref(), ("session", index, "host"))?;
+    site.place(sender, entry.sender_host.as_ref(), ("session", index, "sender_host"))?;
     let wrong = |error: WorldError| fault("path", error.to_string());
     let (from, to) = ((sender, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
@@ -409,7 +410,7 @@ pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntr
         Way::Forward => receiver,
         Way::Back => source,
     };
-    site.place(on_host, entry.host.as_ref(), "traffic", index)?;
+    site.place(on_host, entry.host.as_ref(), ("traffic", index, "host"))?;
     let wrong = |error: WorldError| fault("path", &error.to_string());
     let (from, to) = ((source, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;

@@ -77,13 +77,14 @@ pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Op
 }
 
 /// Measures, and the verdicts for which they hold.
-const LIMITS: [(&str, &str); 6] = [
+const LIMITS: [(&str, &str); 7] = [
     ("limited_by_path", "path"),
     ("limited_by_law", "law"),
     ("limited_by_ceiling", "rate_ceiling"),
     ("limited_by_host", "receiver_host"),
     ("limited_by_reading", "sender_storage"),
     ("limited_by_writing", "receiver_storage"),
+    ("limited_by_sending", "sender_cpu"),
 ];
 
 /// Whether a measure asks for this verdict.

@@ -268,11 +268,13 @@ impl RateControl {
         if self.probe_credit > 0 {
             return Ok(self.probe_credit as usize);
         }
-        if self.pacer.release_at() > context.now() {
-            context.resume_at(self.pacer.release_at());
-            return Err(self.paced_by());
+        let (now, released, bindings) = (context.now(), self.pacer.release_at(), self.bindings());
+        if released > now {
+            context.resume_at(released);
+            return Err(self.paced_by(now));
         }
-        let in_flight = context.shared(self.bindings().send_window).bytes;
+        context.shared(bindings.clock).released(now, released);
+        let in_flight = context.shared(bindings.send_window).bytes;
         // A law that is new may think of smaller datagrams than those in use.
         let least = |window: u64| window.max(MIN_WINDOW_DATAGRAMS * size);
         let allowed =
@@ -327,8 +329,10 @@ impl RateControl {
     }
 
     /// Whose rate the pacer keeps.
-    fn paced_by(&self) -> WaitingFor {
-        if self.quota.binds {
+    fn paced_by(&self, now: Time) -> WaitingFor {
+        if self.pacer.is_behind(now) {
+            WaitingFor::Late
+        } else if self.quota.binds {
             WaitingFor::Quota
         } else if self
             .controller
@@ -343,7 +347,7 @@ impl RateControl {
 
     fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
         let now = context.now();
-        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota) {
+        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota | WaitingFor::Late) {
             self.pacer.on_idle(now);
         }
         context.shared(self.bindings().clock).wait(now, reason);
