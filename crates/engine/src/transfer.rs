@@ -11,8 +11,8 @@ use std::time::Duration;
 use haul_base::{Bytes, Piece, Rate, Span};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::{
-    Available, ChosenLaw, ControllerConfig, ControllerError, Link, ObjectSink, ObjectSource, RateController,
-    Receiver, ReceiverConfig, Sender, SenderConfig, build_controller,
+    Available, ChosenLaw, ControllerConfig, ControllerError, DiagnosedWindow, Link, ObjectSink, ObjectSource,
+    RateController, Receiver, ReceiverConfig, Sender, SenderConfig, build_controller,
 };
 use haul_stack::Stack;
 use haul_udp::Capabilities;
@@ -118,6 +118,14 @@ impl Transfer {
             drop(state);
             self.waker.wake();
         }
+    }
+
+    /// The transmission windows that were diagnosed since this was last asked, from the first time on, and the newest 8 at most; none of a
+    /// receiver, or after the end.
+    pub fn take_windows(&self) -> Vec<DiagnosedWindow> {
+        let Some(connection) = self.connection.upgrade() else { return Vec::new() };
+        let mut state = connection.lock();
+        std::iter::from_fn(|| DiagnosedWindow::take(&mut state.stack)).collect()
     }
 
     /// Wakes the data thread.

@@ -1,13 +1,15 @@
 //! A path that carries packets: the two sides, and a thread for each direction.
 
+use std::fs::File;
 use std::io;
+use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use haul_base::{Rate, Span, Time};
 use haul_sim::{Path, PathSpec, SpecError, StageChange, StageRef, StageSpec};
 
 use crate::error::{WanError, While};
-use crate::link::{Clock, Link, LinkOptions, Snapshot};
+use crate::link::{Clock, DropLog, Link, LinkOptions, Snapshot};
 use crate::world::{Names, Side, TcpWindow, World, WorldOptions};
 
 /// The seeds of the two directions and of what damages packets must differ.
@@ -27,6 +29,14 @@ pub enum Way {
 }
 
 impl Way {
+    /// As options and reports spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forth => "forth",
+            Self::Back => "back",
+        }
+    }
+
     /// The seed of this direction of a path with the seed `seed`: the two directions draw independently.
     pub fn seed(self, seed: u64) -> u64 {
         match self {
@@ -55,6 +65,8 @@ pub struct EmulatorOptions<'a> {
     pub cpu: Option<usize>,
     /// Whether the namespaces get names.
     pub names: Names,
+    /// A new file with a line for each packet that the path drops or damages; `docs/wan-emulator.md` describes it.
+    pub drop_log: Option<&'a FilePath>,
 }
 
 /// A running path. Ends when dropped, and everything inside of the two sides with it.
@@ -77,7 +89,9 @@ impl Emulator {
         let path = (rate_of(forth).max(rate_of(back)), rtt_of(forth, back));
         let world = World::create(names, &WorldOptions { mtu, offload, window, path })?;
         let clock = Clock::start();
-        let link = |way| link(way, &world, options, clock);
+        let log = options.drop_log.map(File::create).transpose().while_doing("cannot make the drop log")?;
+        let log = log.map(DropLog::new);
+        let link = |way| link(way, &world, options, (clock, log.clone()));
         let (forth, back) = (link(Way::Forth)?, link(Way::Back)?);
         Ok(Self { forth, back, world, clock })
     }
@@ -122,7 +136,12 @@ impl Emulator {
 }
 
 /// The thread of one direction.
-fn link(way: Way, world: &World, options: &EmulatorOptions<'_>, clock: Clock) -> Result<Link, WanError> {
+fn link(
+    way: Way,
+    world: &World,
+    options: &EmulatorOptions<'_>,
+    (clock, drop_log): (Clock, Option<DropLog>),
+) -> Result<Link, WanError> {
     let (name, from, to, spec): (_, &Side, &Side, _) = match way {
         Way::Forth => ("wan-forth", &world.a, &world.b, options.forth),
         Way::Back => ("wan-back", &world.b, &world.a, options.back),
@@ -137,6 +156,7 @@ fn link(way: Way, world: &World, options: &EmulatorOptions<'_>, clock: Clock) ->
         seed: seed ^ DAMAGE,
         grain: rate_of(spec).bytes_in(GRAIN),
         cpu: options.cpu,
+        drop_log: drop_log.map(|log| log.of(way)),
     };
     Link::start(options).while_doing("cannot start the path")
 }

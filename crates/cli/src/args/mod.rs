@@ -422,7 +422,7 @@ pub struct PresetsArgs {
 /// `haul diagnose`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct DiagnoseArgs {
-    /// Signature files; - is stdin
+    /// Signature files, or traces that --events wrote; - is stdin
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// What is known of each cause, as `haul train` writes it; the shipped model if absent

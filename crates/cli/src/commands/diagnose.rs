@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature, Words, read_signatures};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::DiagnoseArgs;
 use crate::fault::{self, Fault, shown};
@@ -31,9 +31,25 @@ fn text_of(file: &Path) -> Result<String, Fault> {
     })
 }
 
-/// The windows of a file, which may be none, and its text.
+/// The signatures of the windows in the trace of a transfer, each in the line of its event; other lines are empty.
+fn of_trace(file: &Path, text: &str) -> Result<String, Fault> {
+    let signature = |(number, line): (usize, &str)| {
+        let event: Value = serde_json::from_str(line).map_err(|error| {
+            let message = format!("{}: line {}: {error}", file.display(), number + 1);
+            fault::usage(message, "a trace is what --events writes: one JSON object a line")
+        })?;
+        let windows = event.get("signature").filter(|_| event["event"] == "window");
+        Ok(windows.and_then(Value::as_str).unwrap_or_default().to_owned() + "\n")
+    };
+    text.lines().enumerate().map(signature).collect()
+}
+
+/// The windows of a signature file or a trace, which may be none, and the text of their signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
-    let text = text_of(file)?;
+    let mut text = text_of(file)?;
+    if text.starts_with('{') {
+        text = of_trace(file, &text)?;
+    }
     let windows = read_signatures(&text)
         .map_err(|error| fault::usage(format!("{}: {error}", file.display()), SYMBOLS))?;
     Ok((windows, text))

@@ -141,6 +141,7 @@ pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
         window: TcpWindow::Path,
         cpu: None,
         names: Names::Hidden,
+        drop_log: None,
     })
 }
 

@@ -62,6 +62,11 @@ impl EventLog {
         Self { machine: Some(machine.to_owned()), ..self.clone() }
     }
 
+    /// Whether what is written goes anywhere.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Writes one event; `fields` is a JSON object with what there is to say.
     pub fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };

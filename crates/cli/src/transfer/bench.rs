@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::output::{Progress, Snapshot};
 use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::counters_json;
+use crate::transfer::counters::{counters_json, write_windows};
 use crate::transfer::drive::{Contact, RunEnv, for_peer, interrupted, stop};
 use crate::transfer::link::Sides;
 use crate::transfer::memory::{Gauge, MemorySource, NullSink};
@@ -154,6 +154,7 @@ fn trace(env: &RunEnv<'_>, gauge: &Gauge, transfer: &Transfer) {
     if let Some(events) = env.events {
         let data = transfer.counters().map(|counters| counters_json(&counters));
         events.write("progress", json!({ "bytes": gauge.bytes(), "data": data }));
+        write_windows(events, transfer);
     }
 }
 

@@ -1,10 +1,12 @@
 //! The counters of a data path as JSON, for the trace and for `haul ctl`.
 
 use haul_base::{HostSample, Rate, Span};
-use haul_engine::Counters;
+use haul_diagnosis::write_signature;
+use haul_engine::{Counters, Transfer};
+use haul_proto::DiagnosedWindow;
 use serde_json::json;
 
-use crate::output::ByCause;
+use crate::output::{ByCause, EventLog};
 
 pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     match counters {
@@ -43,6 +45,29 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
             "receiver_host": stats.host.map(|host| host_json(&host)),
         }),
     }
+}
+
+/// Writes the transmission windows that have lost something and were diagnosed since the last time. Nobody asks for them without a trace.
+pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
+    if !events.is_kept() {
+        return;
+    }
+    for window in transfer.take_windows().iter().filter(|window| window.sample.lost > 0) {
+        events.write("window", window_json(window));
+    }
+}
+
+/// A window; `haul diagnose` and `haul train` read its signature.
+fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
+    let told = &window.by_signature;
+    json!({
+        "number": window.number,
+        "first_pn": window.first_pn,
+        "signature": write_signature(&window.signature).trim_end(),
+        "by_signature": told.metric.map(|_| told.cause().name()),
+        "p_host": told.metric.map(|_| told.p_host),
+        "lost_by_cause": ByCause(window.counts),
+    })
 }
 
 /// The load of a receiving host, totals since the session began; what it cannot say is null.

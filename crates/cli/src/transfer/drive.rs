@@ -16,7 +16,7 @@ use crate::fault;
 use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot, Stall};
 use crate::signals::Cancel;
 use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::counters_json;
+use crate::transfer::counters::{counters_json, write_windows};
 use crate::transfer::link::{Sides, wake};
 use crate::transfer::quota::{Part, Quotas};
 use crate::transfer::sessions::Pulse;
@@ -330,4 +330,5 @@ fn trace(env: &RunEnv<'_>, numbers: &JobProgress, transfer: &Transfer) {
         fields["data"] = counters_json(&counters);
     }
     events.write("progress", fields);
+    write_windows(events, transfer);
 }

@@ -66,6 +66,7 @@ fn emulator() -> Option<Emulator> {
         window: TcpWindow::Path,
         cpu: None,
         names: Names::Listed,
+        drop_log: None,
     };
     Some(Emulator::start(&options).unwrap())
 }

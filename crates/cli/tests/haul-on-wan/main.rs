@@ -6,6 +6,7 @@
 
 mod pipes;
 mod suspended;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +38,12 @@ fn haul(side: &Namespace) -> Command {
 
 /// A path of 200 Mbit/s that takes `delay` and loses packets, each way. One at a time: it has to be dropped before its guard,
 /// so bind it behind that.
-fn emulator(seed: u64, loss: f64, delay: Span) -> (MutexGuard<'static, ()>, Emulator) {
+fn emulator(
+    seed: u64,
+    loss: f64,
+    delay: Span,
+    drop_log: Option<&Path>,
+) -> (MutexGuard<'static, ()>, Emulator) {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     sweep(haul_wan::PREFIX);
     let rate = Rate::from_mbps(200);
@@ -59,6 +65,7 @@ fn emulator(seed: u64, loss: f64, delay: Span) -> (MutexGuard<'static, ()>, Emul
         window: TcpWindow::Path,
         cpu: None,
         names: Names::Listed,
+        drop_log,
     })
     .unwrap();
     (alone, emulator)
@@ -84,8 +91,9 @@ struct Far {
 
 impl Far {
     fn start(seed: u64, loss: f64, options: &[&str]) -> Self {
-        let (alone, emulator) = emulator(seed, loss, Span::from_millis(10));
         let root = tempfile::tempdir().unwrap();
+        let drops = root.path().join("drops");
+        let (alone, emulator) = emulator(seed, loss, Span::from_millis(10), Some(&drops));
         let (file, log) = (root.path().join("url"), root.path().join("log"));
         let mut command = haul(&emulator.world.b.namespace);
         command.args(["serve", "--json", "--listen", "0.0.0.0:2640", "--host", &V4[1].to_string(), "--root"]);

@@ -75,6 +75,34 @@ fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
 }
 
 #[test]
+fn traces_are_read_as_signatures_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let window = r#"{"t":2.1,"event":"window","number":0,"first_pn":7,"signature":"runs 71000 1000+300"}"#;
+    let progress = r#"{"t":2.2,"event":"progress","bytes":5,"signature":"no window's"}"#;
+    let trace = file(dir.path(), "trace.jsonl", &format!("{progress}\n{window}\n{progress}\n{window}\n"));
+    let plain = file(dir.path(), "plain.sig", "runs 71000 1000+300\nruns 71000 1000+300\n");
+    let without_file = |mut window: Value| {
+        window.as_object_mut().unwrap().remove("file");
+        window
+    };
+    let told = |file: &str| {
+        let output = run(&["diagnose", "--json", file]);
+        exits(&output, 0);
+        objects(&output.stdout).into_iter().map(without_file).collect::<Vec<_>>()
+    };
+    assert_eq!((told(&trace).len(), told(&trace)), (2, told(&plain)));
+    for (content, words) in [
+        (progress.to_owned(), "no packet"),
+        (format!("{progress}\n{{oops"), "line 2"),
+        (format!("{progress}\n{}", window.replace("1000+", "99999+")), "line 2, column 12"),
+    ] {
+        let output = run(&["diagnose", &file(dir.path(), "bad.jsonl", &content)]);
+        exits(&output, 2);
+        assert!(text(&output.stderr).contains(words), "{content}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn too_little_to_train_by_is_said_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let few = file(dir.path(), "few.sig", "runs 71000 5+300\n");

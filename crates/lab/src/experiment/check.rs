@@ -78,6 +78,12 @@ pub(super) enum Test {
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
     /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
+    /// The lost packets of kept windows of real runs are put down to each cause that has lost some: the least F of the causes.
+    PacketFScore {
+        #[serde(default)]
+        at: Table,
+        at_least: f64,
+    },
     /// The posterior of kept windows is as far from the truth as this, on average.
     Calibration {
         #[serde(default)]
@@ -188,6 +194,7 @@ impl CheckSpec {
             Test::AtLeast { at, of, .. } => std::iter::once(at).chain(of).collect(),
             Test::Value { at, .. }
             | Test::Proportion { at, .. }
+            | Test::PacketFScore { at, .. }
             | Test::Calibration { at, .. }
             | Test::Normality { at, .. }
             | Test::Nearest { at, .. }
@@ -210,6 +217,9 @@ impl CheckSpec {
             Test::Proportion { hits, trials, at, bound } => proportion(results, (hits, trials), at, *bound),
             Test::FScore { over, named, at_least } => {
                 classes::f_score(results, over, named, *at_least).map(Verdict::simple)
+            }
+            Test::PacketFScore { at, at_least } => {
+                classes::packet_f_score(results, at, *at_least).map(Verdict::simple)
             }
             Test::Calibration { at, at_most } => {
                 classes::calibration(results, at, *at_most).map(Verdict::simple)

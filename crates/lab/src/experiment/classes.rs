@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use haul_base::Cause;
 use haul_diagnosis::{Bin, Model, bins};
 use toml::Table;
 
 use super::measure::{Quantity, label};
 use super::results::Results;
+use crate::sim::real::Labels;
 
 /// Whether a check holds, and the numbers.
 type Found = (bool, String);
@@ -39,6 +41,34 @@ pub(super) fn f_score(
     let least = counts.values().map(|of| f(*of)).fold(1.0, f64::min);
     let each: Vec<String> = counts.iter().map(|(class, of)| format!("{class} {:.3}", f(*of))).collect();
     Ok((least >= at_least, format!("F over {all} runs: {}", each.join(", "))))
+}
+
+/// The same of lost packets: what was put down to each cause in kept windows of real runs, beside the truth.
+pub(super) fn packet_f_score(results: &Results, at: &Table, at_least: f64) -> Result<Found, String> {
+    let (counts, all) = packet_counts(results.windows(at).filter_map(|window| window.labels.as_ref()));
+    let least = counts.values().map(|of| f(*of)).reduce(f64::min);
+    let least = least.ok_or_else(|| format!("no packet is lost in real runs with {at}"))?;
+    let each: Vec<String> = counts.iter().map(|(cause, of)| format!("{cause} {:.4}", f(*of))).collect();
+    Ok((least >= at_least, format!("F over {all} packets: {}", each.join(", "))))
+}
+
+/// For each cause that has lost packets: those rightly put down to it, those put down to others, and others' put down to it; and how many
+/// were lost in all.
+fn packet_counts<'a>(windows: impl Iterator<Item = &'a Labels>) -> (BTreeMap<&'static str, [f64; 3]>, u64) {
+    let mut counts: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
+    let mut all = 0;
+    for labels in windows {
+        all += labels.truth.whole();
+        for cause in Cause::ALL {
+            let (truth, told) = (labels.truth.of(cause), labels.told.of(cause));
+            let right = truth.min(told);
+            let found = [right, truth - right, told - right].map(|packets| packets as f64);
+            let count = counts.entry(cause.name()).or_default();
+            count.iter_mut().zip(found).for_each(|(sum, packets)| *sum += packets);
+        }
+    }
+    counts.retain(|_, [right, missed, _]| *right + *missed > 0.0);
+    (counts, all)
 }
 
 /// Of runs that are rightly called a class, are of it and called otherwise, and are called it and are not.
@@ -122,6 +152,8 @@ pub(super) fn normality(results: &Results, at: &Table, host: bool, at_least: f64
 
 #[cfg(test)]
 mod tests {
+    use haul_base::CauseCounts;
+
     use super::*;
 
     #[test]
@@ -129,6 +161,23 @@ mod tests {
         assert!((f([90.0, 10.0, 0.0]) - 180.0 / 190.0).abs() < 1e-9);
         assert!((f([90.0, 0.0, 30.0]) - 180.0 / 210.0).abs() < 1e-9);
         assert!(f([0.0, 5.0, 0.0]) < 1e-9 && f([5.0, 0.0, 0.0]) > 1.0 - 1e-9);
+    }
+
+    #[test]
+    fn packets_count_for_what_lost_them_and_for_what_they_were_put_down_to() {
+        let counts = |host, random| {
+            let mut counts = CauseCounts::default();
+            counts.add(Cause::ReceiverHost, host);
+            counts.add(Cause::Random, random);
+            counts
+        };
+        let windows = [
+            Labels { truth: counts(90, 0), told: counts(80, 10) },
+            Labels { truth: counts(10, 0), told: counts(14, 0) },
+        ];
+        let (found, all) = packet_counts(windows.iter());
+        // Nothing was lost at random: what was put there is missing elsewhere.
+        assert_eq!((found, all), (BTreeMap::from([("receiver_host", [90.0, 10.0, 4.0])]), 100));
     }
 
     #[test]

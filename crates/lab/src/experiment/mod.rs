@@ -9,6 +9,7 @@ mod measure;
 mod plan;
 mod plot;
 mod results;
+mod signatures;
 mod stats;
 mod windows;
 
@@ -161,6 +162,9 @@ fn run_one(
         plan.check.iter().map(|check| check.judge(&results)).collect::<Result<_, _>>().map_err(bad)?;
     let problems = results.problems();
     plot::draw_all(name, &plan.plot, &results, &args.out).map_err(bad)?;
+    let files = args.out.join(format!("{name}-signatures"));
+    signatures::write_signatures(&results, &files)
+        .while_doing(&format!("writing into {}", files.display()))?;
     let report = Report {
         experiment: name,
         about: &plan.about,

@@ -36,6 +36,7 @@ const PLANS: &[(&str, &str)] = &[
     ("bottleneck", include_str!("../../plans/bottleneck.toml")),
     ("laws", include_str!("../../plans/laws.toml")),
     ("real-network", include_str!("../../plans/real-network.toml")),
+    ("real-signatures", include_str!("../../plans/real-signatures.toml")),
     ("real-host", include_str!("../../plans/real-host.toml")),
     ("laws-real", include_str!("../../plans/laws-real.toml")),
 ];

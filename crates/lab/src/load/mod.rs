@@ -4,7 +4,9 @@
 mod background;
 mod burn;
 mod generator;
+mod quota;
 
 pub(crate) use background::{Background, Flow, FlowReport};
 pub(crate) use burn::{BurnArgs, Burners, burn, last_cpu};
 pub(crate) use generator::{Generator, LoadEvent};
+pub(crate) use quota::Quota;

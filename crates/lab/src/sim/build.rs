@@ -113,7 +113,7 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId
     if let Some(cost) = entry.per_sent {
         template.per_sent = cost.0;
     }
-    let mut nic = NicConfig { gro: entry.gro.then(Gro::default), ..NicConfig::default() };
+    let mut nic = NicConfig { gro: entry.gro.unwrap_or(false).then(Gro::default), ..NicConfig::default() };
     if let Some(cost) = entry.interrupt {
         // A packet that comes alone goes up the stack alone.
         nic.per_skb = nic.per_skb.min(cost.0);

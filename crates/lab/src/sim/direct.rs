@@ -81,7 +81,14 @@ mod tests {
             let signature = Signature::of_lost(70_000, 0..lost);
             let sample = Sample::of(&signature, &mut words);
             let by_signature = Diagnosis { metric: Some(Metric::Complexity), p_host };
-            DiagnosedWindow { number, signature, sample, by_signature, counts: CauseCounts::default() }
+            DiagnosedWindow {
+                number,
+                first_pn: 0,
+                signature,
+                sample,
+                by_signature,
+                counts: CauseCounts::default(),
+            }
         };
         (0..2_000).map(window).collect()
     }

@@ -23,6 +23,7 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
         LoadKind::Forwarding => forwarding(entry)?,
         LoadKind::Generator => generator(entry)?,
         LoadKind::Suspension => suspension(entry)?,
+        LoadKind::Quota => return Err("simulated hosts have no control groups: use `suspension`".to_owned()),
     })
 }
 
@@ -33,13 +34,13 @@ fn check_fields(entry: &LoadEntry) -> Result<(), String> {
         ("packets_per_second", entry.packets_per_second.is_some(), LoadKind::Forwarding),
         ("per_packet", entry.per_packet.is_some(), LoadKind::Forwarding),
         ("burst", entry.burst.is_some(), LoadKind::Forwarding),
-        ("run", entry.run.is_some(), LoadKind::SystemCalls),
+        ("run", entry.run.is_some() && kind != LoadKind::Quota, LoadKind::SystemCalls),
         ("sleep", entry.sleep.is_some(), LoadKind::SystemCalls),
         ("wait", entry.wait.is_some(), LoadKind::SystemCalls),
         ("slowdown", entry.slowdown.is_some(), LoadKind::Memory),
         ("runs", entry.runs.is_some(), LoadKind::Generator),
         ("pauses", entry.pauses.is_some(), LoadKind::Generator),
-        ("every", entry.every.is_some(), LoadKind::Suspension),
+        ("every", entry.every.is_some() && kind != LoadKind::Quota, LoadKind::Suspension),
         ("stop", entry.stop.is_some(), LoadKind::Suspension),
     ];
     match given.into_iter().find(|(_, is_given, of)| *is_given && *of != kind) {
@@ -56,6 +57,7 @@ const fn name(kind: LoadKind) -> &'static str {
         LoadKind::Forwarding => "forwarding",
         LoadKind::Generator => "generator",
         LoadKind::Suspension => "suspension",
+        LoadKind::Quota => "quota",
     }
 }
 

@@ -98,9 +98,8 @@ pub(super) struct HostEntry {
     pub interrupt: Option<Text<Span>>,
     /// Slots of the network card's ring.
     pub ring: Option<u32>,
-    /// Whether the card merges packets (GRO).
-    #[serde(default)]
-    pub gro: bool,
+    /// Whether the card merges packets (GRO). If absent, a simulated one does not, and a real one does.
+    pub gro: Option<bool>,
     /// What else runs there.
     #[serde(default)]
     pub loads: Vec<LoadEntry>,
@@ -131,7 +130,7 @@ pub(super) struct LoadEntry {
     pub per_packet: Option<Text<Span>>,
     /// Of `forwarding`: packets per interrupt.
     pub burst: Option<u32>,
-    /// Of `system_calls`: how long a process runs on average before it waits.
+    /// Of `system_calls`: how long a process runs on average before it waits. Of `quota`: how much processor time the receivers get.
     pub run: Option<Text<Span>>,
     /// Of `system_calls`: how long it waits on average.
     pub wait: Option<Text<Span>>,
@@ -143,7 +142,7 @@ pub(super) struct LoadEntry {
     pub runs: Option<[Text<Span>; 2]>,
     /// Of `generator`: shortest and longest pause.
     pub pauses: Option<[Text<Span>; 2]>,
-    /// Of `suspension`: time from one stop of the receivers to the next.
+    /// Of `suspension`: time from one stop of the receivers to the next. Of `quota`: for which time they get it.
     pub every: Option<Text<Span>>,
     /// Of `suspension`: how long each lasts.
     pub stop: Option<Text<Span>>,
@@ -180,6 +179,8 @@ pub(super) enum LoadKind {
     Generator,
     /// Stops the receivers again and again.
     Suspension,
+    /// Bounds the processor time of the receivers by a control group; real ones only.
+    Quota,
 }
 
 /// A transfer.

@@ -62,6 +62,10 @@ pub(crate) struct WanArgs {
     #[arg(long, value_name = "FILE")]
     pub counters: Option<PathBuf>,
 
+    /// Writes a line to this file for each packet that the path drops (docs/wan-emulator.md)
+    #[arg(long, value_name = "FILE")]
+    pub drop_log: Option<PathBuf>,
+
     /// Writes the counters to standard output as JSON when it ends
     #[arg(long)]
     pub json: bool,

@@ -55,6 +55,7 @@ impl Running {
             window: args.tcp_window.unwrap_or_default(),
             cpu: args.path_cpu,
             names: Names::from(privilege),
+            drop_log: args.drop_log.as_deref(),
         })?;
         let mut schedule = args.change.clone();
         schedule.sort_by_key(|scheduled| std::cmp::Reverse(scheduled.at));

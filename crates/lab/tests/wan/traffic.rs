@@ -1,5 +1,6 @@
 //! What comes out at the other side, and what the counters say about it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -168,6 +169,56 @@ fn every_packet_is_accounted_for_with_its_reason() {
     let received = number(&forth["received"]["packets"]);
     let damaged = number(&forth["damaged"]);
     assert!(arrived <= received - damaged && arrived + 2 * damaged >= received, "{arrived} {forth}");
+}
+
+#[test]
+fn the_drop_log_names_each_packet_that_is_missing() {
+    if !privileged("the_drop_log_names_each_packet_that_is_missing") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("drops");
+    let options =
+        format!("--rtt 4ms --rate 50Mbit --queue 30p --loss 2% --corrupt 2% --drop-log {}", log.display());
+    let wan = Wan::start(&options);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let receiver = wan.on('b', move || {
+        let socket = quiet(UdpSocket::bind((B, 9)).unwrap());
+        ready.send(()).unwrap();
+        let (mut buffer, mut numbers) = ([0; 1_000], BTreeSet::new());
+        while socket.recv(&mut buffer).is_ok() {
+            numbers.insert(u64::from_be_bytes(*buffer.first_chunk().unwrap()));
+        }
+        numbers
+    });
+    is_ready.recv().unwrap();
+    let sender = wan.on('a', || {
+        let socket = UdpSocket::bind((A, 0)).unwrap();
+        for number in 0..5_000u64 {
+            socket.send_to(&[&number.to_be_bytes()[..], &[7; 992]].concat(), (B, 9)).unwrap();
+            if number % 20 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    sender.join().unwrap();
+    let arrived = receiver.join().unwrap();
+    let (_, counters) = wan.end(Signal::TERM);
+    let text = std::fs::read_to_string(&log).unwrap();
+    let mut dropped = BTreeSet::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [time, "forth", "queue_full" | "random" | "corrupted", "udp", _, "9", payload] = words[..] else {
+            panic!("{line}")
+        };
+        assert!(time.parse::<f64>().unwrap() < 60.0, "{line}");
+        dropped.insert(u64::from_str_radix(payload, 16).unwrap());
+    }
+    for reason in ["queue_full", "random", "corrupted"] {
+        assert!(text.contains(reason), "{counters}");
+    }
+    let missing: BTreeSet<u64> = (0..5_000).filter(|number| !arrived.contains(number)).collect();
+    assert_eq!(dropped, missing);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
 use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_PASSED, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::{ChosenLaw, LOST_BY};
-use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, SendWindow, Waiting};
+use crate::micro::shared::{Clock, LawNow, PeerHost, RateNow, SendWindow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -310,10 +310,9 @@ impl Sender {
         self.stack.raise(now, LAW_CHOSEN, &mut law);
     }
 
-    /// The next transmission window that was diagnosed since this was first asked. Those that nobody takes are forgotten but for
-    /// the newest 8.
+    /// As [`DiagnosedWindow::take`].
     pub fn take_window(&mut self) -> Option<DiagnosedWindow> {
-        self.stack.shared_mut::<DiagnosedWindows>()?.take()
+        DiagnosedWindow::take(&mut self.stack)
     }
 
     /// Whether every byte has arrived.

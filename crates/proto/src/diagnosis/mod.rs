@@ -10,8 +10,10 @@ mod tests;
 
 use haul_base::{Cause, CauseCounts, Verdict};
 use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};
+use haul_stack::Stack;
 
 use crate::control::{Boundary, FeedbackSample};
+use crate::micro::shared::DiagnosedWindows;
 use kernel::Kernel;
 use queue::Queue;
 
@@ -66,6 +68,8 @@ const LEAST_PACKETS: u64 = 35_500;
 pub struct DiagnosedWindow {
     /// Its number, from 0.
     pub number: u64,
+    /// The packet number of its first packet: with a position in the signature added, that of any other.
+    pub first_pn: u64,
     /// Which of its packets were lost.
     pub signature: Signature,
     /// What is measured of that.
@@ -74,6 +78,14 @@ pub struct DiagnosedWindow {
     pub by_signature: Diagnosis,
     /// Lost packets by cause, of all evidence.
     pub counts: CauseCounts,
+}
+
+impl DiagnosedWindow {
+    /// The oldest transmission window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked: the newest
+    /// 8 are kept.
+    pub fn take(stack: &mut Stack) -> Option<Self> {
+        stack.shared_mut::<DiagnosedWindows>()?.take()
+    }
 }
 
 /// What was found of a window.

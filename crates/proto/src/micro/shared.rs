@@ -94,8 +94,8 @@ impl DiagnosedWindows {
             self.list.pop_front();
         }
         let Told { sample, by_signature, counts } = told;
-        let (number, signature) = (end.number, signature.clone());
-        self.list.push_back(DiagnosedWindow { number, signature, sample, by_signature, counts });
+        let (number, first_pn, signature) = (end.number, end.first_pn, signature.clone());
+        self.list.push_back(DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts });
     }
 
     pub(crate) fn take(&mut self) -> Option<DiagnosedWindow> {

@@ -4,8 +4,11 @@ use std::io;
 use std::sync::Arc;
 
 use haul_base::Time;
-use haul_sim::{Exit, FlowId, MAX_PARCEL, PacketInfo, Parcel, Path, SpecError, StageChange, StageRef};
+use haul_sim::{
+    Damage, DropReason, Exit, FlowId, MAX_PARCEL, PacketInfo, Parcel, Path, SpecError, StageChange, StageRef,
+};
 
+use super::drop_log::WayLog;
 use super::outlet::Outlet;
 use super::pool::Pool;
 use super::snapshot::{Snapshot, Traffic};
@@ -27,6 +30,7 @@ pub(super) struct Carrier {
     out: Outlet,
     sent: Traffic,
     lost: u64,
+    drop_log: Option<WayLog>,
 }
 
 /// A parcel is a part of a kept packet: its number in the pool, and the place of the parcel's first packet.
@@ -43,7 +47,12 @@ impl Carrier {
         let mut pool = Pool::new(MEMORY);
         let buffer = pool.buffer();
         let out = Outlet::new(output, seed);
-        Self { path, pool, buffer, grain, out, sent: Traffic::default(), lost: 0 }
+        Self { path, pool, buffer, grain, out, sent: Traffic::default(), lost: 0, drop_log: None }
+    }
+
+    /// Logs each packet that dies from now on, or none.
+    pub(super) fn log_drops(&mut self, log: Option<WayLog>) {
+        self.drop_log = log;
     }
 
     /// Reads one packet from `input` and offers it to the path; false if there was none.
@@ -95,11 +104,23 @@ impl Carrier {
     }
 
     /// Writes what is due; returns how many parcels that were.
-    pub(super) fn deliver(&mut self, now: Time) -> usize {
-        let Self { path, pool, out, .. } = self;
+    ///
+    /// # Errors
+    /// When the drop log cannot be written.
+    pub(super) fn deliver(&mut self, now: Time) -> io::Result<usize> {
+        let Self { path, pool, out, drop_log, .. } = self;
         let mut parcels = 0;
-        path.advance(now, &mut |_, parcel, exit| {
+        path.advance(now, &mut |at, parcel, exit| {
             let (number, first) = parts_of(parcel.id());
+            let died = match exit {
+                Exit::Copied => None,
+                Exit::Dropped(reason) => Some(reason),
+                // The receiving kernel finds a wrong checksum or length.
+                Exit::Delivered => (parcel.damage() != Damage::None).then_some(DropReason::Corrupted),
+            };
+            if let (Some(log), Some(reason)) = (drop_log.as_mut(), died) {
+                log.add(at, reason, pool.slot(number), parcel.indices().map(|index| first + index as u16));
+            }
             match exit {
                 Exit::Copied => pool.more(number, parcel.packets()),
                 Exit::Dropped(_) => pool.less(number, parcel.packets()),
@@ -110,7 +131,8 @@ impl Carrier {
             }
         });
         out.flush(pool);
-        parcels
+        drop_log.as_mut().map_or(Ok(()), WayLog::flush)?;
+        Ok(parcels)
     }
 
     /// Changes a stage.

@@ -2,6 +2,7 @@
 //! writes them to the other when they are due.
 
 mod carrier;
+mod drop_log;
 mod outlet;
 mod pool;
 mod snapshot;
@@ -9,6 +10,7 @@ mod thread;
 mod wait;
 mod writer;
 
+pub(crate) use drop_log::DropLog;
 pub use snapshot::{Snapshot, Traffic};
 pub(crate) use thread::{Link, LinkOptions};
 pub use wait::Clock;

@@ -34,6 +34,14 @@ impl Slot {
         &self.data[VNET_LEN..VNET_LEN + self.layout.len]
     }
 
+    /// Source port, destination port and payload of one of its packets; `None` if it is not UDP, or has no UDP header.
+    pub(super) fn udp(&self, index: u16) -> Option<(u16, u16, &[u8])> {
+        let packet = self.packet();
+        let header = packet.get(self.layout.udp_header(packet)?..)?;
+        let port = |at: usize| Some(u16::from_be_bytes(*header.get(at..)?.first_chunk()?));
+        Some((port(0)?, port(2)?, packet.get(self.layout.udp_payload(index))?))
+    }
+
     /// The packet behind the header it came with.
     pub(super) fn with_header(&self) -> &[u8] {
         &self.data[..VNET_LEN + self.layout.len]

@@ -9,6 +9,7 @@ use haul_base::{Span, Time};
 use haul_sim::{Path, SpecError, StageChange, StageRef};
 
 use super::carrier::Carrier;
+use super::drop_log::WayLog;
 use super::snapshot::Snapshot;
 use super::wait::{Alarm, Bell, Clock, be_punctual};
 use crate::net::Tun;
@@ -43,6 +44,8 @@ pub(crate) struct LinkOptions {
     pub grain: u64,
     /// The processor to stay on.
     pub cpu: Option<usize>,
+    /// Where the packets that die on the path are logged.
+    pub drop_log: Option<WayLog>,
 }
 
 /// A running direction; ends when dropped.
@@ -69,8 +72,10 @@ impl Link {
     pub(crate) fn start(options: LinkOptions) -> io::Result<Self> {
         let (requests, inbox) = channel();
         let bell = Arc::new(Bell::new()?);
+        let mut carrier = Carrier::new(options.path, options.output, options.seed, options.grain);
+        carrier.log_drops(options.drop_log);
         let worker = Worker {
-            carrier: Carrier::new(options.path, options.output, options.seed, options.grain),
+            carrier,
             input: options.input,
             clock: options.clock,
             alarm: Alarm::new(options.clock),
@@ -147,7 +152,7 @@ impl Worker {
                 return Ok(());
             }
             let read = self.read(woken)?;
-            let written = self.carrier.deliver(self.clock.now());
+            let written = self.carrier.deliver(self.clock.now())?;
             woken = self.wait(read, written)?;
         }
     }

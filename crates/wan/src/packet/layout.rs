@@ -102,6 +102,19 @@ impl Layout {
         at(packets.start)..at(packets.end)
     }
 
+    /// Where the UDP header starts; `None` for other protocols, and for fragments that are not the first (RFC 791).
+    pub(crate) fn udp_header(&self, packet: &[u8]) -> Option<usize> {
+        let is_v4 = self.version == Version::V4;
+        let later = is_v4 && packet.get(6..8).is_some_and(|field| field[0] & 0x1f != 0 || field[1] != 0);
+        (self.protocol == UDP && !later).then_some(self.transport)
+    }
+
+    /// Where the payload of the packet with number `index` is, if it is UDP.
+    pub(crate) fn udp_payload(&self, index: u16) -> std::ops::Range<usize> {
+        let range = self.payload_range(index..index + 1);
+        range.start.max(self.transport + UDP_HEADER)..range.end
+    }
+
     /// The kind of super-packet fits its headers; find out where it has to be cut.
     fn find_pieces(&mut self, packet: &[u8]) -> Result<(), Malformed> {
         let fits = match self.vnet.gso {

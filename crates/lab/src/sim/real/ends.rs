@@ -62,6 +62,10 @@ fn haul(task: &Task) -> Command {
 
 fn server(task: &Task, directory: &Path) -> io::Result<()> {
     let address = std::env::var("HAUL_WAN_B").map_err(io::Error::other)?;
+    if let Some(group) = &task.group {
+        // What is started here belongs to it too.
+        fs::write(group, std::process::id().to_string())?;
+    }
     let mut command = haul(task);
     command.args(["serve", "--quiet", "--host", &address, "--root"]).arg(directory);
     command.arg("--url-file").arg(directory.join(URL)).stdout(Stdio::null());

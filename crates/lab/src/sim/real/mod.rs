@@ -1,6 +1,7 @@
 //! A scenario for real: the built `haul` sends over the same stages on the emulator, to a host with the same loads.
 
 mod ends;
+mod windows;
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,14 +13,19 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use super::report::RunReport;
-use super::scenario::{Direction, EventEntry, HostEntry, LoadKind, Scenario, SessionEntry};
+use super::scenario::{
+    Direction, EventEntry, HostEntry, LoadEntry, LoadKind, Scenario, SessionEntry, TcpLaw, TrafficEntry, Way,
+};
 use super::sweep::Values;
 use crate::emulator::{Emulator, Job, PathFile};
+use crate::load::Quota;
 use crate::problem::{Problem, While};
 pub(crate) use ends::{EndArgs, end};
+pub(crate) use windows::{Dropped, Labels, RealWindow};
 
 /// Devices take packets of this length unless a stage of the path says less.
 const JUMBO: u32 = 9_000;
+const DROPS: &str = "drops";
 
 /// A run that is to be made.
 #[derive(Debug)]
@@ -36,6 +42,8 @@ struct Task {
     bench: Vec<String>,
     changes: Vec<Change>,
     suspension: Option<Suspension>,
+    /// The control group of the server: the file to which it writes its number.
+    group: Option<PathBuf>,
 }
 
 /// A change of the path, as a line for the emulator's control socket.
@@ -93,7 +101,7 @@ impl RealJob {
         self.scenario.host.iter().find(|host| host.name == *name)
     }
 
-    fn loads(&self) -> impl Iterator<Item = &super::scenario::LoadEntry> {
+    fn loads(&self) -> impl Iterator<Item = &LoadEntry> {
         self.host().into_iter().flat_map(|host| &host.loads)
     }
 
@@ -103,14 +111,20 @@ impl RealJob {
         let ([session], [_]) = (scenario.session.as_slice(), scenario.path.as_slice()) else {
             return Some("there is exactly one session on one path");
         };
-        let is_odd_load = |load: &super::scenario::LoadEntry| {
-            let is_known =
-                matches!(load.kind, LoadKind::Computation | LoadKind::Generator | LoadKind::Suspension);
+        let is_odd_load = |load: &LoadEntry| {
+            let is_known = matches!(
+                load.kind,
+                LoadKind::Computation | LoadKind::Generator | LoadKind::Suspension | LoadKind::Quota
+            );
             let is_plain = load.at.0 == Span::ZERO && load.length.is_none();
             !is_known || !is_plain || load.runs.is_some() || load.pauses.is_some()
         };
         let has = [
-            (!scenario.service.is_empty() || !scenario.traffic.is_empty(), "nothing runs beside the session"),
+            (!scenario.service.is_empty(), "there are no messages beside the session"),
+            (
+                !scenario.traffic.iter().all(is_background),
+                "traffic is flows of TCP toward the receiver, without end and from the start",
+            ),
             (!scenario.check.is_empty(), "the plan has the checks, not the scenario"),
             (session.start.0 != Span::ZERO, "a session starts at once"),
             (session.sender_host.is_some(), "the sender's host has no model"),
@@ -123,7 +137,7 @@ impl RealJob {
             (session.reads.is_some() || session.writes.is_some(), "storage takes the time that it takes"),
             (
                 self.loads().any(is_odd_load),
-                "loads are `computation`, `generator` and `suspension`, for the whole run and with their usual costs",
+                "loads are `computation`, `generator`, `suspension` and `quota`, for the whole run and with their usual costs",
             ),
         ];
         has.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
@@ -147,6 +161,18 @@ impl RealJob {
         let mut options: Vec<OsString> = ["--seed", &seed, "--mtu", &mtu].map(OsString::from).into();
         options.extend(PathFile { forth: &forth, back: &back }.save(directory)?);
         options.extend(["--control".into(), directory.join(ends::CONTROL).into()]);
+        if self.session().windows {
+            options.extend(["--drop-log".into(), directory.join(DROPS).into()]);
+        }
+        if self.host().is_some_and(|host| host.gro == Some(false)) {
+            options.push("--no-offload".into());
+        }
+        for flow in &self.scenario.traffic {
+            options.extend([
+                "--background".into(),
+                flow.tcp.map_or("cubic", |tcp| law_name(tcp.control)).into(),
+            ]);
+        }
         let mut burners = 0;
         for load in self.loads() {
             match load.kind {
@@ -222,8 +248,10 @@ impl RealJob {
         let suspension = suspension.and_then(|load| {
             Some(Suspension { every_ms: millis(load.every?.0), stop_ms: millis(load.stop?.0) })
         });
+        let quota = self.quota(&directory)?;
+        let group = quota.as_ref().map(Quota::members);
         let (haul, bench, changes) = (haul.to_owned(), self.bench(), self.changes()?);
-        let task = Task { haul, bench, changes, suspension };
+        let task = Task { haul, bench, changes, suspension, group };
         let text = serde_json::to_vec(&task).map_err(|e| Problem::failed(e.to_string(), ""))?;
         fs::write(directory.join(ends::TASK), text).while_doing("cannot write what is to be done")?;
         let end = |side: &str| vec!["real-end".into(), side.into(), directory.clone().into()];
@@ -231,14 +259,50 @@ impl RealJob {
         let output = emulator.run(&directory, &job)?;
         let events =
             fs::read_to_string(directory.join(ends::EVENTS)).while_doing("cannot read haul's trace")?;
-        let events = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let events: Vec<_> = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let windows = if self.session().windows { labelled(&directory, &events)? } else { Vec::new() };
         let real = super::report::Real {
             result: crate::emulator::parsed(&output.printed)?,
             events,
             counters: output.counters,
+            windows,
         };
         Ok(RunReport::real(&self.scenario, &self.values, &real))
     }
+
+    /// The control group of the server, if its processor time is bounded.
+    fn quota(&self, directory: &Path) -> Result<Option<Quota>, Problem> {
+        let bound = self.loads().find(|load| load.kind == LoadKind::Quota);
+        let Some((run, every)) = bound.and_then(|load| Some((load.run?.0, load.every?.0))) else {
+            return Ok(None);
+        };
+        let number = directory.file_name().unwrap_or_default().display();
+        let name = format!("haul-lab-{}-{number}", std::process::id());
+        Quota::new(&name, run, every).while_doing("cannot make a control group").map(Some)
+    }
+}
+
+/// Whether `haul-lab wan` has such a flow.
+fn is_background(traffic: &TrafficEntry) -> bool {
+    let is_plain = |tcp: &super::scenario::TcpEntry| {
+        tcp.bytes.is_none() && tcp.start.0 == Span::ZERO && tcp.buffer.is_none()
+    };
+    traffic.tcp.as_ref().is_some_and(is_plain) && traffic.direction == Way::Forward && traffic.host.is_none()
+}
+
+const fn law_name(law: TcpLaw) -> &'static str {
+    match law {
+        TcpLaw::Reno => "reno",
+        TcpLaw::Cubic => "cubic",
+        TcpLaw::Bbr => "bbr",
+    }
+}
+
+/// The windows of a trace with the truth of the drop log in this directory.
+fn labelled(directory: &Path, events: &[serde_json::Value]) -> Result<Vec<RealWindow>, Problem> {
+    let log = fs::read_to_string(directory.join(DROPS)).while_doing("cannot read the drop log")?;
+    let dropped = Dropped::read(&log).map_err(|message| Problem::failed(message, ""))?;
+    Ok(RealWindow::all(events, &dropped))
 }
 
 #[cfg(test)]
@@ -272,6 +336,22 @@ mod tests {
         let options = job.wan_options(directory.path()).unwrap().join(" ".as_ref());
         let options = options.to_string_lossy();
         assert!(options.contains("--mtu 1500") && options.contains("--burners 2"), "{options}");
+    }
+
+    #[test]
+    fn windows_flows_and_offloads_are_options_of_the_path() {
+        let text = format!(
+            "{PATH}host = [{{ name = 'rx', gro = false, loads = [{{ kind = 'quota', run = '20ms', every = '100ms' }}] }}]\n\
+             session = [{{ name = 'bulk', path = 'wan', host = 'rx', time = '5s', windows = true }}]\n\
+             traffic = [{{ name = 'a', path = 'wan', tcp = {{ control = 'reno' }} }}]"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let options = job(&text).unwrap().wan_options(directory.path()).unwrap().join(" ".as_ref());
+        let options = options.to_string_lossy();
+        for option in ["--drop-log /", "--no-offload", "--background reno"] {
+            assert!(options.contains(option), "{options}");
+        }
+        assert!(job(&text.replace("'reno'", "'reno', start = '1s'")).unwrap_err().contains("without end"));
     }
 
     #[test]

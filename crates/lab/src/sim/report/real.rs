@@ -4,7 +4,9 @@ use haul_base::{Cause, CauseCounts};
 use haul_sim::{DropReason, Drops, Ended, FlowTruth, LinkSummary, PathCounters, Rates};
 use serde_json::Value;
 
+use super::told::{KeptWindow, died};
 use super::{DiagnosisReport, RatesReport, RunReport, SessionReport, share};
+use crate::sim::real::RealWindow;
 use crate::sim::scenario::Scenario;
 use crate::sim::sweep::Values;
 
@@ -17,6 +19,8 @@ pub(in crate::sim) struct Real {
     pub events: Vec<Value>,
     /// The path's truth.
     pub counters: Value,
+    /// Its transmission windows, if they are kept.
+    pub windows: Vec<RealWindow>,
 }
 
 /// A sender at one moment.
@@ -115,43 +119,44 @@ impl Real {
             probe_timeouts: 0,
             limited_by: result["limited_by"].as_str().map(str::to_owned),
             limit_evidence: None,
-            diagnosis: self.diagnosis(&data.drops),
+            diagnosis: self.diagnosis(&data),
             data,
             feedback: truth(ways[1]),
         }
     }
 
-    /// What is put down to what; `haul` does not say how its windows were judged.
-    fn diagnosis(&self, drops: &Drops) -> DiagnosisReport {
-        let told = |cause: &str| count(&self.result["lost_by_cause"][cause]);
-        let mut died = CauseCounts::default();
-        drops
-            .iter()
-            .filter_map(|(why, packets)| Some((why.cause()?, packets)))
-            .for_each(|(c, n)| died.add(c, n));
-        let causes = [
-            (Cause::ReceiverHost, told("receiver_host")),
-            (Cause::Congestion, told("congestion")),
-            (Cause::Random, told("random")),
-            (Cause::Outage, told("outage")),
-            (Cause::Inconclusive, told("inconclusive")),
-        ];
-        let right = causes.iter().map(|(cause, told)| died.of(*cause).min(*told)).sum();
-        let whole: u64 = causes.iter().map(|(_, told)| told).sum();
+    /// What is put down to what. Of a sender whose windows are kept, the drop log has the truth; else the receiver's socket has.
+    fn diagnosis(&self, truth: &FlowTruth) -> DiagnosisReport {
+        let mut told = CauseCounts::default();
+        for cause in Cause::ALL {
+            told.add(cause, count(&self.result["lost_by_cause"][cause.name()]));
+        }
+        let matched = |died: &CauseCounts, told: &CauseCounts| {
+            let right: u64 = Cause::ALL.iter().map(|cause| died.of(*cause).min(told.of(*cause))).sum();
+            (right, died.whole().max(told.whole()))
+        };
+        let of_windows = self.windows.iter().map(|window| matched(&window.labels.truth, &window.labels.told));
+        let (right, whole) = of_windows
+            .reduce(|sum, of| (sum.0 + of.0, sum.1 + of.1))
+            .unwrap_or_else(|| matched(&died(truth), &told));
+        let by_signature = |cause| {
+            let told = self.windows.iter().filter_map(RealWindow::by_signature);
+            told.filter(|told| *told == cause).count() as u64
+        };
         DiagnosisReport {
-            windows_host: 0,
-            windows_network: 0,
-            windows_inconclusive: 0,
-            windows_out_of_range: 0,
-            lost_by_host: causes[0].1,
-            lost_by_congestion: causes[1].1,
-            lost_by_random: causes[2].1,
-            lost_by_outage: causes[3].1,
-            lost_inconclusive: causes[4].1,
-            attributed: share(right, whole.max(died.whole())),
+            windows_host: by_signature(Cause::ReceiverHost),
+            windows_network: by_signature(Cause::Congestion),
+            windows_inconclusive: by_signature(Cause::Inconclusive),
+            windows_out_of_range: self.windows.iter().filter(|window| window.p_host.is_none()).count() as u64,
+            lost_by_host: told.of(Cause::ReceiverHost),
+            lost_by_congestion: told.of(Cause::Congestion),
+            lost_by_random: told.of(Cause::Random),
+            lost_by_outage: told.of(Cause::Outage),
+            lost_inconclusive: told.of(Cause::Inconclusive),
+            attributed: share(right, whole),
             virtual_goodput_bps: None,
             virtual_goodput_unaware_bps: None,
-            kept: Vec::new(),
+            kept: KeptWindow::real(&self.windows),
             discriminators: std::collections::BTreeMap::new(),
         }
     }
@@ -234,9 +239,12 @@ impl RunReport {
 
 #[cfg(test)]
 mod tests {
+    use haul_diagnosis::Signature;
     use serde_json::json;
 
     use super::*;
+    use crate::sim::real::Labels;
+    use crate::sim::report::Told;
 
     #[test]
     fn a_trace_becomes_rates_at_regular_intervals() {
@@ -248,7 +256,7 @@ mod tests {
             progress(1.0, 62_500, 2_000_000, 4),
             progress(1.5, 187_500, 3_000_000, 4),
         ];
-        let real = Real { result: Value::Null, events, counters: Value::Null };
+        let real = Real { result: Value::Null, events, counters: Value::Null, windows: Vec::new() };
         let rates = rates(&real.samples(), 0.5);
         // 62,500 bytes in the first half second, 125,000 in the second.
         assert_eq!(rates.goodput_bps[1], [1_000_000, 2_000_000]);
@@ -262,10 +270,46 @@ mod tests {
             json!({ "sent": { "packets": 100 }, "received": { "packets": 90 }, "drops": { "random": 10 } });
         let progress = json!({ "t": 1.0, "event": "progress", "data": { "receiver_drops": 30 } });
         let result = json!({ "ok": true, "lost_by_cause": { "receiver_host": 28, "random": 12 } });
-        let real = Real { result, events: vec![progress], counters: Value::Null };
+        let real = Real { result, events: vec![progress], counters: Value::Null, windows: Vec::new() };
         let way = path_counters(&counters);
         let report = real.session("bulk", "bbr", [&way, &way]);
         assert_eq!((report.data.delivered, report.data.drops.total()), (60, 40));
         assert!((report.diagnosis.attributed - 38.0 / 40.0).abs() < 1e-12, "{:?}", report.diagnosis);
+    }
+
+    #[test]
+    fn windows_are_judged_by_the_drop_log_and_not_by_the_socket() {
+        let window = |truth: [u64; 2], told: [u64; 2], p_host| {
+            let counts = |[host, queue]: [u64; 2]| {
+                let mut counts = CauseCounts::default();
+                counts.add(Cause::ReceiverHost, host);
+                counts.add(Cause::Congestion, queue);
+                counts
+            };
+            let labels = Labels { truth: counts(truth), told: counts(told) };
+            let signature = Signature::of_lost(40_000, 0..truth[0] + truth[1]);
+            RealWindow { signature, labels, p_host }
+        };
+        let windows = vec![
+            window([100, 0], [100, 0], Some(0.99)),
+            window([100, 1], [101, 0], Some(0.5)),
+            window([0, 200], [50, 150], Some(0.97)),
+            // Of two causes, and of a loss rate that cannot be told by.
+            window([60, 40], [60, 40], Some(0.99)),
+            window([0, 3], [0, 3], None),
+        ];
+        let progress = json!({ "t": 1.0, "event": "progress", "data": { "receiver_drops": 7 } });
+        let real =
+            Real { result: json!({ "ok": true }), events: vec![progress], counters: Value::Null, windows };
+        let way = path_counters(&Value::Null);
+        let report = real.session("bulk", "fixed", [&way, &way]).diagnosis;
+        let told = [Told::Rightly, Told::Wrongly, Told::Nothing].map(|told| report.told(told));
+        assert_eq!(told, [1.0, 1.0, 1.0]);
+        let windows = [report.windows_host, report.windows_inconclusive, report.windows_out_of_range];
+        assert_eq!((windows, report.verdicts().count()), ([3, 1, 1], 3));
+        let (right, all) = (100.0 + 100.0 + 150.0 + 100.0 + 3.0, 504.0);
+        assert!((report.attributed - right / all).abs() < 1e-12, "{report:?}");
+        let kept = serde_json::to_value(&report.kept[2]).unwrap();
+        assert_eq!((&kept["by_host"], &kept["labels"]["truth"]["congestion"]), (&false.into(), &200.into()));
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::PoisonError;
 
-use haul_base::{Cause, Rate};
+use haul_base::{Cause, CauseCounts, Rate};
+use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_sim::{FlowTruth, World};
 use serde::Serialize;
 
 use crate::sim::flows::{Session, Windows};
+use crate::sim::real::{Labels, RealWindow};
 
 /// A transmission window that lost something.
 #[derive(Debug, Serialize)]
@@ -17,8 +19,15 @@ pub(crate) struct KeptWindow {
     pub success_proportion: Option<f64>,
     /// The posterior probability that the receiving host lost it, if its signature can be told by.
     pub p_host: Option<f64>,
-    /// Whether it did: what nearly all packets of the run were lost to. `None` if that is neither the host nor a queue.
+    /// Whether it did: what nearly all packets of the run were lost to, of a real run those of the window. `None` if that is neither the
+    /// host nor a queue.
     pub by_host: Option<bool>,
+    /// Its lost packets by cause, in truth and as told; of real runs only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Labels>,
+    /// What was told of which packet.
+    #[serde(skip)]
+    pub signature: Signature,
     /// Its packets.
     pub packets: u64,
     /// Which of its packets were lost, from 0; of the first window of a run only.
@@ -29,19 +38,24 @@ pub(crate) struct KeptWindow {
 /// From this share on of a flow's drops, its windows are of one cause.
 const NEARLY_ALL: f64 = 0.99;
 
-/// Whether nearly all that died died in the receiving host, or in a queue.
-fn by_host(truth: &FlowTruth) -> Option<bool> {
-    let share = |cause| {
-        let died = truth.drops.iter().filter(|(why, _)| why.cause() == Some(cause));
-        died.map(|(_, packets)| packets).sum::<u64>() as f64 / truth.drops.total().max(1) as f64
-    };
+/// Packets that died, by cause.
+pub(super) fn died(truth: &FlowTruth) -> CauseCounts {
+    let mut died = CauseCounts::default();
+    let causes = truth.drops.iter().filter_map(|(why, packets)| Some((why.cause()?, packets)));
+    causes.for_each(|(cause, packets)| died.add(cause, packets));
+    died
+}
+
+/// Whether nearly all of them died in the receiving host, or in a queue.
+fn of_one_cause(died: &CauseCounts) -> Option<bool> {
+    let share = |cause| died.of(cause) as f64 / died.whole().max(1) as f64;
     let causes = [(Cause::ReceiverHost, true), (Cause::Congestion, false)];
     causes.into_iter().find(|(cause, _)| share(*cause) >= NEARLY_ALL).map(|(_, by_host)| by_host)
 }
 
 impl KeptWindow {
     pub(super) fn all(windows: &Windows, truth: &FlowTruth) -> Vec<Self> {
-        let by_host = by_host(truth);
+        let by_host = of_one_cause(&died(truth));
         let windows = windows.lock().unwrap_or_else(PoisonError::into_inner);
         let lossy = windows.iter().filter(|window| window.sample.lost > 0).enumerate();
         lossy
@@ -51,11 +65,52 @@ impl KeptWindow {
                 success_proportion: window.sample.success_proportion,
                 p_host: window.by_signature.metric.map(|_| window.by_signature.p_host),
                 by_host,
+                labels: None,
                 packets: window.sample.packets,
                 lost: window.signature.lost_positions().filter(|_| index == 0).collect(),
+                signature: window.signature.clone(),
             })
             .collect()
     }
+
+    /// Those of a real run, measured with words of the shipped model's length.
+    pub(super) fn real(windows: &[RealWindow]) -> Vec<Self> {
+        let mut words = Words::of_length(Model::shipped().word_length).expect("the shipped model is checked");
+        let mut window = |(index, window): (usize, &RealWindow)| {
+            let sample = Sample::of(&window.signature, &mut words);
+            Self {
+                loss_rate: sample.loss_rate(),
+                complexity: sample.complexity,
+                success_proportion: sample.success_proportion,
+                p_host: window.p_host,
+                by_host: of_one_cause(&window.labels.truth),
+                labels: Some(window.labels.clone()),
+                packets: sample.packets,
+                lost: window.signature.lost_positions().filter(|_| index == 0).collect(),
+                signature: window.signature.clone(),
+            }
+        };
+        windows.iter().enumerate().map(&mut window).collect()
+    }
+
+    /// Whether the signature told the truth: `None` outside of the model's loss rates, or where the losses have several causes.
+    pub(super) fn verdict(&self) -> Option<Told> {
+        let told = Diagnosis { metric: None, p_host: self.p_host? }.cause();
+        let by_host = self.by_host?;
+        Some(match (told, by_host) {
+            (Cause::ReceiverHost, true) | (Cause::Congestion, false) => Told::Rightly,
+            (Cause::ReceiverHost | Cause::Congestion, _) => Told::Wrongly,
+            _ => Told::Nothing,
+        })
+    }
+}
+
+/// What a signature says, beside the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Rightly,
+    Wrongly,
+    Nothing,
 }
 
 /// What limited a session, told from the same evidence as that of a real one.

@@ -1,0 +1,71 @@
+//! The transmission windows of a trace, packet by packet beside what the path has dropped.
+
+use std::collections::BTreeSet;
+
+use haul_diagnosis::{Signature, read_signatures};
+
+use super::*;
+
+/// A packet's kind without the bit of the recipe's generation, and the kinds that carry data (docs/wire-format.md).
+const KIND: u64 = 0x7f;
+const DATA: [u64; 3] = [1, 2, 7];
+
+/// The numbers of the data packets that died on the way to the receiver, as the drop log has them.
+fn dropped(far: &Far) -> BTreeSet<u64> {
+    let log = fs::read_to_string(far.root.path().join("drops")).unwrap();
+    let number = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["forth", "random", "udp", _, _, payload] = words[1..] else { return None };
+        let start = u64::from_str_radix(payload.get(..14)?, 16).unwrap();
+        DATA.contains(&(start >> 48 & KIND)).then_some(start & ((1 << 48) - 1))
+    };
+    log.lines().filter_map(number).collect()
+}
+
+/// The first number and the signature of each window in a trace.
+fn windows(trace: &Path) -> Vec<(u64, Signature)> {
+    let text = fs::read_to_string(trace).unwrap();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let window = |event: Value| {
+        let read = read_signatures(event["signature"].as_str().unwrap()).unwrap();
+        (event["first_pn"].as_u64().unwrap(), read.into_iter().next().unwrap())
+    };
+    events.filter(|event| event["event"] == "window").map(window).collect()
+}
+
+#[test]
+fn the_windows_of_a_trace_lose_what_the_path_has_dropped() {
+    if !privileged("the_windows_of_a_trace_lose_what_the_path_has_dropped") {
+        return;
+    }
+    let far = Far::start(33, 0.004, &[]);
+    let trace = far.root.path().join("trace");
+    let name = trace.to_str().unwrap();
+    let how = ["bench", "--json", "--preset", "fobs", "--rate", "120Mbit", "--bytes", "40MB", "--set"];
+    let report =
+        far.succeed(&[&how[..], &["rate_control.unit_window=2MB", "--events", name, &far.url]].concat());
+    let (dropped, windows) = (dropped(&far), windows(&trace));
+    assert!(windows.len() > 10, "{} windows", windows.len());
+    let mut others = 0;
+    for (first, signature) in &windows {
+        let numbers = *first..first + signature.packets();
+        let lost: BTreeSet<u64> = signature.lost_positions().map(|position| first + position).collect();
+        let by_path: BTreeSet<u64> = dropped.range(numbers).copied().collect();
+        assert!(by_path.is_subset(&lost), "{by_path:?} {lost:?}");
+        others += lost.len() - by_path.len();
+    }
+    // What the path has not dropped has died in the receiving host, which was busy.
+    let by_host = report["receiver_drops"].as_u64().unwrap_or(0);
+    assert!(others == 0 || by_host > 0, "{others} packets are lost, and nobody has dropped them");
+    // Windows without a loss have no line.
+    let end = windows.last().map(|(first, signature)| first + signature.packets()).unwrap();
+    let of_windows = |pn: &u64| windows.iter().any(|(first, of)| (*first..first + of.packets()).contains(pn));
+    assert!(dropped.range(..end).all(of_windows), "{dropped:?}");
+    let told = far.run(&["diagnose", "--json", name]);
+    assert!(told.status.success());
+    let told = String::from_utf8(told.stdout).unwrap();
+    let told = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let sizes: Vec<_> = told.map(|window| (window["packets"].as_u64(), window["lost"].as_u64())).collect();
+    let wanted = windows.iter().map(|(_, of)| (Some(of.packets()), Some(of.lost_packets())));
+    assert_eq!(sizes, wanted.collect::<Vec<_>>());
+}

@@ -1,0 +1,152 @@
+//! The transmission windows of a real run, each lost packet with what has truly lost it: what the emulator's drop log names died on the
+//! path, and what it does not name died in the receiving host.
+
+use std::collections::{BTreeMap, HashMap};
+
+use haul_base::{Cause, CauseCounts};
+use haul_diagnosis::{Diagnosis, Signature, read_signatures};
+use haul_sim::DropReason;
+use haul_stack::GENERATION_BIT;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Packets with data of an object (docs/wire-format.md): DATA, `DATA_FIN`, `DATA_PART`.
+const DATA: [u8; 3] = [1, 2, 7];
+/// Hexadecimal digits of the kind and the packet number, which every packet of a session begins with, in clear.
+const KIND_AND_NUMBER: usize = 14;
+
+/// Why the path dropped the data packets that it did, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped(HashMap<u64, DropReason>);
+
+impl Dropped {
+    /// Reads a drop log (docs/wan-emulator.md) of a path with one session, whose sender is on side A.
+    ///
+    /// # Errors
+    /// The first line that is none.
+    pub(crate) fn read(log: &str) -> Result<Self, String> {
+        let mut dropped = HashMap::new();
+        for (number, line) in log.lines().enumerate() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let wrong = || format!("line {} of the drop log: `{line}`", number + 1);
+            let [_, way, reason, rest @ ..] = &words[..] else { return Err(wrong()) };
+            let reason =
+                DropReason::ALL.into_iter().find(|known| known.name() == *reason).ok_or_else(wrong)?;
+            if let (&"forth", ["udp", _, _, payload]) = (way, rest)
+                && let Some(pn) = data_packet(payload)
+            {
+                dropped.insert(pn, reason);
+            }
+        }
+        Ok(Self(dropped))
+    }
+
+    /// What has lost a packet that did not arrive.
+    fn cause(&self, pn: u64) -> Cause {
+        self.0.get(&pn).map_or(Cause::ReceiverHost, |reason| reason.cause().unwrap_or(Cause::Inconclusive))
+    }
+}
+
+/// The number of a data packet, from the first bytes of its UDP payload as hexadecimal digits.
+fn data_packet(payload: &str) -> Option<u64> {
+    let start = u64::from_str_radix(payload.get(..KIND_AND_NUMBER)?, 16).ok()?;
+    let kind = (start >> 48) as u8 & !GENERATION_BIT;
+    DATA.contains(&kind).then_some(start & ((1 << 48) - 1))
+}
+
+/// Lost packets by what has lost them, and by what they were put down to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Labels {
+    #[serde(serialize_with = "by_name")]
+    pub truth: CauseCounts,
+    #[serde(serialize_with = "by_name")]
+    pub told: CauseCounts,
+}
+
+fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S::Error> {
+    let named = Cause::ALL.map(|cause| (cause.name(), counts.of(cause)));
+    named.into_iter().filter(|(_, packets)| *packets > 0).collect::<BTreeMap<_, _>>().serialize(to)
+}
+
+/// A transmission window of a real run that has lost something.
+#[derive(Clone, Debug)]
+pub(crate) struct RealWindow {
+    pub signature: Signature,
+    pub labels: Labels,
+    /// What its sender told by the signature, with those of the windows before where it was too short; `None`: nothing can be.
+    pub p_host: Option<f64>,
+}
+
+impl RealWindow {
+    /// The window of an event of a trace, if it is one.
+    fn of(event: &Value, dropped: &Dropped) -> Option<Self> {
+        let line = event["signature"].as_str().filter(|_| event["event"] == "window")?;
+        let signature = read_signatures(line).ok()?.into_iter().next()?;
+        let first = event["first_pn"].as_u64()?;
+        let mut labels = Labels::default();
+        for position in signature.lost_positions() {
+            labels.truth.add(dropped.cause(first + position), 1);
+        }
+        for cause in Cause::ALL {
+            labels.told.add(cause, event["lost_by_cause"][cause.name()].as_u64().unwrap_or(0));
+        }
+        Some(Self { signature, labels, p_host: event["p_host"].as_f64() })
+    }
+
+    /// What its sender told by the signature.
+    pub(crate) fn by_signature(&self) -> Option<Cause> {
+        let p_host = self.p_host?;
+        Some(Diagnosis { metric: None, p_host }.cause())
+    }
+
+    /// All windows of a trace.
+    pub(crate) fn all(events: &[Value], dropped: &Dropped) -> Vec<Self> {
+        events.iter().filter_map(|event| Self::of(event, dropped)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LOG: &str = "\
+0.100000 forth queue_full udp 40000 2640 01000000000065aa
+0.100000 forth red udp 40000 2640 81000000000066aa
+0.200000 forth outage udp 40000 2640 02000000000068aa
+0.200000 forth too_large udp 40000 2640 06000000000067aa
+0.300000 back random udp 2640 40000 01000000000069aa
+0.300000 forth random udp 40000 2640 0f0102030405060708
+0.400000 forth random 6
+";
+
+    #[test]
+    fn what_the_path_has_not_dropped_was_lost_by_the_host() {
+        let dropped = Dropped::read(LOG).unwrap();
+        let event = json!({
+            "event": "window", "first_pn": 100, "signature": "runs 50 0+6 40", "p_host": 0.25,
+            "lost_by_cause": { "receiver_host": 4, "congestion": 3 },
+        });
+        let windows =
+            RealWindow::all(&[json!({ "event": "progress", "signature": "runs 9" }), event], &dropped);
+        let [RealWindow { signature, labels, p_host }] = &windows[..] else { panic!("{windows:?}") };
+        assert_eq!((signature.packets(), *p_host), (50, Some(0.25)));
+        // 101 and 102 died in a queue and 104 in an outage; 103 was a probe's, and 105 of the way back.
+        let of = |counts: &CauseCounts| {
+            [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))
+        };
+        assert_eq!((of(&labels.truth), of(&labels.told)), ([4, 2, 1], [4, 3, 0]));
+        assert_eq!(
+            serde_json::to_value(labels).unwrap()["told"],
+            json!({ "receiver_host": 4, "congestion": 3 })
+        );
+    }
+
+    #[test]
+    fn a_log_of_something_else_is_refused() {
+        for log in ["0.1 forth", "0.1 forth magic udp 1 2 00", "hello"] {
+            assert!(Dropped::read(log).unwrap_err().contains(log), "{log}");
+        }
+    }
+}
