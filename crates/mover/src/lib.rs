@@ -7,7 +7,6 @@
 mod accounts;
 mod batch;
 mod budget;
-pub mod check;
 mod confine;
 mod digest;
 mod entries;
@@ -32,7 +31,7 @@ mod xattrs;
 
 pub use budget::SET_MEMORY;
 pub use foreign_links::open_named;
-pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
+pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};

@@ -3,7 +3,7 @@
 use haul_base::Rng;
 
 use super::*;
-use crate::check;
+use crate::journal::check;
 use crate::journal::record::{Codec, Record, header};
 
 const ITERATIONS: u32 = 20_000;
