@@ -16,6 +16,7 @@ mod journal;
 mod layout;
 mod lineage;
 mod link;
+mod paths;
 mod pipe;
 mod progress;
 mod receive;

@@ -24,14 +24,15 @@ use haul_wire::control::{
     Destination, Durability, Extraneous, Fault, FaultCode, Layout, Preserve, ReceivePolicy, RunMode,
 };
 
-pub(crate) use book::Requests;
 pub use decide::expectations::Expectations;
 pub(crate) use messages::text;
+pub(crate) use peer::left_early;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
 pub(crate) use queue::{BufferGuard, Work};
+pub(crate) use requests::Requests;
 pub(crate) use shared::Shared;
 pub(crate) use write::FileSink;
 

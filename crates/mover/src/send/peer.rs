@@ -7,7 +7,7 @@ use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, 
 
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::protocol;
+use crate::fault::{protocol, unexpected};
 use crate::report::MoveReport;
 use crate::send::shared::Shared;
 
@@ -58,7 +58,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
                 shared.fail_silently(left_early());
                 Ok(None)
             }
-            Ok(Some(other)) => Err(protocol(&format!("unexpected {} message", other.name()))),
+            Ok(Some(other)) => Err(unexpected(&other)),
         };
         match handled {
             Ok(None) => {}

@@ -11,15 +11,14 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, RecvError};
 use haul_base::AlignedBytes;
 use haul_wire::control::{
-    Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
+    Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, encoded_len,
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::batch::next_part;
-use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, Scope, Side, show};
+use crate::fault::{IoFault, Scope, show};
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
 use crate::receive::delete::replace::is_in_the_way;
@@ -248,7 +247,7 @@ impl Committer {
                 });
                 // Afterwards: one of both calls is told of an error.
                 let written = synced.and_then(|()| self.shared.writeback.outcome(item.entry));
-                written.map_err(|errno| io_fault("finish", &item.path, errno))
+                written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
             });
             match done {
                 Ok(()) => kept.push(item),
@@ -505,15 +504,7 @@ impl Committer {
         }
         self.flush()?;
         self.finish_destination();
-        let book = self.shared.book();
-        let summary = Summary {
-            entries: book.table.len().into(),
-            failed: book.failures.count(),
-            bytes: book.layout.len(),
-            digest: set_digest(&book.table),
-            notes: book.notes.clone(),
-        };
-        drop(book);
+        let summary = self.shared.book().summary();
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }
@@ -527,8 +518,4 @@ fn gone(path: &[u8]) -> IoFault {
 fn without_file(path: &[u8], target: &[u8]) -> IoFault {
     let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
     IoFault::entry(FaultCode::Io, message, "see the failure of that file")
-}
-
-fn io_fault(doing: &str, path: &[u8], errno: Errno) -> IoFault {
-    IoFault::new(Side::Destination, doing, path, errno)
 }

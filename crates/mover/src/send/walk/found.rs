@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::holes::holes;
 use super::source_root::Identity;
 use super::source_root::SourceRoot;
-use crate::fault::{IoFault, Side, show};
+use crate::fault::{IoFault, show};
 use crate::storage::readlinkat;
 
 /// Stands for a source whose name cannot travel.
@@ -108,7 +108,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
-    with_fault(path, IoFault::new(Side::Source, doing, shown, errno).fault)
+    with_fault(path, IoFault::source(doing, shown, errno).fault)
 }
 
 /// A link that would be followed for ever.
