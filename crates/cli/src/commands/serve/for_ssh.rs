@@ -35,7 +35,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     go_home();
     // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
-    let policy = Policy::new(Root::Anywhere, args.read_only, context).keeping_free(min_free);
+    let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context) };
     let options = ListenOptions { expires: args.expires.map(Into::into), ..listen_options(any(0), &policy) };
     let listener = bind(&options, args).inspect_err(|fault| {
         say(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
