@@ -136,7 +136,7 @@ fn context(
     options: Vec<(String, OsString)>,
 ) -> Result<Context, Fault> {
     let items = ItemStyle::choose(global, command);
-    let cancel = signals::watch(hangup(command))?;
+    let quiet = Context::quiet(command, preset, settings, signals::watch(hangup(command))?)?;
     Ok(Context {
         receive_policy: items.receive_policy(command.receive_policy()),
         items: Items::new(items),
@@ -145,7 +145,7 @@ fn context(
         quiet: global.quiet || global.json,
         json: global.json,
         options,
-        ..Context::quiet(command, preset, settings, cancel)?
+        ..quiet
     })
 }
 

@@ -220,8 +220,7 @@ impl UrlFile {
         let path = path.to_owned();
         // Without a URL, the server could not begin.
         let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
-        let started = thread::Builder::new().name("haul-url".to_owned()).spawn(write);
-        let written = started.map_err(|e| fault::io("cannot start a thread", &e))?;
+        let written = fault::spawn("haul-url", write)?;
         Ok(Self { url, written })
     }
 

@@ -40,8 +40,7 @@ impl Reporter {
             }
             let _ = through.send(());
         };
-        let started = thread::Builder::new().name("haul-reporter".to_owned()).spawn(write);
-        started.map_err(|e| fault::io("cannot start a thread", &e))?;
+        fault::spawn("haul-reporter", write)?;
         Ok(Self { lines, is_through })
     }
 
