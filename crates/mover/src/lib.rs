@@ -5,10 +5,8 @@
 //! ([`ControlLink`]). `docs/mover.md` describes the guarantees.
 
 mod accounts;
-mod batch;
 mod budget;
 mod confine;
-mod digest;
 mod entries;
 mod fault;
 mod foreign_links;

@@ -13,8 +13,9 @@ use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
-use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Unreadable, replay};
-use crate::journal::tail::Tail;
+use crate::journal::record::{
+    Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Unreadable, replay,
+};
 use crate::paths::split;
 use crate::storage::{self, dup, flock, fstat, lstatat, openat, unlink_temporary};
 
@@ -173,7 +174,7 @@ impl Leftovers {
         for leftover in self.journals.iter_mut().filter(is_it) {
             leftover.state.made = None;
             // Without this record the directory takes its source's place once more at most.
-            let _ = leftover.tail.append(&leftover.file, &[Record::Made { name: b"", source: b"" }]);
+            let _ = leftover.tail.append(&leftover.file, &[Record::Made(Made::default())]);
         }
     }
 

@@ -13,7 +13,6 @@ mod leftovers;
 mod names;
 mod record;
 mod survey;
-mod tail;
 #[cfg(test)]
 mod tests;
 

@@ -2,13 +2,13 @@
 
 use std::sync::PoisonError;
 
-use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, Want, encoded_len};
+use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, Want};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::batch::next_part;
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope};
+use crate::link::send_list;
 use crate::paths::split;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::replace::is_in_the_way;
@@ -189,12 +189,8 @@ impl Shared {
     /// Nothing is kept back any longer.
     pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut items = std::mem::take(&mut *untold);
+        let items = std::mem::take(&mut *untold);
         drop(untold);
-        while !items.is_empty() {
-            let part = next_part(&mut items, BATCH, encoded_len);
-            self.link.send(ControlMessage::Items(part))?;
-        }
-        Ok(())
+        send_list(&*self.link, items, BATCH, ControlMessage::Items)
     }
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
-use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{protocol, unexpected};
-use crate::report::MoveReport;
+use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
 /// Longest wait before it is looked again whether the job was aborted here.

@@ -10,15 +10,13 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
 use haul_base::AlignedBytes;
-use haul_wire::control::{
-    Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, encoded_len,
-};
+use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::batch::next_part;
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope, show};
+use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
 use crate::receive::delete::replace::is_in_the_way;
@@ -340,11 +338,8 @@ impl Committer {
 
     fn flush(&mut self) -> Result<(), Fault> {
         self.told = 0;
-        while !self.outcomes.is_empty() {
-            let batch = next_part(&mut self.outcomes, OUTCOME_BATCH, encoded_len);
-            self.shared.link.send(ControlMessage::Outcomes(batch))?;
-        }
-        Ok(())
+        let outcomes = std::mem::take(&mut self.outcomes);
+        send_list(&*self.shared.link, outcomes, OUTCOME_BATCH, ControlMessage::Outcomes)
     }
 
     /// Entries of a kind that have not failed, with whether they were started.

@@ -2,9 +2,7 @@
 //! subdirectories. Names of a directory come in byte order.
 
 pub(super) mod completeness;
-mod extras;
 mod found;
-mod holes;
 mod overlap;
 mod source_root;
 
@@ -31,8 +29,9 @@ use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::listed::Share;
 use crate::storage::{fstat, list_each, lstatat, openat};
 use completeness::FilteredReporter;
-use extras::Preserver;
-use found::{NAMELESS, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file};
+use found::{
+    NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
+};
 
 pub(crate) use found::Found;
 pub(crate) use source_root::Identity;
