@@ -304,7 +304,7 @@ mod tests {
         let way = path_counters(&Value::Null);
         let report = real.session("bulk", "fixed", [&way, &way]).diagnosis;
         let told = [Told::Rightly, Told::Wrongly, Told::Nothing].map(|told| report.told(told));
-        assert_eq!(told, [1.0, 1.0, 1.0]);
+        assert!(told.iter().all(|&share| share > 0.999), "{told:?}");
         let windows = [report.windows_host, report.windows_inconclusive, report.windows_out_of_range];
         assert_eq!((windows, report.verdicts().count()), ([3, 1, 1], 3));
         let (right, all) = (100.0 + 100.0 + 150.0 + 100.0 + 3.0, 504.0);
