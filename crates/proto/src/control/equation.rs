@@ -165,7 +165,12 @@ impl<R: Response> RateController for Equation<R> {
     fn permit(&self) -> Permit {
         // Twice the window: it never binds while feedback comes, and bounds what leaves into an outage.
         let window = ((2.0 * self.in_use() * self.datagram) as u64).max(MIN_WINDOW);
-        Permit::Go(Limits { rate: self.rate, window: Some(window), burst: burst_for(self.rate) })
+        Permit::Go(Limits {
+            rate: self.rate,
+            window: Some(window),
+            unreported: 0,
+            burst: burst_for(self.rate),
+        })
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {

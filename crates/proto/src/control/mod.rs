@@ -76,6 +76,8 @@ pub struct Limits {
     pub rate: Rate,
     /// UDP payload bytes that may be in flight, at least two packets; `None` if only the rate counts.
     pub window: Option<u64>,
+    /// UDP payload bytes beyond the window that count as in flight only because the receiver waits with its reports.
+    pub unreported: u64,
     /// UDP payload bytes that may leave back to back, from one packet to 65,507.
     pub burst: u64,
 }
@@ -88,7 +90,7 @@ pub(crate) const MIN_WINDOW_DATAGRAMS: u64 = 2;
 impl Limits {
     /// Limits at `rate`, with the usual burst and no window.
     pub fn at_rate(rate: Rate) -> Self {
-        Self { rate, window: None, burst: burst_for(rate) }
+        Self { rate, window: None, unreported: 0, burst: burst_for(rate) }
     }
 
     /// The rate at which these let send over a path of this round trip.
@@ -103,7 +105,7 @@ impl Limits {
         let window = if bytes.is_finite() { (bytes as u64).max(MIN_WINDOW) } else { MIN_WINDOW };
         let paced = Rate::from_transfer(window, rtt.max(Span::from_micros(1))).mul_f64(pacing_gain);
         let rate = paced.max(MIN_RATE).min(ceiling);
-        Self { rate, window: Some(window), burst: burst_for(rate) }
+        Self { rate, window: Some(window), unreported: 0, burst: burst_for(rate) }
     }
 }
 

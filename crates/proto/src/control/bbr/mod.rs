@@ -471,7 +471,12 @@ impl Bbr {
 
 impl RateController for Bbr {
     fn permit(&self) -> Permit {
-        Permit::Go(Limits { rate: self.pacing, window: Some(self.window), burst: burst_for(self.pacing) })
+        Permit::Go(Limits {
+            rate: self.pacing,
+            window: Some(self.window),
+            unreported: 0,
+            burst: burst_for(self.pacing),
+        })
     }
 
     fn on_sent(&mut self, sent: &SentBatch) {

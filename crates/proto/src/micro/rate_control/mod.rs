@@ -147,7 +147,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         pacer: Pacer::new(parameters.span("debt")),
         max_batch: parameters.integer("max_batch") as usize,
         bindings: None,
-        limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
+        limits: Limits { rate: Rate::MAX, window: None, unreported: 0, burst: u64::MAX },
         quota: QuotaBound::ANYTHING,
         observer: Observer::default(),
         signature: Signature::new(),
@@ -277,8 +277,8 @@ impl RateControl {
         let in_flight = context.shared(bindings.send_window).bytes;
         // A law that is new may think of smaller datagrams than those in use.
         let least = |window: u64| window.max(MIN_WINDOW_DATAGRAMS * size);
-        let allowed =
-            limits.window.map_or(u64::MAX, |window| least(window).saturating_add(self.more_at_once(size)));
+        let beyond = limits.unreported.saturating_add(self.more_at_once(size));
+        let allowed = limits.window.map_or(u64::MAX, |window| least(window).saturating_add(beyond));
         let room = allowed.saturating_sub(in_flight);
         match room / size {
             0 => Err(WaitingFor::Window),
@@ -477,7 +477,7 @@ fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
     Limits {
         rate: limits.rate.max(MIN_RATE).min(ceiling.unwrap_or(Rate::MAX)),
         window: limits.window.map(|window| window.max(MIN_WINDOW)),
-        burst: limits.burst,
+        ..limits
     }
 }
 
