@@ -230,5 +230,10 @@ const INITIAL_WINDOW: u64 = 14_720;
 /// less than the initial window, it is up to 3 ms' worth of it: each burst costs the processor a wake-up.
 pub fn burst_for(rate: Rate) -> u64 {
     let few_wakes = rate.bytes_in(Span::from_millis(3)).min(INITIAL_WINDOW);
-    rate.bytes_in(Span::from_micros(500)).max(few_wakes).clamp(3_000, 65_507)
+    short_burst_for(rate).max(few_wakes)
+}
+
+/// The same for a path that loses what leaves back to back, whatever wake-ups cost.
+pub(crate) fn short_burst_for(rate: Rate) -> u64 {
+    rate.bytes_in(Span::from_micros(500)).clamp(3_000, 65_507)
 }
