@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How the shipped model does in conditions that it was not trained in: one line each, with the windows by what their signatures
 # said of them while the transfers ran (short ones joined), the 95 % interval of the wrong ones of those in range (Clopper and
-# Pearson), and the F1 of all evidence, packet by packet. `[ONLY=WORD]` runs the conditions with that word in their name.
+# Pearson), and the F1 of all evidence, by counts of packets. `ONLY=WORD` runs the conditions with that word in their name.
 # Needs `cargo build --release -p haul-lab`; takes some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
