@@ -379,9 +379,9 @@ fn a_program_that_gives_its_output_slowly_is_named_and_no_storage() {
         .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    for _ in 0..75 {
+    for _ in 0..80 {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        stdin.write_all(&[1; 20_000]).unwrap();
+        stdin.write_all(&[1; 16_000]).unwrap();
     }
     drop(stdin);
     let output = child.wait_with_output().unwrap();
