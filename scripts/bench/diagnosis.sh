@@ -14,7 +14,7 @@ condition() {
     local cause="$1" name="$2"
     shift 2
     [[ "$cause $name" == *"${ONLY:-}"* ]] || return 0
-    "$bin/haul-lab" sim "crates/lab/training/$cause.toml" --seed 77 --set session.bulk.windows=false "$@" >"$out"
+    "$bin/haul-lab" sim "crates/lab/training/$cause.toml" --seed 77 "$@" >"$out"
     python3 - "$cause" "$name" "$out" <<'PY'
 import collections, json, math, sys
 
@@ -59,7 +59,6 @@ PY
 }
 
 one=(--set session.bulk.rate=900Mbit)
-stops=(--set session.bulk.rate=900Mbit --set host.rx.loads.0.run=10ms)
 # What a receiver does not read for a while.
 suspended() { printf 'host.rx.loads=[{ kind = "suspension", every = "%s", stop = "%s" }]' "$1" "$2"; }
 jumbo=(--set session.bulk.datagram=8972 --set path.wan.forward.mtu=9000)
@@ -70,16 +69,16 @@ echo "|---|---|---|---|---|---|---|---|"
 condition host "RTT 10 ms" "${one[@]}" --set path.wan.forward.delay=5ms
 condition host "RTT 200 ms" "${one[@]}" --set path.wan.forward.delay=100ms
 condition host "400 Mbit/s" --set session.bulk.rate=400Mbit --set path.wan.forward.bottleneck.rate=500Mbit --set host.rx.per_packet=10us
-condition host "jumbo frames" "${one[@]}" "${jumbo[@]}" --set "$(suspended 500ms 12ms)" --set host.rx.loads.0.stop=12ms
+condition host "jumbo frames" "${one[@]}" "${jumbo[@]}" --set "$(suspended 500ms 12ms)"
 condition host "GRO" "${one[@]}" --set host.rx.gro=true
 condition host "batches of 64" "${one[@]}" "${batches[@]}"
 condition host "socket buffer 208 KiB" "${one[@]}" --set host.rx.socket_buffer=208KiB
-condition host "socket buffer 4 MiB" "${one[@]}" --set host.rx.socket_buffer=4MiB --set "$(suspended 700ms 40ms)"
+condition host "socket buffer 4 MiB" "${one[@]}" --set host.rx.socket_buffer=4MiB --set "$(suspended 700ms 80ms)"
 condition host "fair scheduler" "${one[@]}" --set host.rx.scheduler=fair
 condition host "three processes" "${one[@]}" --set host.rx.loads.0.processes=3
-condition host "computation" "${one[@]}" --set 'host.rx.loads=[{ kind = "generator", processes = 3, runs = ["1s", "3s"], pauses = ["1s", "9s"] }]'
-condition host "memory" "${one[@]}" --set 'host.rx.loads=[{ kind = "memory", processes = 1, at = "2s", length = "20s" }]'
-condition host "forwarding" "${one[@]}" --set 'host.rx.loads=[{ kind = "forwarding", packets_per_second = 300000, burst = 512, at = "1s" }]'
+condition host "computation" "${one[@]}" --set 'host.rx.loads=[{ kind = "generator", processes = 3, runs = ["20ms", "60ms"], pauses = ["500ms", "2s"] }]'
+condition host "memory" "${one[@]}" --set 'host.rx.loads=[{ kind = "memory", processes = 1, at = "2s", length = "1s" }]'
+condition host "forwarding" "${one[@]}" --set 'host.rx.loads=[{ kind = "forwarding", packets_per_second = 250000, per_packet = "3us", at = "2s", length = "1s" }]'
 condition host "suspended" "${one[@]}" --set "$(suspended 500ms 12ms)"
 condition network "RTT 10 ms" --set path.wan.forward.delay=5ms "${short[@]}"
 condition network "RTT 200 ms" --set path.wan.forward.delay=100ms "${short[@]}"
