@@ -121,6 +121,20 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
 }
 
+/// As `CoDel`, which drops a packet now and then while its queue is short.
+#[test]
+fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
+    let told = |queue_ms| {
+        let mut of = Diagnostician::new(Evidence::All);
+        hear(&mut of, 1, 0, 0, 0);
+        hear(&mut of, 50, 0, 0, 12);
+        (1..10).for_each(|n| _ = hear(&mut of, 50 + 20 * n, 0, 0, queue_ms));
+        hear(&mut of, 250, 5, 0, queue_ms)
+    };
+    assert_eq!(told(4), Some(Verdict::of(Cause::Congestion)));
+    assert_eq!(told(1), Some(Verdict::of(Cause::Random)));
+}
+
 #[test]
 fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
     let rtt = measured(20);
