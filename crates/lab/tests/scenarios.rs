@@ -282,6 +282,11 @@ fn bad_scenarios_are_refused_with_file_line_field_and_what_is_allowed() {
     refused(&format!("{SMALL}controller = \"fixed\"\n"), &[], &["scenario.toml:13:14", "needs a rate"]);
     refused(&format!("{SMALL}time = \"1s\"\n"), &[], &["scenario.toml:12:9", "either bytes or time"]);
     refused(
+        &format!("{SMALL}sender_host = \"tx\"\n"),
+        &[],
+        &["scenario.toml:13:15", "no host `tx`", "there are: none"],
+    );
+    refused(
         &format!("{SMALL}[[check]]\nsession = \"bulk\"\nthat = \"godput > 1Mbit\"\n"),
         &[],
         &["scenario.toml:15:8", "`check[0].that`", "goodput"],
