@@ -47,6 +47,11 @@ fn a_ceiling_that_is_raised_again_takes_hold_at_once() {
 }
 
 #[test]
+fn a_queue_that_marks_stays_short() {
+    passes("marks.toml");
+}
+
+#[test]
 fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
     let json = passes("default-lossy-gigabit.toml");
     let rates = &json["runs"][0]["rates"];

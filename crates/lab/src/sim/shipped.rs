@@ -21,6 +21,7 @@ const SCENARIOS: &[(&str, &str)] = shipped![
     "fixed-1-percent",
     "late-comer",
     "many-to-one",
+    "marks",
     "mtu-change",
     "other-ceilings",
     "outage",

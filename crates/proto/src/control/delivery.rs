@@ -270,6 +270,10 @@ impl RateController for Delivery {
         }
     }
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         Some(self.ceiling).filter(|&ceiling| ceiling < Rate::MAX)
     }

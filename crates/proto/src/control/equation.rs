@@ -178,8 +178,8 @@ impl<R: Response> RateController for Equation<R> {
         self.next_pn = sample.next_pn;
         let (acked, lost) = (sample.acked_packets as f64, sample.lost_packets as f64);
         self.intervals.open += acked + lost;
-        self.share.add(lost, acked + lost);
-        let is_event = self.events.is_new(sample);
+        self.share.add(lost + sample.ecn_ce as f64, acked + lost);
+        let is_event = self.events.is_new_or_marked(sample);
         if is_event {
             self.on_event(sample.next_pn);
         }

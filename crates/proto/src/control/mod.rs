@@ -180,6 +180,12 @@ pub trait RateController: Debug + Send {
         None
     }
 
+    /// Whether it takes a mark of congestion (ECN CE) for a loss. Recipes with a law that does not send no ECN-capable packets:
+    /// RFC 3168, section 6.1, demands an answer to marks.
+    fn answers_marks(&self) -> bool {
+        true
+    }
+
     /// The ceiling that it was built with and keeps to, by which "Limited by" tells it from the path.
     fn ceiling(&self) -> Option<Rate>;
 
@@ -213,6 +219,10 @@ macro_rules! forward_to_law {
 
         fn report_interval(&self) -> Option<haul_base::Span> {
             self.law.report_interval()
+        }
+
+        fn answers_marks(&self) -> bool {
+            self.law.answers_marks()
         }
 
         fn ceiling(&self) -> Option<haul_base::Rate> {

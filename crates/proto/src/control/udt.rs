@@ -271,7 +271,7 @@ impl Udt {
     fn on_loss(&mut self, sample: &FeedbackSample<'_>) {
         self.end_start();
         self.has_lost = true;
-        if self.events.is_new(sample) {
+        if self.events.is_new_or_marked(sample) {
             self.decreased_at = self.rate;
             self.epoch.begin(sample.next_pn);
             self.lower(sample.next_pn);

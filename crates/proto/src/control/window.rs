@@ -280,10 +280,9 @@ impl<F: Formula> RateController for Windowed<F> {
         if acked > 0.0 && std::mem::take(&mut self.in_silence) {
             self.events.close(sample.next_pn);
         }
-        let is_marked = sample.ecn_ce > 0 && !self.events.in_recovery(sample);
         let is_used = !sample.app_limited && self.is_used();
         let is_round = self.is_round(sample);
-        if self.events.is_new(sample) || is_marked {
+        if self.events.is_new_or_marked(sample) {
             self.on_event(sample.next_pn);
         }
         self.in_recovery = self.events.in_recovery(sample);

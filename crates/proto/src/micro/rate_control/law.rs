@@ -40,7 +40,7 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         name: "ecn",
         kind: ParameterKind::Flag,
         default: "false",
-        help: "whether data packets are ECN-capable, ECT(0)",
+        help: "whether data packets are ECN-capable, ECT(0), where the law takes a mark for a loss",
     },
     ParameterSpec {
         name: "unit_window",
@@ -96,6 +96,7 @@ pub(super) struct Law {
     pub(super) ceiling: Option<Rate>,
     pub(super) initial_rtt: Span,
     cause_aware: bool,
+    ecn: bool,
     mode: Mode,
 }
 
@@ -108,6 +109,7 @@ impl Law {
             ceiling: (rate < Rate::MAX).then_some(rate),
             initial_rtt,
             cause_aware: parameters.flag("cause_aware"),
+            ecn: parameters.flag("ecn"),
             mode: Mode::named(parameters.text("mode")),
         }
     }
@@ -135,8 +137,13 @@ impl Law {
     fn try_build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, ControllerError> {
         let config =
             ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
-        let built = law(&self.name).and_then(|law| law.build_checked(&self.parameters, &config));
-        built.map(|law| self.wrapped(law))
+        let registered = law(&self.name)?;
+        let built = registered.build_checked(&self.parameters, &config)?;
+        if self.ecn && !built.answers_marks() {
+            let message = "it does not answer marks of congestion: `ecn` must be false".to_owned();
+            return Err(ControllerError::Unsuitable { law: registered.name, message });
+        }
+        Ok(self.wrapped(built))
     }
 
     pub(super) fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
@@ -234,6 +241,7 @@ mod tests {
             (part(&[("rate", "0bit")]), "above zero"),
             (part(&[("rate", "fast")]), "fast"),
             (part(&[("window", "3")]), "window"),
+            (part(&[("controller", "delivery"), ("ecn", "true")]), "marks of congestion"),
             (part(&[("controller", "reno"), ("initial_window", "1")]), "initial_window"),
         ] {
             let error = ChosenLaw::check(&wrong).unwrap_err().to_string();

@@ -324,6 +324,7 @@ fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span
 fn ecn_capable_packets_leave_where_the_recipe_asks_and_marks_come_back() {
     for (asked, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
         let mut recipe = object_recipe("8Mbit");
+        recipe.set("rate_control.controller", "sabul").unwrap();
         recipe.set("rate_control.ecn", asked).unwrap();
         let (mut pair, told) = listening(&recipe, go(), None);
         let sent = cross(T0, &mut pair.a, &mut pair.b, Ecn::Ce, Span::ZERO);
