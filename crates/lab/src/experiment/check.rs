@@ -78,6 +78,14 @@ pub(super) enum Test {
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
     /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
+    /// Of the kept windows with each value of `over` that lost their packets to the host or to a queue, at most this share is called the other's
+    /// by the signature; and what became of all, with 95 % intervals (Clopper and Pearson).
+    Confusion {
+        over: String,
+        #[serde(default)]
+        at: Table,
+        most_wrong: f64,
+    },
     /// The lost packets of kept windows of real runs are put down to each cause that has lost some: the least F of the causes.
     PacketFScore {
         #[serde(default)]
@@ -195,6 +203,7 @@ impl CheckSpec {
             Test::Value { at, .. }
             | Test::Proportion { at, .. }
             | Test::PacketFScore { at, .. }
+            | Test::Confusion { at, .. }
             | Test::Calibration { at, .. }
             | Test::Normality { at, .. }
             | Test::Nearest { at, .. }
@@ -217,6 +226,9 @@ impl CheckSpec {
             Test::Proportion { hits, trials, at, bound } => proportion(results, (hits, trials), at, *bound),
             Test::FScore { over, named, at_least } => {
                 classes::f_score(results, over, named, *at_least).map(Verdict::simple)
+            }
+            Test::Confusion { over, at, most_wrong } => {
+                classes::confusion(results, over, at, *most_wrong).map(Verdict::simple)
             }
             Test::PacketFScore { at, at_least } => {
                 classes::packet_f_score(results, at, *at_least).map(Verdict::simple)

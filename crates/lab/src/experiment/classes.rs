@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use haul_base::Cause;
-use haul_diagnosis::{Bin, Model, bins};
+use haul_diagnosis::{Bin, Confusion, Model, bins, clopper_pearson};
 use toml::Table;
 
 use super::measure::{Quantity, label};
+use super::plot::values_of;
 use super::results::Results;
 use crate::sim::real::Labels;
 
@@ -41,6 +42,51 @@ pub(super) fn f_score(
     let least = counts.values().map(|of| f(*of)).fold(1.0, f64::min);
     let each: Vec<String> = counts.iter().map(|(class, of)| format!("{class} {:.3}", f(*of))).collect();
     Ok((least >= at_least, format!("F over {all} runs: {}", each.join(", "))))
+}
+
+/// What became of the windows of one cause with each value of `over`: by the signature, and by all evidence.
+pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f64) -> Result<Found, String> {
+    let mut all = Confusion::default();
+    let mut lines = String::new();
+    for value in values_of(results, over, at) {
+        let mut at = at.clone();
+        at.insert(over.to_owned(), value.clone());
+        let (mut by_signature, mut by_all) = (Confusion::default(), Confusion::default());
+        for window in results.windows(&at) {
+            let Some(cause) = window.cause() else { continue };
+            by_signature.add(cause, &window.by_signature());
+            if let Some(labels) = &window.labels {
+                by_all.add(cause, &labels.verdict());
+            }
+        }
+        all.merge(&by_signature);
+        lines += &format!("\n{:18}{}: {}", "", label(&value), described(&by_signature));
+        if by_all.in_range() > 0 {
+            lines += &format!("; by all evidence {}", described(&by_all));
+        }
+    }
+    if all.in_range() == 0 {
+        return Err(format!("no window is told in the runs with {at}"));
+    }
+    let is_right = all.wrong as f64 <= most_wrong * all.in_range() as f64;
+    Ok((is_right, format!("{}{lines}", described(&all))))
+}
+
+/// A confusion with its intervals, in per cent.
+fn described(of: &Confusion) -> String {
+    let share = |hits| {
+        let share = clopper_pearson(hits, of.in_range());
+        let [found, low, high] = [share.found, share.low, share.high].map(|share| share * 100.0);
+        format!("{found:.2} % ({low:.2} to {high:.2})")
+    };
+    let out = if of.out_of_range > 0 { format!(", {} out of range", of.out_of_range) } else { String::new() };
+    format!(
+        "of {} windows right {}, wrong {}, neither {}{out}",
+        of.in_range(),
+        share(of.correct),
+        share(of.wrong),
+        share(of.inconclusive)
+    )
 }
 
 /// The same of lost packets: what was put down to each cause in kept windows of real runs, beside the truth.
@@ -161,6 +207,14 @@ mod tests {
         assert!((f([90.0, 10.0, 0.0]) - 180.0 / 190.0).abs() < 1e-9);
         assert!((f([90.0, 0.0, 30.0]) - 180.0 / 210.0).abs() < 1e-9);
         assert!(f([0.0, 5.0, 0.0]) < 1e-9 && f([5.0, 0.0, 0.0]) > 1.0 - 1e-9);
+    }
+
+    #[test]
+    fn confusions_are_told_with_their_intervals() {
+        let of = Confusion { correct: 998, wrong: 2, inconclusive: 0, out_of_range: 3 };
+        let wanted = "of 1000 windows right 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), neither 0.00 % (0.00 to 0.37), \
+                      3 out of range";
+        assert_eq!(described(&of), wanted);
     }
 
     #[test]

@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 47] = [
+const MEASURES: [(&str, Unit); 43] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -67,10 +67,6 @@ const MEASURES: [(&str, Unit); 47] = [
     ("zigzag", Unit::Share),
     ("zbs", Unit::Share),
     ("windows", Unit::Count),
-    ("windows_of_one_cause", Unit::Count),
-    ("windows_right", Unit::Count),
-    ("windows_wrong", Unit::Count),
-    ("windows_untold", Unit::Count),
     ("virtual_goodput", Unit::Rate),
     ("virtual_goodput_unaware", Unit::Rate),
     ("limited_by_path", Unit::Truth),
@@ -146,10 +142,6 @@ impl Subject {
                 "zigzag",
                 "zbs",
                 "windows",
-                "windows_of_one_cause",
-                "windows_right",
-                "windows_wrong",
-                "windows_untold",
                 "virtual_goodput",
                 "virtual_goodput_unaware",
                 "limited_by_path",

@@ -20,7 +20,7 @@ use super::service::ServiceReport;
 use super::sweep::Values;
 pub(super) use real::Real;
 pub(crate) use told::KeptWindow;
-use told::{Told, limit, names_limit};
+use told::{limit, names_limit};
 
 /// One run.
 #[derive(Debug, Serialize)]
@@ -151,15 +151,6 @@ impl DiagnosisReport {
 
     fn windows(&self) -> u64 {
         self.windows_host + self.windows_network + self.windows_inconclusive
-    }
-
-    /// What the signatures of kept windows say, of those whose losses have one cause and can be told by.
-    fn verdicts(&self) -> impl Iterator<Item = Told> {
-        self.kept.iter().filter_map(KeptWindow::verdict)
-    }
-
-    fn told(&self, what: Told) -> f64 {
-        self.verdicts().filter(|told| *told == what).count() as f64
     }
 
     fn lost(&self) -> u64 {
@@ -376,10 +367,6 @@ impl RunReport {
             }
             "put_on_host" => share(session.diagnosis.lost_by_host, session.diagnosis.lost()),
             "windows" => session.diagnosis.windows() as f64,
-            "windows_of_one_cause" => session.diagnosis.verdicts().count() as f64,
-            "windows_right" => session.diagnosis.told(Told::Rightly),
-            "windows_wrong" => session.diagnosis.told(Told::Wrongly),
-            "windows_untold" => session.diagnosis.told(Told::Nothing),
             "virtual_goodput" => session.diagnosis.virtual_goodput_bps?,
             "virtual_goodput_unaware" => session.diagnosis.virtual_goodput_unaware_bps?,
             name if name.starts_with("limited_by_") => {

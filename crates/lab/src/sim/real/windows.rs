@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use haul_base::{Cause, CauseCounts};
-use haul_diagnosis::{Diagnosis, Signature, read_signatures};
+use haul_diagnosis::{Diagnosis, Metric, Signature, read_signatures};
 use haul_sim::DropReason;
 use haul_stack::GENERATION_BIT;
 use serde::Serialize;
@@ -66,6 +66,19 @@ pub(crate) struct Labels {
 fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S::Error> {
     let named = Cause::ALL.map(|cause| (cause.name(), counts.of(cause)));
     named.into_iter().filter(|(_, packets)| *packets > 0).collect::<BTreeMap<_, _>>().serialize(to)
+}
+
+impl Labels {
+    /// What all evidence says of a window: what more than half of its packets were put down to.
+    pub(crate) fn verdict(&self) -> Diagnosis {
+        let share = |cause| self.told.of(cause) as f64 / self.told.whole().max(1) as f64;
+        let p_host = match (share(Cause::ReceiverHost), share(Cause::Congestion)) {
+            (host, _) if host > 0.5 => 1.0,
+            (_, queue) if queue > 0.5 => 0.0,
+            _ => 0.5,
+        };
+        Diagnosis { metric: Some(Metric::Complexity), p_host }
+    }
 }
 
 /// A transmission window of a real run that has lost something.
@@ -136,6 +149,7 @@ mod tests {
         let of = |counts: &CauseCounts| {
             [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))
         };
+        assert_eq!(labels.verdict().cause(), Cause::ReceiverHost);
         assert_eq!((of(&labels.truth), of(&labels.told)), ([4, 2, 1], [4, 3, 0]));
         assert_eq!(
             serde_json::to_value(labels).unwrap()["told"],

@@ -244,7 +244,6 @@ mod tests {
 
     use super::*;
     use crate::sim::real::Labels;
-    use crate::sim::report::Told;
 
     #[test]
     fn a_trace_becomes_rates_at_regular_intervals() {
@@ -303,10 +302,13 @@ mod tests {
             Real { result: json!({ "ok": true }), events: vec![progress], counters: Value::Null, windows };
         let way = path_counters(&Value::Null);
         let report = real.session("bulk", "fixed", [&way, &way]).diagnosis;
-        let told = [Told::Rightly, Told::Wrongly, Told::Nothing].map(|told| report.told(told));
-        assert_eq!(told, [1.0, 1.0, 1.0]);
         let windows = [report.windows_host, report.windows_inconclusive, report.windows_out_of_range];
-        assert_eq!((windows, report.verdicts().count()), ([3, 1, 1], 3));
+        assert_eq!(windows, [3, 1, 1]);
+        let told = report.kept.iter().map(|window| (window.cause(), window.by_signature().cause()));
+        let (host, queue, none) = (Cause::ReceiverHost, Cause::Congestion, Cause::Inconclusive);
+        let wanted =
+            [(Some(host), host), (Some(host), none), (Some(queue), host), (None, host), (Some(queue), none)];
+        assert_eq!(told.collect::<Vec<_>>(), wanted);
         let (right, all) = (100.0 + 100.0 + 150.0 + 100.0 + 3.0, 504.0);
         assert!((report.attributed - right / all).abs() < 1e-12, "{report:?}");
         let kept = serde_json::to_value(&report.kept[2]).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use haul_base::{Cause, CauseCounts, Rate};
-use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};
+use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature, Words};
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_sim::{FlowTruth, World};
 use serde::Serialize;
@@ -93,24 +93,16 @@ impl KeptWindow {
         windows.iter().enumerate().map(&mut window).collect()
     }
 
-    /// Whether the signature told the truth: `None` outside of the model's loss rates, or where the losses have several causes.
-    pub(super) fn verdict(&self) -> Option<Told> {
-        let told = Diagnosis { metric: None, p_host: self.p_host? }.cause();
-        let by_host = self.by_host?;
-        Some(match (told, by_host) {
-            (Cause::ReceiverHost, true) | (Cause::Congestion, false) => Told::Rightly,
-            (Cause::ReceiverHost | Cause::Congestion, _) => Told::Wrongly,
-            _ => Told::Nothing,
-        })
+    /// What has lost nearly all of its packets: the host or a queue.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        Some(if self.by_host? { Cause::ReceiverHost } else { Cause::Congestion })
     }
-}
 
-/// What a signature says, beside the truth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    Rightly,
-    Wrongly,
-    Nothing,
+    /// What its signature says.
+    pub(crate) fn by_signature(&self) -> Diagnosis {
+        let by = |p_host| Diagnosis { metric: Some(Metric::Complexity), p_host };
+        self.p_host.map_or(Diagnosis::NOTHING, by)
+    }
 }
 
 /// What limited a session, told from the same evidence as that of a real one.
