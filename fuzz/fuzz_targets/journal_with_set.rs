@@ -1,7 +1,10 @@
 //! A receiving job that finds a journal, and a set that may fit it.
 #![no_main]
 
+#[path = "../../crates/mover/tests/mover/check/mod.rs"]
+mod check;
+
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let directory = tempfile::tempdir().expect("there is room for a directory");
-    haul_mover::check::journal_with_set(directory.path(), bytes);
+    check::journal_with_set(directory.path(), bytes);
 });

@@ -1,7 +1,10 @@
 //! A receiving job whose peer says anything.
 #![no_main]
 
+#[path = "../../crates/mover/tests/mover/check/mod.rs"]
+mod check;
+
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let directory = tempfile::tempdir().expect("there is room for a directory");
-    haul_mover::check::receive_job(directory.path(), bytes);
+    check::receive_job(directory.path(), bytes);
 });

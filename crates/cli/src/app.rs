@@ -11,7 +11,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 use crate::args::{Cli, Command, Global, RecipeArgs};
 use crate::commands;
-use crate::config::{ConfigRow, Origin, Resolved, Setting, Show, Sources, StartError, resolve};
+use crate::config::{ConfigRow, Resolved, Setting, Show, Sources, StartError, resolve};
 use crate::demo::Namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::logging;
@@ -19,12 +19,11 @@ use crate::output::{
     EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, out, out_json, out_verbatim,
     tell, without_keys,
 };
-use crate::settings::{Preset, Recipe, session_key};
+use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::plan::DryRun;
-use crate::transfer::quota::Quotas;
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
@@ -108,18 +107,15 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             hide_memory();
             return commands::pipe::run(args, global.quiet, global.json);
         }
-        Command::Status(args) => return Ok(commands::status::run(args, global.quiet, global.json)),
-        Command::Clean(args) => return Ok(commands::clean::run(args, global.quiet, global.json)),
+        Command::Status(args) => return Ok(commands::leftovers::status(args, global.quiet, global.json)),
+        Command::Clean(args) => return Ok(commands::leftovers::clean(args, global.quiet, global.json)),
         Command::Cp(args) if args.ssh.for_ssh => {
             hide_memory();
             return commands::agent::run();
         }
         Command::Cp(args) => commands::cp::check_streams(&args.paths, &typed)?,
-        Command::Serve(_)
-        | Command::Bench(_)
-        | Command::Demo(_)
-        | Command::DemoReceiver { .. }
-        | Command::Doctor(_) => {}
+        // The others move data.
+        _ => {}
     }
     // Before anything starts a thread, and while this process may be looked into: it may enter a user namespace.
     let namespaces = match command {
@@ -139,27 +135,17 @@ fn context(
     settings: &[Setting],
     options: Vec<(String, OsString)>,
 ) -> Result<Context, Fault> {
-    let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
     let items = ItemStyle::choose(global, command);
+    let quiet = Context::quiet(command, preset, settings, signals::watch(hangup(command))?)?;
     Ok(Context {
-        settings: build(preset, settings)?.settings,
-        named: settings
-            .iter()
-            .filter(|s| s.origin != Origin::Default)
-            .map(|s| session_key(&s.assignment.key).to_owned())
-            .collect(),
         receive_policy: items.receive_policy(command.receive_policy()),
-        growth: command.growth(),
         items: Items::new(items),
-        preserve: command.preserve(),
-        set_memory: command.set_memory(),
-        quotas: Quotas::default(),
-        cancel: signals::watch(hangup(command))?,
         events: events(command)?,
         style: ProgressStyle::choose(global),
         quiet: global.quiet || global.json,
         json: global.json,
         options,
+        ..quiet
     })
 }
 
@@ -196,17 +182,8 @@ fn run(
         Command::Serve(args) => return commands::serve::run(context, args),
         Command::Doctor(args) => return commands::doctor::run(context, args),
         Command::DemoReceiver { ip } => return commands::demo::receiver(context, *ip),
-        Command::Pipe(_)
-        | Command::Status(_)
-        | Command::Clean(_)
-        | Command::Ctl(_)
-        | Command::Presets(_)
-        | Command::Diagnose(_)
-        | Command::Train(_)
-        | Command::Completions(_)
-        | Command::Man => {
-            return Ok(0);
-        }
+        // The others have been run already.
+        _ => return Ok(0),
     };
     // What goes on elsewhere is not to be run again.
     let goes_on = matches!(command, Command::Cp(args) if args.ssh.detach);

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -143,23 +143,13 @@ fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     if let Some(line) = &*known {
         return Ok(line.clone());
     }
-    let line = text_of(&mut FirstLine { is_over: false }.take(LONGEST as u64));
-    let line = line.map_err(|e| fault::io("cannot read the URL from stdin", &e))?;
+    let mut line = Zeroizing::new(String::with_capacity(LONGEST));
+    // Byte by byte.
+    let stdin = rustix::io::dup(rustix::stdio::stdin()).map_err(io::Error::from).map(File::from);
+    let read =
+        stdin.and_then(|stdin| BufReader::with_capacity(1, stdin).take(LONGEST as u64).read_line(&mut line));
+    read.map_err(|e| fault::io("cannot read the URL from stdin", &e))?;
     Ok(known.insert(line).clone())
-}
-
-/// Stdin up to its first line end, byte by byte.
-struct FirstLine {
-    is_over: bool,
-}
-
-impl Read for FirstLine {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let Some(byte) = bytes.get_mut(..1).filter(|_| !self.is_over) else { return Ok(0) };
-        let read = rustix::io::read(rustix::stdio::stdin(), &mut *byte)?;
-        self.is_over = byte == b"\n";
-        Ok(read)
-    }
 }
 
 /// All of it, in memory that does not move and is overwritten.

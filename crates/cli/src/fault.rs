@@ -1,6 +1,7 @@
 //! Failures as people see them: what happened, why, and what to do.
 
 use std::fmt;
+use std::thread::{self, JoinHandle};
 
 pub use haul_wire::control::{Fault, FaultCode, Host};
 
@@ -24,6 +25,18 @@ pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
         _ => (FaultCode::Io, ""),
     };
     Fault::new(code, format!("{what}: {error}"), hint)
+}
+
+/// Starts a named thread.
+///
+/// # Errors
+/// When the system refuses one.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, Fault> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map_err(|error| io("cannot start a thread", &error))
 }
 
 /// `fault`, with `hint` if contact with the other side was lost: what is to be done then only the command knows.

@@ -97,7 +97,7 @@ impl Model {
     fn posterior(&self, metric: Metric, measured: f64, loss_rate: f64) -> Diagnosis {
         let [host, network] =
             [&self.host, &self.network].map(|cause| likelihood(measured, cause.spread(metric, loss_rate)));
-        let p_host = if host.max(network) < self.negligible { 0.5 } else { host / (host + network) };
+        let p_host = if host.max(network) <= self.negligible { 0.5 } else { host / (host + network) };
         Diagnosis { metric: Some(metric), p_host }
     }
 }
@@ -202,7 +202,9 @@ mod tests {
     proptest! {
         #[test]
         fn probabilities_stay_probabilities(lost in 0u64..=100_000, complexity in 0.0f64..1.0, success in 0.0f64..1.0) {
-            for model in [model(), Model::shipped().clone()] {
+            let credulous = Model { negligible: 0.0, host: CauseModel { complexity_deviation: 1e-9, ..model().host }, ..model() };
+            let credulous = Model { network: CauseModel { complexity_deviation: 1e-9, ..model().network }, ..credulous };
+            for model in [model(), credulous, Model::shipped().clone()] {
                 let diagnosis = model.classify(&sample(lost, complexity, success));
                 prop_assert!((0.0..=1.0).contains(&diagnosis.p_host), "{:?}", diagnosis);
             }

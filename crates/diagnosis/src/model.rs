@@ -98,7 +98,7 @@ pub struct Model {
     pub complexity_range: Range,
     /// Loss rates below these, that the success proportion tells apart.
     pub success_range: Range,
-    /// A measure that is less likely than this with either cause tells nothing.
+    /// A measure that is no more likely than this with either cause tells nothing.
     pub negligible: f64,
     /// Whether the success proportion may object to what the complexity tells: then neither cause is told. The paper looks at one
     /// measure alone, and takes losses at random, one in 500 to 1,000, for the host's: they have as few words as one gap.

@@ -29,17 +29,18 @@ impl Signature {
         self.packets = self.packets.saturating_add(packets);
     }
 
-    /// Adds packets that were lost.
+    /// Adds packets that were lost. A signature has at most `u64::MAX` packets; more are not counted.
     pub fn lost(&mut self, packets: u64) {
+        let packets = packets.min(u64::MAX - self.packets);
         if packets == 0 {
             return;
         }
         match self.runs.last_mut().filter(|run| run.first + run.packets == self.packets) {
-            Some(run) => run.packets = run.packets.saturating_add(packets),
+            Some(run) => run.packets += packets,
             None => self.runs.push(Run { first: self.packets, packets }),
         }
-        self.packets = self.packets.saturating_add(packets);
-        self.lost = self.lost.saturating_add(packets);
+        self.packets += packets;
+        self.lost += packets;
     }
 
     /// The signature of a window of `packets`, of which those at `positions` were lost, in any order and however often
@@ -144,6 +145,23 @@ mod tests {
         assert_eq!(signature.runs(), [Run { first: 1, packets: 3 }, Run { first: 5, packets: 2 }]);
         assert_eq!(signature.success_proportion(), Some(0.6));
         assert_eq!(Signature::of_lost(7, [6, 2, 1, 3, 5, 3, 7]), signature);
+    }
+
+    #[test]
+    fn counts_end_at_the_largest_number() {
+        let mut signature = Signature::new();
+        signature.received(u64::MAX - 5);
+        signature.lost(9);
+        signature.lost(1);
+        signature.received(3);
+        let last = Run { first: u64::MAX - 5, packets: 5 };
+        assert_eq!(
+            (signature.packets(), signature.lost_packets(), signature.runs()),
+            (u64::MAX, 5, &[last][..])
+        );
+        let mut twice = signature.clone();
+        twice.append(&signature);
+        assert_eq!(twice, signature);
     }
 
     #[test]

@@ -89,9 +89,7 @@ impl Transport {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let changes: Vec<_> = changes.iter().map(owned).collect();
         if let (Some(law), Some(transfer)) = (&mut self.law, &self.transfer) {
-            let changed = ChosenLaw::changed(law, &changes);
-            transfer.switch_law(ChosenLaw::check(&changed)?);
-            *law = changed;
+            transfer.switch_law(ChosenLaw::change(law, &changes)?);
         }
         Ok(())
     }

@@ -42,6 +42,16 @@ fn a_late_comer_and_who_was_there_each_get_a_third() {
 }
 
 #[test]
+fn a_ceiling_that_is_raised_again_takes_hold_at_once() {
+    passes("other-ceilings.toml");
+}
+
+#[test]
+fn a_queue_that_marks_stays_short() {
+    passes("marks.toml");
+}
+
+#[test]
 fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
     let json = passes("default-lossy-gigabit.toml");
     let rates = &json["runs"][0]["rates"];
@@ -276,6 +286,11 @@ fn bad_scenarios_are_refused_with_file_line_field_and_what_is_allowed() {
     );
     refused(&format!("{SMALL}controller = \"fixed\"\n"), &[], &["scenario.toml:13:14", "needs a rate"]);
     refused(&format!("{SMALL}time = \"1s\"\n"), &[], &["scenario.toml:12:9", "either bytes or time"]);
+    refused(
+        &format!("{SMALL}sender_host = \"tx\"\n"),
+        &[],
+        &["scenario.toml:13:15", "no host `tx`", "there are: none"],
+    );
     refused(
         &format!("{SMALL}[[check]]\nsession = \"bulk\"\nthat = \"godput > 1Mbit\"\n"),
         &[],

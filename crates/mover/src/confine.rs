@@ -6,10 +6,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::storage::{openat, openat2, statat};
+use crate::storage::{lstatat, openat, openat2};
 
 /// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,10 +93,8 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
 
 /// `O_DIRECTORY` on a link says "not a directory"; `openat2` says "loop", and so do we.
 pub(crate) fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
-    let is_link = || {
-        statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
-    };
+    let is_link =
+        || lstatat(dir, name).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
     if errno == Errno::NOTDIR && is_link() { Errno::LOOP } else { errno }
 }
 

@@ -268,7 +268,7 @@ impl EntryTable {
                 (Kind::Symlink, target.len() as u64)
             }
             EntryKind::Failed(_) => (Kind::Unread, 0),
-            EntryKind::HardLink { entry } => (Kind::HardLink(self.linked(*entry)?), 0),
+            EntryKind::HardLink { entry } => (Kind::HardLink(self.file(*entry)?), 0),
         };
         let attributes =
             Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
@@ -279,11 +279,11 @@ impl EntryTable {
         Ok(index as u32)
     }
 
-    /// The earlier regular file that an entry is another name of.
-    fn linked(&self, entry: u64) -> Result<u32, Fault> {
+    /// The number of an entry that the peer speaks of, which has to be a regular file.
+    pub(crate) fn file(&self, entry: u64) -> Result<u32, Fault> {
         let known = u32::try_from(entry).ok().filter(|&e| e < self.len());
         let file = known.filter(|&e| matches!(self.kind(e), Kind::File(_)));
-        file.ok_or_else(|| protocol("a hard link to an entry that is no file"))
+        file.ok_or_else(|| protocol("something is said of an entry that is no file"))
     }
 
     fn key(&self, parent: Option<u32>, name: &[u8]) -> u64 {

@@ -1,12 +1,13 @@
 //! Faults from errors of the operating system, with paths shown so that any byte can be told.
 
-use haul_base::printable_bytes;
-use haul_wire::control::{Fault, FaultCode};
+/// A path for people: what a terminal would obey, and bytes that are not UTF-8, as escapes.
+pub(crate) use haul_base::printable_bytes as show;
+use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use rustix::io::Errno;
 
 /// On which side of the job an error came up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+enum Side {
     /// Where files are read.
     Source,
     /// Where files are written.
@@ -30,8 +31,17 @@ pub(crate) struct IoFault {
 }
 
 impl IoFault {
-    /// An error of the operating system while `doing` something to `path`.
-    pub(crate) fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
+    /// An error of the operating system while `doing` something to `path`, which is read.
+    pub(crate) fn source(doing: &str, path: &[u8], errno: Errno) -> Self {
+        Self::new(Side::Source, doing, path, errno)
+    }
+
+    /// An error of the operating system while `doing` something to `path`, which is written.
+    pub(crate) fn destination(doing: &str, path: &[u8], errno: Errno) -> Self {
+        Self::new(Side::Destination, doing, path, errno)
+    }
+
+    fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
         let (code, scope, hint) = classify(side, errno);
         let why = why(errno);
         Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
@@ -99,6 +109,11 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
     }
 }
 
+/// The peer said what it may not say, or not now.
+pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
+    protocol(&format!("unexpected {} message", message.name()))
+}
+
 /// The peer broke the protocol.
 pub(crate) fn protocol(what: &str) -> Fault {
     Fault::new(
@@ -106,11 +121,6 @@ pub(crate) fn protocol(what: &str) -> Fault {
         format!("the other side broke the protocol: {what}"),
         "use the same version of haul on both sides",
     )
-}
-
-/// A path for people: what a terminal would obey, and bytes that are not UTF-8, as escapes.
-pub(crate) fn show(path: &[u8]) -> String {
-    printable_bytes(path)
 }
 
 #[cfg(test)]
@@ -125,24 +135,24 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_job_and_a_forbidden_file_only_itself() {
-        let full = IoFault::new(Side::Destination, "write", b"x", Errno::NOSPC);
+        let full = IoFault::destination("write", b"x", Errno::NOSPC);
         assert_eq!((full.fault.code, full.scope), (FaultCode::DiskFull, Scope::Job));
-        let quota = IoFault::new(Side::Destination, "write", b"x", Errno::DQUOT);
+        let quota = IoFault::destination("write", b"x", Errno::DQUOT);
         assert_eq!(quota.fault.code, FaultCode::DiskFull);
-        let denied = IoFault::new(Side::Source, "open", b"x", Errno::ACCESS);
+        let denied = IoFault::source("open", b"x", Errno::ACCESS);
         assert_eq!((denied.fault.code, denied.scope), (FaultCode::Unreadable, Scope::Entry));
         assert!(
             denied.fault.message.contains("cannot open `x`: Permission denied"),
             "{}",
             denied.fault.message
         );
-        let frozen = IoFault::new(Side::Destination, "create", b"x", Errno::ROFS);
+        let frozen = IoFault::destination("create", b"x", Errno::ROFS);
         assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
     }
 
     #[test]
     fn a_path_that_leaves_the_root_is_called_so() {
-        let escape = IoFault::new(Side::Source, "read", b"../x", Errno::XDEV).fault;
+        let escape = IoFault::source("read", b"../x", Errno::XDEV).fault;
         assert_eq!(escape.code, FaultCode::PathEscape);
         assert!(escape.message.contains("leads out of the directory"), "{}", escape.message);
     }

@@ -5,11 +5,8 @@
 //! ([`ControlLink`]). `docs/mover.md` describes the guarantees.
 
 mod accounts;
-mod batch;
 mod budget;
-pub mod check;
 mod confine;
-mod digest;
 mod entries;
 mod fault;
 mod foreign_links;
@@ -17,6 +14,7 @@ mod journal;
 mod layout;
 mod lineage;
 mod link;
+mod paths;
 mod pipe;
 mod progress;
 mod receive;
@@ -32,7 +30,7 @@ mod xattrs;
 
 pub use budget::SET_MEMORY;
 pub use foreign_links::open_named;
-pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
+pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
-use crate::fault::{IoFault, Side};
+use crate::fault::IoFault;
 use crate::storage::openat;
 
 /// Where the paths of a job may lead.
@@ -31,8 +31,7 @@ impl Root {
         use std::os::unix::ffi::OsStrExt as _;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, path, flags, Mode::empty());
-        let fail =
-            |errno| IoFault::new(Side::Source, "open the root", path.as_os_str().as_bytes(), errno).fault;
+        let fail = |errno| IoFault::source("open the root", path.as_os_str().as_bytes(), errno).fault;
         Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
     }
 

@@ -42,6 +42,18 @@ pub(crate) fn spawn_for<J: Job>(
     })
 }
 
+/// A thread's name and what it does.
+pub(crate) type Worker = (&'static str, Box<dyn FnOnce() + Send>);
+
+/// Starts threads that work for a job, which ends if one of them cannot be started. Those that could.
+pub(crate) fn spawn_all<J: Job>(
+    job: &Arc<J>,
+    workers: impl IntoIterator<Item = Worker>,
+) -> Vec<JoinHandle<()>> {
+    let started = workers.into_iter().map(|(name, run)| spawn_for(job, name, run));
+    started.map_while(|thread| thread.map_err(|fault| job.fail(fault)).ok()).collect()
+}
+
 struct Guard<J: Job>(Arc<J>);
 
 impl<J: Job> Drop for Guard<J> {

@@ -49,6 +49,11 @@ impl Pacer {
         self.slack = Short::new(slack.max(SLACK));
     }
 
+    /// Whether it is so far behind its schedule at `now` that it will hardly make it good: half of what it makes good at all.
+    pub fn is_behind(&self, now: Time) -> bool {
+        now.since(self.schedule) > self.debt.span() / 2
+    }
+
     /// When the next batch may leave.
     pub fn release_at(&self) -> Time {
         self.schedule.max(self.spacing)
@@ -125,6 +130,25 @@ mod tests {
         let (strict, lenient) = (run(until, late), run_with(lenient, until, late));
         assert!(strict < 90_000_000, "{strict}");
         assert!((247_000_000..=250_520_000).contains(&lenient), "{lenient}");
+    }
+
+    #[test]
+    fn it_is_behind_when_lateness_adds_up_and_not_for_a_late_wake_up() {
+        let late = |each: u64| {
+            let mut pacer = Pacer::new(Span::from_millis(100));
+            let mut now = Time::ZERO;
+            for _ in 0..20 {
+                now = pacer.release_at().max(now) + Span::from_millis(each);
+                pacer.on_sent(now, 15_000, RATE);
+            }
+            pacer.is_behind(now)
+        };
+        assert_eq!((late(0), late(2), late(20)), (false, false, true));
+        let mut pacer = Pacer::new(Span::from_millis(100));
+        let later = Time::ZERO + Span::from_secs(5);
+        assert!(pacer.is_behind(later));
+        pacer.on_idle(later);
+        assert!(!pacer.is_behind(later), "there was nothing to send");
     }
 
     #[test]

@@ -25,6 +25,6 @@ pub use stage::{
 pub use traffic::{Aggregate, AggregateSpec, Pattern, Sink, UdpSource, UdpSourceSpec};
 pub use world::{
     Arrival, ChannelSpec, Ended, FlowSummary, FlowTruth, HostExit, HostId, HostModel, LinkId, LinkSummary,
-    Node, NodeId, NodeSummary, Outbox, Place, Rates, SessionNode, Summary, TraceEvent, UDP_OVERHEAD, World,
-    WorldError,
+    MOST_BATCHES, Node, NodeId, NodeSummary, Outbox, Place, Rates, SessionNode, Summary, TraceEvent,
+    UDP_OVERHEAD, World, WorldError,
 };

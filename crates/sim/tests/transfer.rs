@@ -7,6 +7,7 @@ mod hosts;
 mod moving;
 mod reverse_path;
 mod senses;
+mod steady;
 mod switching;
 
 use common::{Channel, Job, Run, Session};

@@ -67,6 +67,8 @@ pub struct Batch<'b> {
     first_pn: u64,
     generation: u8,
     pub(crate) violations: u32,
+    /// The kind of the last of them.
+    pub(crate) violated: Option<Kind>,
     pub(crate) unauthentic: u32,
 }
 
@@ -97,6 +99,7 @@ impl<'b> Batch<'b> {
             first_pn: start.next_pn,
             generation: start.generation,
             violations: 0,
+            violated: None,
             unauthentic: 0,
         }
     }
@@ -322,6 +325,7 @@ impl<'b> Batch<'b> {
     pub fn reject(&mut self, i: usize) {
         self.take(i);
         self.violations += 1;
+        self.violated = Some(self.kind(i));
     }
 
     /// Packet `i` is not from the peer.

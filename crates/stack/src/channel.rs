@@ -39,6 +39,6 @@ impl Stack {
         }
         self.core.stats.control_received += u64::from(understood);
         self.core.stats.violations += u64::from(!understood);
-        self.check_violations();
+        self.check_violations(message.first().copied().map(Kind));
     }
 }

@@ -440,13 +440,20 @@ impl Stack {
                 self.on_reconfigure(now, pn, &body);
             }
         }
-        self.check_violations();
+        self.check_violations(batch.violated);
     }
 
-    pub(crate) fn check_violations(&self) {
+    /// Ends the session if the other side has sent too much that is impossible. `last`: of which kind that was at last.
+    pub(crate) fn check_violations(&self, last: Option<Kind>) {
         if self.core.stats.violations > MAX_VIOLATIONS {
-            let message =
-                format!("{MAX_VIOLATIONS} packets that the recipe does not allow came from the other side");
+            let tables = &self.compiled.tables;
+            let owner = last.and_then(|last| tables.kinds.iter().find(|(kind, _)| *kind == last));
+            let words =
+                owner.map(|&(_, owner)| format!(", the last for `{}`", tables.names[usize::from(owner)]));
+            let message = format!(
+                "{MAX_VIOLATIONS} packets that the recipe does not allow came from the other side{}",
+                words.unwrap_or_default()
+            );
             self.fail("recipe".to_owned(), message);
         }
     }

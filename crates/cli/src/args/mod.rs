@@ -5,7 +5,6 @@ mod help;
 mod preserve;
 mod select;
 mod ssh;
-mod storage;
 mod sync;
 mod values;
 
@@ -21,8 +20,7 @@ use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 pub use preserve::{PreserveArgs, Preserved};
 pub use select::{RuleArg, RuleArgs, SelectArgs};
 pub use ssh::{PortRange, SshArgs};
-pub use storage::{StorageArgs, SyncPolicy};
-pub use sync::SyncArgs;
+pub use sync::{StorageArgs, SyncArgs, SyncPolicy};
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
 /// Moves files fast over long networks, and says what limited it.
@@ -157,17 +155,7 @@ impl Command {
             Self::Bench(args) => args.transfer.recipe.clone(),
             Self::Demo(args) => args.recipe(),
             Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            Self::Pipe(_)
-            | Self::Status(_)
-            | Self::Clean(_)
-            | Self::Ctl(_)
-            | Self::Presets(_)
-            | Self::Diagnose(_)
-            | Self::Train(_)
-            | Self::Doctor(_)
-            | Self::Completions(_)
-            | Self::Man
-            | Self::DemoReceiver { .. } => RecipeArgs::default(),
+            _ => RecipeArgs::default(),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What `haul cp` does about what is at the destination already.
+//! What `haul cp` does about what is at the destination already, and what it and `haul serve` say about disks.
 
-use clap::Args;
-use haul_wire::control::{Equal, Extraneous, Growth, Leftovers, Newer, ReceivePolicy, RunMode};
-
-use super::storage::StorageArgs;
+use clap::{Args, ValueEnum};
+use haul_wire::control::{
+    Durability, Equal, Extraneous, Growth, Leftovers, Newer, Readback, ReceivePolicy, RunMode,
+};
 
 /// Options about what is there already.
 #[derive(Debug, Clone, Default, Args)]
@@ -52,7 +52,7 @@ impl SyncArgs {
             },
             run: RunMode::Move,
             durability: storage.sync.into(),
-            readback: storage.readback(),
+            readback: if storage.verify { Readback::FromDisk } else { Readback::No },
         }
     }
 
@@ -60,4 +60,38 @@ impl SyncArgs {
     pub fn growth(&self) -> Growth {
         if self.growing { Growth::Accept } else { Growth::Refuse }
     }
+}
+
+/// When received files must be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum SyncPolicy {
+    /// Before each is reported
+    #[default]
+    Files,
+    /// All at once, before the copy is reported
+    End,
+    /// When the kernel writes them
+    None,
+}
+
+impl From<SyncPolicy> for Durability {
+    fn from(policy: SyncPolicy) -> Self {
+        match policy {
+            SyncPolicy::Files => Self::Synced,
+            SyncPolicy::End => Self::AtEnd,
+            SyncPolicy::None => Self::Cached,
+        }
+    }
+}
+
+/// Options about the receiver's disk.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Disks")]
+pub struct StorageArgs {
+    /// When files must be on the receiver's disk
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub sync: SyncPolicy,
+    /// Read every received file back from the disk and compare it
+    #[arg(long)]
+    pub verify: bool,
 }

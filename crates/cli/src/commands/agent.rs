@@ -18,10 +18,10 @@ use self::reporter::Reporter;
 use crate::args::Command;
 use crate::commands::cp::{self, How};
 use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
-use crate::config::{Origin, Resolved, Sources, StartError, resolve};
+use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::fault;
-use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, item_line, tell};
-use crate::settings::{Preset, Recipe, Settings};
+use crate::output::{EventLog, ItemStyle, Items, Lines, RunReport, Summary, item_line, tell};
+use crate::settings::{Preset, Settings};
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
 use crate::transfer::context::Context;
@@ -116,41 +116,27 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     argv.extend(job.words.iter().cloned().map(OsString::from));
     // What the person has is in the words; what this machine has configured is for its own users.
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
-    let Command::Cp(args) = command else { return Err(fault::usage("the job is no copy", "")) };
+    let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
     let plan = CopyPlan::parse(&args.paths)?;
     if matches!(plan, CopyPlan::Ssh(_) | CopyPlan::Many(_)) {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
-    let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
-    let named = set.map(|setting| setting.assignment.key.clone()).collect();
     let run = match (job.dry_run, job.names) {
         (true, _) => RunMode::ListChanges,
         (false, true) => RunMode::Verbose,
         (false, false) => RunMode::Move,
     };
-    let recipe = Recipe::build(&Preset::default_preset(), &settings)?.settings;
     let stack = job.recipe.as_deref().map(haulage::Recipe::parse).transpose();
     let stack = stack.map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
+    let quiet = Context::quiet(&command, &Preset::default_preset(), &settings, cancel)?;
     let context = Context {
-        settings: Settings { stack, ..recipe },
-        named,
-        receive_policy: ReceivePolicy {
-            run,
-            ..args.sync.receive_policy(args.transfer.no_resume, &args.storage)
-        },
-        growth: args.sync.growth(),
-        preserve: args.preserve.preserve(),
-        set_memory: args.set_memory.unwrap_or(haul_mover::SET_MEMORY),
-        quotas: crate::transfer::quota::Quotas::default(),
+        settings: Settings { stack, ..quiet.settings },
+        receive_policy: ReceivePolicy { run, ..quiet.receive_policy },
         items: items(job, reporter),
-        cancel,
         events: EventLog::to(Box::new(reporter.writer()), "stdout".to_owned()),
-        style: ProgressStyle::Hidden,
-        quiet: true,
-        json: false,
-        options: Vec::new(),
+        ..quiet
     };
-    Ok(Prepared { context, plan, args: *args })
+    Ok(Prepared { context, plan, args: args.as_ref().clone() })
 }
 
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
@@ -161,8 +147,8 @@ fn items(job: &Job, reporter: &Reporter) -> Items {
     if job.detach {
         return Items::to(Arc::new(|item| tell(item_line(item))));
     }
-    let reporter = reporter.blocking();
-    Items::to(Arc::new(move |item| reporter.event("item", &json!({ "item": ItemThere::from(item) }))))
+    let event = reporter.blocking();
+    Items::to(Arc::new(move |item| event("item", &json!({ "item": ItemThere::from(item) }))))
 }
 
 fn not_understood(error: StartError) -> Fault {

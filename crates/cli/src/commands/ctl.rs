@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::args::CtlArgs;
 use crate::fault;
-use crate::output::{out, out_json, tell};
+use crate::output::{out, out_fields, tell};
 use crate::transfer::control_socket::{ControlRequest, directory};
 
 /// A copy answers within 50 ms, on a busy machine later.
@@ -96,8 +96,7 @@ fn list(as_object: bool) {
     let running = running();
     if as_object {
         let copies: Vec<Value> = running.iter().map(|(name, told)| named(name, told)).collect();
-        let told = json!({ "schema": 1, "ok": true, "copies": copies, "error": null });
-        return out_json(&told.to_string());
+        return out_fields(json!({ "copies": copies }));
     }
     if running.is_empty() {
         return tell("no copy of this user runs here");
@@ -116,7 +115,7 @@ fn named(name: &str, told: &Value) -> Value {
 fn line(name: &str, told: &Value) -> String {
     let side = told["side"].as_str().unwrap_or_default();
     let moved = Bytes(told["bytes"].as_u64().unwrap_or(0));
-    let law = told["rate_control"]["controller"].as_str().unwrap_or("-");
+    let law = told["data"]["controller"].as_str().unwrap_or("-");
     let rate = told["data"]["rate_bps"]
         .as_u64()
         .map_or_else(String::new, |bps| format!(" at {}", Rate::from_bps(bps)));
@@ -125,8 +124,7 @@ fn line(name: &str, told: &Value) -> String {
 
 fn show(name: &str, told: &Value, as_object: bool) {
     if as_object {
-        let told = json!({ "schema": 1, "ok": true, "copy": named(name, told), "error": null });
-        return out_json(&told.to_string());
+        return out_fields(json!({ "copy": named(name, told) }));
     }
     out(line(name, told));
     for (key, value) in told["rate_control"].as_object().into_iter().flatten() {

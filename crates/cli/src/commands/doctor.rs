@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
-use crate::output::{LimitedBy, Lines, RunReport, Summary, json_value, out, out_json};
+use crate::output::{LimitedBy, Lines, RunReport, Summary, json_value, out, out_fields};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::usage;
@@ -131,7 +131,7 @@ fn tell_way(name: &str, report: &RunReport) {
 }
 
 fn object(found: &[String], ways: &[(&str, RunReport)]) -> Value {
-    let mut object = json!({ "schema": 1, "ok": true, "findings": found, "error": null });
+    let mut object = json!({ "findings": found });
     for (name, report) in ways {
         object[*name] = json_value(report);
         object[*name]["advice"] = json!(report.limited_by.as_ref().and_then(advice));
@@ -168,7 +168,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
         }
     }
     if context.json {
-        out_json(&object(&found, &ways).to_string());
+        out_fields(object(&found, &ways));
     }
     Ok(0)
 }

@@ -1,4 +1,4 @@
-//! `haul status` and `haul clean`: what transfers that were cut off have left behind.
+//! `haul status` and `haul clean`: show and remove what transfers that were cut off have left behind.
 
 use std::fs;
 use std::io;
@@ -7,41 +7,119 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use haul_base::{Span, printable_bytes};
-use haul_mover::{JournalReport, JournalState, find_journals};
+use haul_mover::{JournalReport, JournalState, find_journals, remove_journal};
 use serde_json::{Value, json};
 
+use crate::args::{CleanArgs, StatusArgs};
 use crate::fault::{self, Fault, shown};
-use crate::output::{ErrorObject, Lines, Name, count, tell};
+use crate::output::{ErrorObject, Lines, Name, count, out, out_json, tell};
+
+/// What becomes of a journal.
+enum Fate {
+    Removed,
+    Left(String),
+}
+
+/// Shows what can be resumed. Gives the exit code.
+pub(crate) fn status(args: &StatusArgs, quiet: bool, as_object: bool) -> u8 {
+    let search = Search::run(&args.place.directories, args.place.recursive);
+    if as_object {
+        let journals: Vec<Value> = search.found.iter().map(as_json).collect();
+        search.print(json!({ "journals": journals }));
+        return search.end();
+    }
+    for found in &search.found {
+        out(row(found));
+    }
+    if search.found.is_empty() && search.faults.is_empty() && !quiet {
+        tell(format_args!("Nothing was left behind here{}.", elsewhere(args.place.recursive)));
+    }
+    search.end()
+}
+
+/// Removes what was left behind. Gives the exit code.
+pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
+    let mut search = Search::run(&args.place.directories, args.place.recursive);
+    let (mut removed, mut left) = (Vec::new(), Vec::new());
+    for found in std::mem::take(&mut search.found) {
+        match fate(&found, args) {
+            Ok(Fate::Removed) => removed.push(found),
+            Ok(Fate::Left(why)) => left.push((found, why)),
+            Err(fault) => {
+                // People read it among the errors.
+                if as_object {
+                    left.push((found, fault.message.clone()));
+                }
+                search.faults.push(fault);
+            }
+        }
+    }
+    if as_object {
+        let removed: Vec<Value> = removed.iter().map(as_json).collect();
+        let left: Vec<Value> = left.iter().map(|(found, why)| left_as_json(found, why)).collect();
+        search.print(json!({ "dry_run": args.dry_run, "removed": removed, "left": left }));
+        return search.end();
+    }
+    for found in &removed {
+        out(line(found, args.dry_run));
+    }
+    for (found, why) in left.iter().filter(|_| !quiet) {
+        tell(format_args!("left alone: {}: {why}", found.shown()));
+    }
+    if removed.is_empty() && left.is_empty() && search.faults.is_empty() && !quiet {
+        tell(format_args!("There is nothing to remove{}.", elsewhere(args.place.recursive)));
+    }
+    search.end()
+}
+
+fn fate(found: &Found, args: &CleanArgs) -> Result<Fate, Fault> {
+    match &found.journal.state {
+        JournalState::Running => return Ok(Fate::Left("its transfer is running".to_owned())),
+        JournalState::NotOurs(why) => return Ok(Fate::Left(why.clone())),
+        JournalState::LeftOver => {}
+    }
+    if let Some(limit) = args.older_than.filter(|&limit| found.age < limit) {
+        return Ok(Fate::Left(format!("it is younger than {}", age(limit))));
+    }
+    if args.dry_run {
+        return Ok(Fate::Removed);
+    }
+    match remove_journal(&found.directory, &found.journal) {
+        Ok(true) => Ok(Fate::Removed),
+        Ok(false) => Ok(Fate::Left("a transfer has taken it over meanwhile".to_owned())),
+        Err(error) => Err(fault::io(format!("cannot remove what belongs to {}", found.shown()), &error)),
+    }
+}
 
 /// A journal and the directory that it lies in.
-pub(super) struct Found {
-    pub(super) directory: PathBuf,
-    pub(super) journal: JournalReport,
-    pub(super) age: Span,
+struct Found {
+    directory: PathBuf,
+    journal: JournalReport,
+    age: Span,
 }
 
 /// What was found, and what went wrong meanwhile.
 #[derive(Default)]
-pub(super) struct Search {
-    pub(super) found: Vec<Found>,
-    pub(super) faults: Vec<Fault>,
+struct Search {
+    found: Vec<Found>,
+    faults: Vec<Fault>,
 }
 
 /// Where else to look, if nothing was found.
-pub(super) fn elsewhere(recursive: bool) -> &'static str {
+fn elsewhere(recursive: bool) -> &'static str {
     if recursive { "" } else { " (-r looks below)" }
 }
 
 impl Found {
     /// The journal's path for people.
-    pub(super) fn shown(&self) -> String {
+    fn shown(&self) -> String {
         printable_bytes(self.directory.join(&self.journal.name).as_os_str().as_bytes())
     }
 }
 
 impl Search {
     /// Looks into these directories (none: this one), and below them.
-    pub(super) fn run(directories: &[PathBuf], recursive: bool) -> Self {
+    fn run(directories: &[PathBuf], recursive: bool) -> Self {
         let here = [PathBuf::from(".")];
         let now = SystemTime::now();
         let mut search = Self::default();
@@ -67,14 +145,15 @@ impl Search {
         Ok(())
     }
 
-    pub(super) fn object(&self, content: &Value) -> String {
-        let error = self.faults.first().map(|fault| ErrorObject::from(fault.clone()));
-        let object = with(content.clone(), "schema", json!(1));
-        with(with(object, "ok", json!(self.faults.is_empty())), "error", json!(error)).to_string()
+    fn print(&self, mut object: Value) {
+        object["schema"] = json!(1);
+        object["ok"] = json!(self.faults.is_empty());
+        object["error"] = json!(self.faults.first().map(|fault| ErrorObject::from(fault.clone())));
+        out_json(&object.to_string());
     }
 
     /// Says what went wrong and gives the exit code.
-    pub(super) fn end(&self) -> u8 {
+    fn end(&self) -> u8 {
         for fault in &self.faults {
             tell(shown(fault));
         }
@@ -99,17 +178,11 @@ fn span(time: Duration) -> Span {
     Span::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The object with one more field.
-pub(super) fn with(mut object: Value, key: &str, value: Value) -> Value {
-    object[key] = value;
-    object
-}
-
 /// Files that are named; the others are counted.
 const NAMED: usize = 20;
 
 /// A journal and its files, on lines of their own.
-pub(super) fn row(found: &Found) -> Lines {
+fn row(found: &Found) -> Lines {
     let journal = &found.journal;
     let state = match &journal.state {
         JournalState::NotOurs(why) => {
@@ -136,7 +209,7 @@ pub(super) fn row(found: &Found) -> Lines {
 }
 
 /// What is removed with a journal.
-pub(super) fn line(found: &Found, dry_run: bool) -> String {
+fn line(found: &Found, dry_run: bool) -> String {
     let (does, journal) = (if dry_run { "would remove" } else { "removed" }, &found.journal);
     format!(
         "{does} {} with {} of {}",
@@ -147,7 +220,7 @@ pub(super) fn line(found: &Found, dry_run: bool) -> String {
 }
 
 /// A journal for scripts.
-pub(super) fn as_json(found: &Found) -> Value {
+fn as_json(found: &Found) -> Value {
     let journal = &found.journal;
     let (state, why) = match &journal.state {
         JournalState::Running => ("running", None),
@@ -174,8 +247,14 @@ pub(super) fn as_json(found: &Found) -> Value {
     object
 }
 
+fn left_as_json(found: &Found, why: &str) -> Value {
+    let mut object = as_json(found);
+    object["why"] = json!(why);
+    object
+}
+
 /// A time for people, in the largest unit of which there is at least one.
-pub(super) fn age(span: Span) -> String {
+fn age(span: Span) -> String {
     let seconds = span.as_secs_f64() as u64;
     match seconds {
         0..60 => format!("{seconds} s"),

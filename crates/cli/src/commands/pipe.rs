@@ -18,7 +18,7 @@ use haulage::{
 use zeroize::Zeroizing;
 
 use self::carrier::Carrier;
-use self::stdio::{Framing, Input, Output};
+use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
@@ -316,7 +316,7 @@ impl Pipe<'_> {
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
-        let (mut output, mut tally) = (Output::new(), Tally::default());
+        let mut tally = Tally::default();
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
@@ -324,7 +324,7 @@ impl Pipe<'_> {
                 Ok(0) => break,
                 Ok(read) => {
                     tally.bytes += read as u64;
-                    if output.write(&buffer[..read])?.is_closed() {
+                    if write(&buffer[..read])? == Reader::Gone {
                         self.say("nobody reads stdout any more");
                         break;
                     }
@@ -338,7 +338,7 @@ impl Pipe<'_> {
     }
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
-        let (mut input, mut tally) = (Input::new(), Tally::default());
+        let (mut input, mut tally) = (Input::default(), Tally::default());
         loop {
             self.go_on()?;
             if let Some(error) = connection.ended() {
@@ -388,7 +388,7 @@ impl Pipe<'_> {
     }
 
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
-        let (mut output, mut tally) = (Output::new(), Tally::default());
+        let mut tally = Tally::default();
         let mut numbers: Option<(u64, u64)> = None;
         loop {
             self.go_on()?;
@@ -398,7 +398,7 @@ impl Pipe<'_> {
                     numbers = Some((first.min(message.id), last.max(message.id)));
                     tally.bytes += message.data.len() as u64;
                     tally.messages += 1;
-                    if output.write(&message.data)?.is_closed() {
+                    if write(&message.data)? == Reader::Gone {
                         self.say("nobody reads stdout any more");
                         break;
                     }

@@ -4,8 +4,11 @@ use serde_json::{Value, json};
 
 use crate::args::PresetsArgs;
 use crate::fault::Fault;
-use crate::output::{out, out_json, out_verbatim};
+use crate::output::{out, out_fields, out_verbatim};
 use crate::settings::{Preset, PresetSource};
+
+/// Columns of a name: the longest is `ledbat_plus_plus`.
+const WIDTH: usize = 16;
 
 /// Lists the presets, or prints one. Gives the exit code.
 ///
@@ -23,7 +26,7 @@ pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     if as_object {
         let mut told = told(&preset);
         told["text"] = json!(preset.text);
-        out_json(&object("preset", &told));
+        out_fields(json!({ "preset": told }));
     } else {
         out_verbatim(preset.text.trim_end());
     }
@@ -35,20 +38,20 @@ fn list(as_object: bool) {
     if as_object {
         let all: Vec<_> = all.iter().map(told).collect();
         let laws: Vec<_> = haul_proto::laws().into_iter().map(told_law).collect();
-        let told = json!({ "schema": 1, "ok": true, "presets": all, "controllers": laws, "error": null });
-        return out_json(&told.to_string());
+        return out_fields(json!({ "presets": all, "controllers": laws }));
     }
     for preset in all {
         let commands = commands(&preset).join(", ");
-        out(format_args!("{:<10} {} (haul {commands})", preset.name, preset.description()));
+        out(format_args!("{:<WIDTH$} {} (haul {commands})", preset.name, preset.description()));
     }
-    out("\ncontrollers, for --controller:");
+    out("");
+    out("controllers, for --controller:");
     for law in haul_proto::laws() {
-        out(format_args!("{:<15} {}", law.name, law.summary));
+        out(format_args!("{:<WIDTH$} {}", law.name, law.summary));
         for parameter in law.parameters {
             let (name, kind, default) = (parameter.name, parameter.kind, parameter.default);
             let help = parameter.help;
-            out(format_args!("{:<15} --set rate_control.{name}={default}: {help} ({kind})", ""));
+            out(format_args!("{:<WIDTH$} --set rate_control.{name}={default}: {help} ({kind})", ""));
         }
     }
 }
@@ -69,10 +72,6 @@ fn told_law(law: &haul_proto::LawRegistration) -> Value {
         "source": law.source,
         "parameters": law.parameters.iter().map(parameter).collect::<Vec<_>>(),
     })
-}
-
-fn object(key: &str, content: &Value) -> String {
-    json!({ "schema": 1, "ok": true, key: content, "error": null }).to_string()
 }
 
 fn told(preset: &Preset) -> Value {

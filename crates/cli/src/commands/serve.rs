@@ -23,6 +23,7 @@ use crate::signals::INTERRUPTED;
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
+use crate::transfer::quota::Quotas;
 use crate::transfer::server::{POLL, answer, bind_within, listen_options};
 use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
 use crate::transfer::wire::request_name;
@@ -39,10 +40,12 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         return for_ssh::serve(context, args);
     }
     let root = Root::beneath(&args.root)?;
-    let policy = Policy::new(root.clone(), args.read_only, context)
-        .insisting_on(args.sync.into())
-        .keeping_free(args.min_free.map_or(MinFree::Share, |bytes| MinFree::Bytes(bytes.0)))
-        .dividing(args.capacity);
+    let policy = Policy {
+        durability: args.sync.into(),
+        min_free: args.min_free.map_or(MinFree::Share, |bytes| MinFree::Bytes(bytes.0)),
+        quotas: Quotas::new(args.capacity),
+        ..Policy::new(root.clone(), args.read_only, context)
+    };
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
     let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
@@ -217,8 +220,7 @@ impl UrlFile {
         let path = path.to_owned();
         // Without a URL, the server could not begin.
         let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
-        let started = thread::Builder::new().name("haul-url".to_owned()).spawn(write);
-        let written = started.map_err(|e| fault::io("cannot start a thread", &e))?;
+        let written = fault::spawn("haul-url", write)?;
         Ok(Self { url, written })
     }
 

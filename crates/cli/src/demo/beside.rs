@@ -15,6 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::path::emulator;
 use super::spec::PathSpec;
+use super::tcp::is_pause;
 
 /// The longest that one flow may take, from its first packet on.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -166,10 +167,6 @@ fn accept_until(listener: &TcpListener, end: Instant, over: &AtomicBool) -> io::
             Err(_) => thread::sleep(LOOK / 100),
         }
     }
-}
-
-fn is_pause(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
 /// Writes `bytes` bytes, or until it is over.

@@ -1,7 +1,6 @@
 //! What happened to the packets of the emulated path.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_sim::DropReason;
 use haul_wan::Snapshot;
@@ -37,68 +36,18 @@ pub struct DirectionCounts {
     pub overrun: u64,
 }
 
-/// The counts of one direction while they grow.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    offered: AtomicU64,
-    delivered: AtomicU64,
-    delivered_bytes: AtomicU64,
-    queue_full: AtomicU64,
-    random: AtomicU64,
-    too_large: AtomicU64,
-    relay: AtomicU64,
-    overrun: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, number: u64) {
-    counter.fetch_add(number, Ordering::Relaxed);
-}
-
-impl Counters {
-    pub(super) fn offered(&self, packets: u64) {
-        add(&self.offered, packets);
-    }
-
-    pub(super) fn delivered(&self, packets: usize, bytes: usize) {
-        add(&self.delivered, packets as u64);
-        add(&self.delivered_bytes, bytes as u64);
-    }
-
-    /// Packets that the path has dropped. It has no stage that drops for another reason than these.
-    pub(super) fn dropped(&self, reason: DropReason, packets: u32) {
-        let counter = match reason {
-            DropReason::QueueFull => &self.queue_full,
-            DropReason::Random => &self.random,
-            DropReason::TooLarge => &self.too_large,
-            _ => &self.relay,
-        };
-        add(counter, u64::from(packets));
-    }
-
-    pub(super) fn relay_dropped(&self, packets: usize) {
-        add(&self.relay, packets as u64);
-    }
-
-    pub(super) fn overrun(&self, buffers: u32) {
-        add(&self.overrun, u64::from(buffers));
-    }
-
-    pub(super) fn read(&self) -> DirectionCounts {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DirectionCounts {
-            offered: get(&self.offered),
-            delivered: get(&self.delivered),
-            delivered_bytes: get(&self.delivered_bytes),
-            queue_full: get(&self.queue_full),
-            random: get(&self.random),
-            too_large: get(&self.too_large),
-            relay: get(&self.relay),
-            overrun: get(&self.overrun),
-        }
-    }
-}
-
 impl DirectionCounts {
+    /// Packets that the relay's stages have dropped. They drop for no other reason than these.
+    pub(super) fn add_dropped(&mut self, reason: DropReason, packets: u32) {
+        let count = match reason {
+            DropReason::QueueFull => &mut self.queue_full,
+            DropReason::Random => &mut self.random,
+            DropReason::TooLarge => &mut self.too_large,
+            _ => &mut self.relay,
+        };
+        *count += u64::from(packets);
+    }
+
     /// Of a direction between namespaces; `device` is what the kernel dropped before the emulator had it.
     pub(super) fn of(way: &Snapshot, device: u64) -> Self {
         Self {

@@ -1,48 +1,68 @@
-//! One direction of the emulated path: the stages, and the bytes of what is under way. It reads no clock.
+//! One direction of the emulated path: the stages, and the packets that are under way. It reads no clock.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use haul_base::{Bytes, Ecn, Time};
-use haul_sim::{Exit, MAX_PARCEL, PacketInfo, Parcel, Path, SpecError, UDP_OVERHEAD};
+use haul_sim::{Exit, PacketInfo, Path, SpecError, UDP_OVERHEAD};
 use haul_udp::SendError;
-use haul_wan::{GRAIN, Way};
+use haul_wan::Way;
 
-use super::counters::Counters;
-use super::ring::{Batch, FlowId, Ring};
+use super::counters::DirectionCounts;
 use super::spec::PathSpec;
 
-/// Room of the ring beyond what the path itself holds.
+/// Memory for packets beyond what the path itself holds.
 const SPARE: u64 = 4 << 20;
-/// The most that one ring takes, so that an odd choice of rate and delay does not eat the machine.
-const MAX_RING: u64 = 2 << 30;
+/// The most memory for packets, so that an odd choice of rate and delay does not eat the machine.
+const MAX_MEMORY: u64 = 2 << 30;
+/// What a packet takes besides its bytes.
+const OF_PACKET: u64 = 64;
+/// The most datagrams in one batch, which every kernel with GSO takes (`UDP_MAX_SEGMENTS` of Linux 4.18).
+const MAX_BATCH: usize = 64;
+/// The most bytes in one batch: what one IPv4 packet can carry over UDP.
+const MAX_BATCH_BYTES: usize = 65_507;
+
+/// Which client a packet belongs to.
+pub(super) type FlowId = u32;
 
 /// Packets enter at one end, and leave at the other when they are due.
 #[derive(Debug)]
 pub(super) struct Direction {
     path: Path,
-    ring: Ring,
+    /// What is under way, by number.
+    kept: HashMap<u64, Packet>,
+    /// The number of the next packet.
+    next: u64,
     /// What is due, in order.
-    due: VecDeque<Batch>,
-    /// The most bytes that travel as one.
-    grain: u64,
+    due: VecDeque<Packet>,
+    /// Memory that is left for packets.
+    room: Bytes,
+    /// The bytes of the batch that is sent.
+    batch: Vec<u8>,
+    pub(super) counts: DirectionCounts,
 }
 
-/// Packets of one client that have come together, while they are collected.
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    first: PacketInfo,
-    packets: usize,
-    last_bytes: u32,
+#[derive(Debug)]
+struct Packet {
+    bytes: Box<[u8]>,
+    flow: FlowId,
+    ecn: Ecn,
 }
 
-impl Run {
-    /// Whether a packet of `bytes` can travel with these.
-    fn takes(&self, bytes: u32, grain: u64) -> bool {
-        self.last_bytes == self.first.bytes
-            && bytes <= self.first.bytes
-            && self.packets < MAX_PARCEL
-            && (self.packets as u64 + 1) * u64::from(self.first.bytes) <= grain
+impl Packet {
+    fn memory(&self) -> u64 {
+        self.bytes.len() as u64 + OF_PACKET
     }
+}
+
+/// Packets of one client and of one size (the last may be shorter) that leave together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batch {
+    pub packets: usize,
+    /// Size of every packet but the last.
+    pub segment: usize,
+    /// Whose they are.
+    pub flow: FlowId,
+    pub ecn: Ecn,
 }
 
 impl Direction {
@@ -55,9 +75,12 @@ impl Direction {
         let room = spec.queue().0.saturating_add(in_flight).saturating_add(SPARE);
         Ok(Self {
             path: Path::new(&spec.stages(), way.seed(spec.seed))?,
-            ring: Ring::new(Bytes(room.min(MAX_RING))),
-            due: VecDeque::with_capacity(64),
-            grain: spec.rate.bytes_in(GRAIN),
+            kept: HashMap::new(),
+            next: 0,
+            due: VecDeque::new(),
+            room: Bytes(room.min(MAX_MEMORY)),
+            batch: Vec::new(),
+            counts: DirectionCounts::default(),
         })
     }
 
@@ -68,61 +91,43 @@ impl Direction {
         packets: impl Iterator<Item = &'a [u8]>,
         arrival: Time,
         (flow, ecn): (FlowId, Ecn),
-        counters: &Counters,
     ) {
-        let mut run: Option<Run> = None;
-        for packet in packets {
-            let bytes = packet.len() as u32 + UDP_OVERHEAD;
-            // Before the next packet is kept, so that the room of what is dropped at once comes back.
-            if let Some(whole) = run.take_if(|run| !run.takes(bytes, self.grain)) {
-                self.enter(whole, arrival, counters);
-            }
-            let Some(number) = self.ring.push(packet, flow, ecn) else {
-                counters.relay_dropped(1);
+        for bytes in packets {
+            self.counts.offered += 1;
+            let packet = Packet { bytes: bytes.into(), flow, ecn };
+            let Some(room) = self.room.0.checked_sub(packet.memory()) else {
+                self.counts.relay += 1;
                 continue;
             };
-            if let Some(run) = &mut run {
-                run.packets += 1;
-                run.last_bytes = bytes;
-            } else {
-                let first = PacketInfo { id: number, flow: haul_sim::FlowId(flow), bytes, ecn };
-                run = Some(Run { first, packets: 1, last_bytes: bytes });
-            }
+            let info = PacketInfo {
+                id: self.next,
+                flow: haul_sim::FlowId(flow),
+                bytes: bytes.len() as u32 + UDP_OVERHEAD,
+                ecn,
+            };
+            self.room = Bytes(room);
+            self.kept.insert(self.next, packet);
+            self.next += 1;
+            self.path.offer(arrival, info);
+            // What is dropped at once gives its memory back before the next one comes.
+            self.advance(arrival);
         }
-        if let Some(last) = run {
-            self.enter(last, arrival, counters);
-        }
-    }
-
-    fn enter(&mut self, run: Run, arrival: Time, counters: &Counters) {
-        match Parcel::batch(run.first, run.packets, run.last_bytes) {
-            Some(parcel) => self.path.offer_batch(arrival, parcel),
-            // It cannot be: a run has between 1 packet and as many as a parcel.
-            None => self.ring.release(run.first.id, run.packets),
-        }
-        self.advance(arrival, counters);
     }
 
     /// Lets time pass up to `now`: nothing may arrive earlier than that any more.
-    pub(super) fn advance(&mut self, now: Time, counters: &Counters) {
-        let Self { path, ring, due, .. } = self;
-        path.advance(now, &mut |_, parcel, exit| match exit {
-            Exit::Delivered => {
-                for index in parcel.indices() {
-                    let number = parcel.id() + index as u64;
-                    if !due.back_mut().is_some_and(|batch| ring.join(batch, number)) {
-                        due.extend(ring.batch(number));
-                    }
+    pub(super) fn advance(&mut self, now: Time) {
+        let Self { path, kept, due, room, counts, .. } = self;
+        path.advance(now, &mut |_, parcel, exit| {
+            let packets = parcel.indices().filter_map(|index| kept.remove(&(parcel.id() + index as u64)));
+            match exit {
+                Exit::Delivered => due.extend(packets),
+                Exit::Dropped(reason) => {
+                    counts.add_dropped(reason, parcel.packets());
+                    room.0 += packets.map(|packet| packet.memory()).sum::<u64>();
                 }
+                // No stage of this path makes copies.
+                Exit::Copied => {}
             }
-            Exit::Dropped(reason) => {
-                counters.dropped(reason, parcel.packets());
-                for (first, packets) in parcel.runs() {
-                    ring.release(parcel.id() + first as u64, packets);
-                }
-            }
-            // No stage of this path makes copies.
-            Exit::Copied => {}
         });
     }
 
@@ -131,36 +136,48 @@ impl Direction {
         self.path.next_event()
     }
 
-    /// Sends what is due with `send`; false if a socket was full and the rest has to wait.
-    pub(super) fn deliver(
-        &mut self,
-        counters: &Counters,
-        send: impl Fn(&Batch, &[u8]) -> Result<usize, SendError>,
-    ) -> bool {
-        while let Some(batch) = self.due.pop_front() {
-            let gone = match send(&batch, self.ring.bytes(&batch)) {
+    /// Sends what is due with `send`, which says how many packets it took; false if a socket was full and the rest
+    /// has to wait.
+    pub(super) fn deliver(&mut self, send: impl Fn(&Batch, &[u8]) -> Result<usize, SendError>) -> bool {
+        while let Some(batch) = self.gather() {
+            let gone = match send(&batch, &self.batch) {
                 Ok(packets) => {
-                    let bytes = batch.range.len().min(packets * batch.segment);
-                    counters.delivered(packets, bytes);
+                    self.counts.delivered += packets as u64;
+                    self.counts.delivered_bytes += self.batch.len().min(packets * batch.segment) as u64;
                     packets
                 }
-                Err(SendError::WouldBlock(_)) => {
-                    self.due.push_front(batch);
-                    return false;
-                }
+                Err(SendError::WouldBlock(_)) => return false,
                 Err(error) => {
                     // Nobody listens any more, or the like: the packets are gone, as on a real path.
                     tracing::debug!(%error, "emulated path: packets dropped at its end");
-                    counters.relay_dropped(batch.packets);
+                    self.counts.relay += batch.packets as u64;
                     batch.packets
                 }
             };
-            self.ring.release(batch.first, gone.min(batch.packets));
-            if let Some(rest) = batch.without(gone) {
-                self.due.push_front(rest);
-            }
+            self.room.0 += self.due.drain(..gone).map(|packet| packet.memory()).sum::<u64>();
         }
         true
+    }
+
+    /// Copies the bytes of the packets that can leave next with one call into `batch`.
+    fn gather(&mut self) -> Option<Batch> {
+        let first = self.due.front()?;
+        let (segment, flow, ecn) = (first.bytes.len(), first.flow, first.ecn);
+        self.batch.clear();
+        let mut packets = 0;
+        for packet in self.due.iter().take(MAX_BATCH) {
+            let all_whole = self.batch.len() == packets * segment;
+            let fits = all_whole
+                && (1..=segment).contains(&packet.bytes.len())
+                && (packet.flow, packet.ecn) == (flow, ecn)
+                && self.batch.len() + packet.bytes.len() <= MAX_BATCH_BYTES;
+            if packets > 0 && !fits {
+                break;
+            }
+            self.batch.extend_from_slice(&packet.bytes);
+            packets += 1;
+        }
+        Some(Batch { packets, segment, flow, ecn })
     }
 }
 

@@ -7,7 +7,6 @@ mod direction;
 mod fileset;
 mod path;
 mod relay;
-mod ring;
 mod spec;
 mod tcp;
 mod udp;

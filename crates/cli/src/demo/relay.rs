@@ -3,15 +3,15 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use haul_udp::{Options, SocketError, UdpSocket};
 
-use super::counters::{Counters, PathCounts};
+use super::counters::PathCounts;
 use super::spec::PathSpec;
-use super::tcp::TcpRelay;
+use super::tcp;
 use super::udp::UdpRelay;
 use crate::fault::{self, Fault, FaultCode};
 
@@ -23,9 +23,8 @@ const PORT_TRIES: u32 = 20;
 pub(super) struct Relay {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
-    counters: Arc<[Counters; 2]>,
-    udp: Option<JoinHandle<()>>,
-    tcp: Option<TcpRelay>,
+    counts: Arc<Mutex<PathCounts>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Relay {
@@ -36,18 +35,20 @@ impl Relay {
     pub(super) fn start(spec: &PathSpec, server: SocketAddr) -> Result<Self, Fault> {
         let (listener, socket) = bind_pair().map_err(|e| cannot_start(&e))?;
         let address = listener.local_addr().map_err(|e| cannot_start(&e))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let counters: Arc<[Counters; 2]> = Arc::default();
-        let relay = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counters))
+        let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let udp = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counts))
             .map_err(|e| no_such_path(&e))?;
-        let udp = std::thread::Builder::new()
-            .name("path-udp".to_owned())
-            .spawn(move || relay.run())
-            .map_err(|e| cannot_start(&e))?;
-        let mut path = Self { address, stop, counters, udp: Some(udp), tcp: None };
-        let tcp = TcpRelay::start(listener, server, spec.rtt, Arc::clone(&path.stop));
-        path.tcp = Some(tcp.map_err(|e| cannot_start(&e))?);
-        Ok(path)
+        let mut relay = Self { address, stop, counts, threads: Vec::new() };
+        let (rtt, stop) = (spec.rtt, Arc::clone(&relay.stop));
+        relay.spawn("path-udp", move || udp.run())?;
+        relay.spawn("path-tcp", move || tcp::accept_all(&listener, server, rtt, &stop))?;
+        Ok(relay)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        self.threads.push(thread.map_err(|e| cannot_start(&e))?);
+        Ok(())
     }
 
     /// Where the client connects to, TCP and UDP.
@@ -57,17 +58,16 @@ impl Relay {
 
     /// What happened to datagrams so far.
     pub(super) fn counts(&self) -> PathCounts {
-        PathCounts { up: self.counters[0].read(), down: self.counters[1].read() }
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        drop(self.tcp.take());
-        if let Some(udp) = self.udp.take() {
+        for thread in self.threads.drain(..) {
             // A panic of the relay has been reported by its thread.
-            let _ = udp.join();
+            let _ = thread.join();
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
@@ -13,9 +13,8 @@ use haul_udp::{Arrival, ArrivalClock, Options, Receiver, UdpSocket};
 use haul_wan::Way;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::counters::{Counters, relay_problem};
-use super::direction::Direction;
-use super::ring::FlowId;
+use super::counters::{PathCounts, relay_problem};
+use super::direction::{Direction, FlowId};
 use super::spec::PathSpec;
 
 /// Clients that are told apart; more are ignored.
@@ -42,7 +41,7 @@ pub(super) struct UdpRelay {
     clock: Clock,
     round: Span,
     stop: Arc<AtomicBool>,
-    counters: Arc<[Counters; 2]>,
+    counts: Arc<Mutex<PathCounts>>,
 }
 
 /// One client, with a socket of its own toward the server.
@@ -87,7 +86,7 @@ impl UdpRelay {
         clients: UdpSocket,
         server: SocketAddr,
         stop: Arc<AtomicBool>,
-        counters: Arc<[Counters; 2]>,
+        counts: Arc<Mutex<PathCounts>>,
     ) -> Result<Self, SpecError> {
         Ok(Self {
             receiver: Receiver::new(&clients),
@@ -101,7 +100,7 @@ impl UdpRelay {
             clock: Clock { start: Instant::now(), arrivals: ArrivalClock::new() },
             round: (spec.rtt / 32).clamp(ROUND.0, ROUND.1),
             stop,
-            counters,
+            counts,
         })
     }
 
@@ -111,12 +110,14 @@ impl UdpRelay {
             let now = self.clock.now();
             // Where something is left to be read, the time is that of what was read.
             if self.receive_from_clients() == Backlog::None {
-                self.up.advance(now, &self.counters[0]);
+                self.up.advance(now);
             }
             if self.receive_from_server() == Backlog::None {
-                self.down.advance(now, &self.counters[1]);
+                self.down.advance(now);
             }
             let all_sent = self.deliver();
+            let counts = PathCounts { up: self.up.counts, down: self.down.counts };
+            *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
             if let Err(error) = self.wait(all_sent) {
                 relay_problem("waiting for datagrams", &error);
                 return;
@@ -132,17 +133,16 @@ impl UdpRelay {
             let now = self.clock.now();
             self.clock.arrivals.sync(now);
             for mut batch in self.receiver.datagrams() {
-                let counters = &self.counters[0];
-                counters.overrun(self.drops.new_drops(batch.drops));
-                counters.offered(batch.count() as u64);
+                self.up.counts.overrun += u64::from(self.drops.new_drops(batch.drops));
                 let Some(flow) = flow_of(&mut self.flows, &mut self.by_client, self.server, batch.source)
                 else {
-                    counters.relay_dropped(batch.count());
+                    self.up.counts.offered += batch.count() as u64;
+                    self.up.counts.relay += batch.count() as u64;
                     continue;
                 };
                 let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
                 let from = (flow, batch.ecn);
-                self.up.offer(batch.iter_mut().map(|packet| &*packet), arrival, from, counters);
+                self.up.offer(batch.iter_mut().map(|packet| &*packet), arrival, from);
             }
         }
         Backlog::Some
@@ -161,12 +161,10 @@ impl UdpRelay {
                 let now = self.clock.now();
                 self.clock.arrivals.sync(now);
                 for mut batch in self.receiver.datagrams() {
-                    let counters = &self.counters[1];
-                    counters.overrun(flow.drops.new_drops(batch.drops));
-                    counters.offered(batch.count() as u64);
+                    self.down.counts.overrun += u64::from(flow.drops.new_drops(batch.drops));
                     let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
                     let from = (id as FlowId, batch.ecn);
-                    self.down.offer(batch.iter_mut().map(|packet| &*packet), arrival, from, counters);
+                    self.down.offer(batch.iter_mut().map(|packet| &*packet), arrival, from);
                 }
             }
         }
@@ -175,12 +173,12 @@ impl UdpRelay {
 
     /// Sends what is due in both directions; false if some of it has to wait for a socket.
     fn deliver(&mut self) -> bool {
-        let Self { up, down, flows, clients, counters, .. } = self;
-        let up_done = up.deliver(&counters[0], |batch, bytes| {
+        let Self { up, down, flows, clients, .. } = self;
+        let up_done = up.deliver(|batch, bytes| {
             let flow = &flows[batch.flow as usize];
             flow.socket.send(bytes, batch.segment.max(1), batch.ecn).map(|sent| sent.datagrams)
         });
-        let down_done = down.deliver(&counters[1], |batch, bytes| {
+        let down_done = down.deliver(|batch, bytes| {
             let to = flows[batch.flow as usize].client;
             clients.send_to(bytes, batch.segment.max(1), batch.ecn, to).map(|sent| sent.datagrams)
         });

@@ -41,11 +41,6 @@ impl Lines {
     pub fn each(&self) -> impl Iterator<Item = &str> {
         self.0.lines()
     }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 impl Display for Lines {

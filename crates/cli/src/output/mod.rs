@@ -14,7 +14,7 @@ pub use events::EventLog;
 pub use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
 pub use json::json;
-pub(crate) use json::{ByCause, ErrorObject, json_value};
+pub(crate) use json::{ByCause, ErrorObject, json_value, out_fields};
 pub use lines::Lines;
 pub(crate) use lines::{
     inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,

@@ -5,6 +5,7 @@ mod presets;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::{ControllerConfig, build_controller, check_object_recipe, law_names};
+use haul_wire::control::Cipher;
 use haulage::RecipeError;
 
 use crate::config::{ConfigRow, Origin, Setting};
@@ -14,38 +15,10 @@ pub use parameters::{PARAMETERS, Parameter, session_key};
 pub use presets::{Preset, PresetSource};
 
 /// Where recipes of micro-protocols are to be had.
-const STACKS: &str = "bulk, fobs and rbudp carry files and memory, and `haul presets NAME` prints one to start from; \
-                      viz, msg, sensor and streams carry messages: `haul pipe --preset NAME`";
+const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
+                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
-
-/// How packets are protected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crypto {
-    /// What this machine does fastest, encrypted in any case.
-    Auto,
-    /// AES-128-GCM.
-    Aes128Gcm,
-    /// AES-256-GCM.
-    Aes256Gcm,
-    /// ChaCha20-Poly1305.
-    ChaCha20Poly1305,
-    /// No encryption; strangers' packets are still rejected.
-    None,
-}
-
-impl Crypto {
-    /// The name in recipes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Aes128Gcm => "aes-128-gcm",
-            Self::Aes256Gcm => "aes-256-gcm",
-            Self::ChaCha20Poly1305 => "chacha20-poly1305",
-            Self::None => "none",
-        }
-    }
-}
 
 /// The parameters of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +29,12 @@ pub struct Settings {
     pub controller: &'static str,
     /// The ceiling of the rate; with `fixed` the rate itself.
     pub rate: Option<Rate>,
-    /// Size of a disk read or write, and of one transmission window.
+    /// The object is cut at multiples of it.
     pub chunk: Bytes,
     /// Time between two reports of the receiver.
     pub feedback_interval: Span,
-    /// How packets are protected.
-    pub crypto: Crypto,
+    /// How packets are protected; `None`: by what this machine does fastest, encrypted in any case.
+    pub crypto: Option<Cipher>,
     /// Whether the kernel cuts and joins datagrams (GSO and GRO).
     pub offload: bool,
     /// Socket buffers to ask the kernel for.

@@ -2,8 +2,9 @@
 
 use haul_base::{Bytes, Rate, Span, UnitError};
 use haul_proto::law_names;
+use haul_wire::control::Cipher;
 
-use super::{Crypto, Settings};
+use super::Settings;
 use crate::config::truth;
 use crate::fault::{self, Fault};
 use haul_base::{nearest, suggestion};
@@ -60,11 +61,10 @@ pub const PARAMETERS: &[Parameter] = &[
         key: "crypto",
         help: || "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none".to_owned(),
         set: |s, v| {
-            use Crypto::{Aes128Gcm, Aes256Gcm, Auto, ChaCha20Poly1305, None};
-            s.crypto = one_of(v, &[Auto, Aes128Gcm, Aes256Gcm, ChaCha20Poly1305, None], Crypto::name)?;
+            s.crypto = one_of(v, &CRYPTO, cipher_name)?;
             Ok(())
         },
-        show: |s| s.crypto.name().to_owned(),
+        show: |s| cipher_name(s.crypto).to_owned(),
     },
     Parameter {
         key: "offload",
@@ -85,6 +85,19 @@ pub const PARAMETERS: &[Parameter] = &[
         show: |s| spell_bytes(s.socket_buffer),
     },
 ];
+
+/// The values of `crypto`.
+const CRYPTO: [Option<Cipher>; 5] = [
+    None,
+    Some(Cipher::Aes128Gcm),
+    Some(Cipher::Aes256Gcm),
+    Some(Cipher::ChaCha20Poly1305),
+    Some(Cipher::None),
+];
+
+fn cipher_name(crypto: Option<Cipher>) -> &'static str {
+    crypto.map_or("auto", Cipher::as_str)
+}
 
 /// Parameters of micro-protocols, and what sessions of every recipe call them.
 pub(super) const IN_STACKS: [(&str, &str); 4] = [

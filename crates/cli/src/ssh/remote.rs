@@ -86,12 +86,12 @@ impl Remote {
         let (sender, out) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(1);
         let (kept, name) = (Arc::clone(&tail), host.name().to_owned());
-        in_thread("haul-ssh-out", move || {
+        fault::spawn("haul-ssh-out", move || {
             if let Some(stdout) = stdout {
                 read_out(stdout, &sender);
             }
         })?;
-        in_thread("haul-ssh-err", move || {
+        fault::spawn("haul-ssh-err", move || {
             if let Some(stderr) = stderr {
                 pass_on(stderr, &name, &kept);
             }
@@ -257,11 +257,6 @@ impl Drop for Remote {
             self.wait(GRACE);
         }
     }
-}
-
-fn in_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
-    let started = thread::Builder::new().name(name.to_owned()).spawn(work);
-    started.map(drop).map_err(|e| fault::io("cannot start a thread", &e))
 }
 
 /// Looks for the announcement, then passes on lines; nobody may listen any more.

@@ -4,8 +4,11 @@ use std::ffi::OsString;
 
 use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
-use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
-use crate::settings::Settings;
+use crate::args::Command;
+use crate::config::{Origin, Setting};
+use crate::fault::Fault;
+use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, json_value, tell};
+use crate::settings::{Preset, Recipe, Settings, session_key};
 use crate::signals::Cancel;
 use crate::transfer::quota::Quotas;
 
@@ -43,8 +46,38 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// What `command` says, without anything for people or scripts.
+    ///
+    /// # Errors
+    /// Settings that do not fit each other, unless it is a server that only has to know them.
+    pub(crate) fn quiet(
+        command: &Command,
+        preset: &Preset,
+        settings: &[Setting],
+        cancel: Cancel,
+    ) -> Result<Self, Fault> {
+        let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
+        let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
+        Ok(Self {
+            settings: build(preset, settings)?.settings,
+            named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
+            receive_policy: command.receive_policy(),
+            growth: command.growth(),
+            items: Items::new(ItemStyle::Hidden),
+            preserve: command.preserve(),
+            set_memory: command.set_memory(),
+            quotas: Quotas::default(),
+            cancel,
+            events: EventLog::none(),
+            style: ProgressStyle::Hidden,
+            quiet: true,
+            json: false,
+            options: Vec::new(),
+        })
+    }
+
     /// A report that has failed, with the names of what was to be used.
-    pub(crate) fn failed(&self, fault: crate::fault::Fault) -> RunReport {
+    pub(crate) fn failed(&self, fault: Fault) -> RunReport {
         self.report(RunReport::failed(fault))
     }
 

@@ -139,13 +139,11 @@ impl ControlSocket {
                 ));
             }
         };
-        let changed = ChosenLaw::changed(part, changes);
-        let law = ChosenLaw::check(&changed).map_err(|error| {
+        let law = ChosenLaw::change(part, changes).map_err(|error| {
             fault::usage(error.to_string(), "`haul presets` lists the controllers and what they take")
         })?;
         transfer.switch_law(law);
         tracing::info!(changes = ?changes, "the control law was changed");
-        *part = changed;
         Ok(())
     }
 }

@@ -94,11 +94,12 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
     let min_rtt = if stats.min_rtt > Span::ZERO { stats.min_rtt } else { facts.round_trip };
     let found = limit_of_sender(&LimitEvidence {
         waiting: stats.waiting,
+        silent: stats.silent,
         min_rtt,
         elapsed: moving,
         sent: Rate::from_transfer(stats.datagram_bytes, moving),
         peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
-        ceiling: facts.ceiling,
+        ceiling: if stats.law.name.is_empty() { facts.ceiling } else { stats.law.ceiling },
         packets: stats.packets,
         lost: stats.lost,
         lost_by_cause: stats.lost_by_cause,

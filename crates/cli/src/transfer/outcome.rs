@@ -1,5 +1,6 @@
 //! From what the engine and the mover counted to the report of a run.
 
+use data_encoding::HEXLOWER;
 use haul_base::{Cause, CauseCounts, Rate, Span};
 use haul_engine::Counters;
 use haul_mover::{Failures, MoveReport};
@@ -88,6 +89,11 @@ fn of_counters(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
     match measured.counters {
         Some(Counters::Sending(sending)) => {
             report.cpu = CpuSeconds { sender: own_cpu, receiver: None };
+            let law = sending.stats.law;
+            if !law.name.is_empty() {
+                law.name.clone_into(&mut report.controller);
+                report.capacity = law.ceiling.map(|rate| (rate, "ceiling"));
+            }
             add_sending(&mut report, counted_sending(facts, &sending.stats, measured.moving));
         }
         Some(Counters::Receiving(stats)) => {
@@ -160,7 +166,7 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
     report.resumed_bytes = done.resumed_bytes;
     report.hard_links = done.hard_links;
     (report.notes, report.noted) = (done.notes.first.clone(), done.notes.count);
-    report.digest = Some(hex(&done.digest));
+    report.digest = Some(HEXLOWER.encode(&done.digest));
     report.failed_files = done.failures.count();
     report.failed = done.failures.named().iter().map(|named| failure(named, &done.failures)).collect();
     report.files_exit_code = Some(done.exit_code()).filter(|&code| code != 0);
@@ -178,22 +184,4 @@ fn fail(report: &mut RunReport, fault: Fault, counters: Option<&Counters>) {
         Some(Counters::Receiving(stats)) => stats.object_bytes,
         None => 0,
     };
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digests_are_written_in_hexadecimal() {
-        assert_eq!(hex(&[0, 0xab, 0x10]), "00ab10");
-    }
 }

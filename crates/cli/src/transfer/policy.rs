@@ -6,54 +6,46 @@ use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
 
-use crate::settings::{Crypto, Settings};
+use crate::settings::Settings;
 use crate::transfer::context::Context;
+use crate::transfer::quota::Quotas;
 use crate::transfer::wire;
 
 /// A server's rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     /// How what is received is divided among clients.
-    pub quotas: crate::transfer::quota::Quotas,
+    pub quotas: Quotas,
     /// Where files may be read and written.
     pub root: Root,
     /// Nothing may be written.
     pub read_only: bool,
     /// When a file counts as received at the latest; clients may ask for more.
-    durability: Durability,
+    pub durability: Durability,
     /// What clients may set of files that they send.
     pub permit: Preserve,
     /// What has to stay free on the disk.
     pub min_free: MinFree,
     /// Memory that the names, links, holes and attributes of one client's set may take.
     pub set_memory: Bytes,
-    settings: Settings,
-    named: Vec<String>,
+    /// What its owner has set, and the names of it.
+    pub settings: Settings,
+    pub named: Vec<String>,
 }
 
 impl Policy {
     pub(crate) fn new(root: Root, read_only: bool, context: &Context) -> Self {
-        let durability = Durability::Cached;
-        let (settings, named) = (context.settings.clone(), context.named.clone());
-        let quotas = crate::transfer::quota::Quotas::default();
-        let (permit, min_free) = (context.preserve, MinFree::Nothing);
-        let set_memory = context.set_memory;
-        Self { quotas, root, read_only, durability, permit, min_free, set_memory, settings, named }
-    }
-
-    /// What clients send altogether stays below `capacity`, and each has its part of it.
-    pub(crate) fn dividing(self, capacity: Option<haul_base::Rate>) -> Self {
-        Self { quotas: crate::transfer::quota::Quotas::new(capacity), ..self }
-    }
-
-    /// The same, where files count as received only when this is fulfilled.
-    pub(crate) fn insisting_on(self, durability: Durability) -> Self {
-        Self { durability, ..self }
-    }
-
-    /// The same, where so much of the disk stays free.
-    pub(crate) fn keeping_free(self, min_free: MinFree) -> Self {
-        Self { min_free, ..self }
+        Self {
+            quotas: Quotas::default(),
+            root,
+            read_only,
+            durability: Durability::Cached,
+            permit: context.preserve,
+            min_free: MinFree::Nothing,
+            set_memory: context.set_memory,
+            settings: context.settings.clone(),
+            named: context.named.clone(),
+        }
     }
 
     /// The same, where of what clients may set of files only this is left.
@@ -122,7 +114,7 @@ impl Policy {
     /// The ciphers that clients may choose from, and whether they may choose none.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
         match self.settings.crypto {
-            Crypto::None => (wire::ciphers(Crypto::Auto), true),
+            Some(Cipher::None) => (wire::ciphers(None), true),
             crypto => (wire::ciphers(crypto), false),
         }
     }
@@ -142,7 +134,7 @@ mod tests {
         let named = named.iter().map(|&name| name.to_owned()).collect();
         let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
         Policy {
-            quotas: crate::transfer::quota::Quotas::default(),
+            quotas: Quotas::default(),
             root,
             read_only: true,
             durability,
@@ -199,10 +191,10 @@ mod tests {
 
     #[test]
     fn the_stronger_promise_about_disks_holds() {
-        let lax = policy(&[], |_| {}).insisting_on(Durability::Cached);
+        let lax = Policy { durability: Durability::Cached, ..policy(&[], |_| {}) };
         assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
         assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
-        let strict = lax.insisting_on(Durability::Synced);
+        let strict = Policy { durability: Durability::Synced, ..lax };
         assert_eq!(strict.at_least(Durability::Cached), Durability::Synced);
     }
 
@@ -229,6 +221,6 @@ mod tests {
     #[test]
     fn sessions_without_encryption_need_the_servers_consent() {
         assert!(!policy(&[], |_| {}).ciphers().1);
-        assert!(policy(&["crypto"], |s| s.crypto = Crypto::None).ciphers().1);
+        assert!(policy(&["crypto"], |s| s.crypto = Some(Cipher::None)).ciphers().1);
     }
 }

@@ -5,7 +5,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
@@ -77,10 +76,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
         // Nobody listens any more after an interruption; the session then closes by itself.
         let _ = sender.send(connect(&url, options));
     };
-    thread::Builder::new()
-        .name("haul-connect".to_owned())
-        .spawn(connecting)
-        .map_err(|e| fault::io("cannot start a thread", &e))?;
+    fault::spawn("haul-connect", connecting)?;
     while !cancel.is_requested() {
         match answer.recv_timeout(TICK) {
             Ok(Ok(session)) => return Ok(session),

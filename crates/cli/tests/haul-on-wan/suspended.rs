@@ -1,6 +1,8 @@
 //! A receiver that is suspended again and again, with the socket buffer that Linux gives everybody: its kernel drops what comes
-//! meanwhile. The truth is the path's own count: what it has not dropped and did not arrive died in the receiving host.
+//! meanwhile. The truth is the path's own count: what it has not dropped and did not arrive died in the receiving host. A sender
+//! that is suspended is the limit itself.
 
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
@@ -8,17 +10,17 @@ use super::*;
 /// What a receiver may have where `net.core.rmem_max` is as Linux sets it.
 const SMALL: &str = "socket_buffer=208KiB";
 
-/// Stops the server for 60 ms of each 300 ms while `work` runs.
-fn suspended<T>(far: &Far, work: impl FnOnce() -> T) -> T {
-    let server = Pid::from_raw(far.serving.id().cast_signed()).unwrap();
+/// Lets a process run and stops it for so many milliseconds, again and again, while `work` runs.
+fn suspended<T>(process: &Child, [runs, stops]: [u64; 2], work: impl FnOnce() -> T) -> T {
+    let process = Pid::from_raw(process.id().cast_signed()).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                sleep(Duration::from_millis(240));
-                kill_process(server, Signal::STOP).unwrap();
-                sleep(Duration::from_millis(60));
-                kill_process(server, Signal::CONT).unwrap();
+                sleep(Duration::from_millis(runs));
+                kill_process(process, Signal::STOP).unwrap();
+                sleep(Duration::from_millis(stops));
+                kill_process(process, Signal::CONT).unwrap();
             }
         });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -43,7 +45,7 @@ fn told(far: &Far, options: &[&str]) -> Told {
     let dropped = || far.emulator.snapshots().unwrap()[0].drops.total() as f64;
     let before = dropped();
     let arguments = [&["cp", "--json", "--set", SMALL], options, &[from, &to]].concat();
-    let report = suspended(far, || far.succeed(&arguments));
+    let report = suspended(&far.serving, [240, 60], || far.succeed(&arguments));
     let causes = report["lost_by_cause"].as_object().unwrap();
     let count = |cause: &str| causes[cause].as_f64().unwrap();
     let all = causes.values().map(|count| count.as_f64().unwrap()).sum();
@@ -78,4 +80,26 @@ fn losses_of_host_and_path_are_told_apart_by_their_shares() {
     println!("the host's share: {} told, {} in truth; {path} of the path's {dropped}", shares[0], shares[1]);
     assert!(dropped > 500.0 && shares[1] > 0.2, "{dropped} of {all}");
     assert!((shares[0] - shares[1]).abs() <= 0.1, "{shares:?}");
+}
+
+#[test]
+fn a_sender_without_a_processor_does_not_blame_the_path() {
+    if !privileged("a_sender_without_a_processor_does_not_blame_the_path") {
+        return;
+    }
+    let far = Far::start(33, 0.0, &[]);
+    let here = tree(8, &[30_000_000]);
+    let mut command = haul(&far.emulator.world.a.namespace);
+    command.args(["cp", "--json", here.path().to_str().unwrap(), &far.at("tree")]);
+    let mut sender = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut output = sender.stdout.take().unwrap();
+    // Its process is there until somebody waits for it.
+    let report = suspended(&sender, [25, 25], || {
+        let mut report = String::new();
+        output.read_to_string(&mut report).unwrap();
+        report
+    });
+    assert!(sender.wait().unwrap().success(), "{report}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["limited_by"], "sender_cpu", "{report}");
 }

@@ -225,6 +225,23 @@ fn what_limited_it_is_not_told_of_next_to_nothing() {
 }
 
 #[test]
+fn presets_and_controllers_are_listed_a_line_each() {
+    let listed = run(&["presets"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    for (name, _) in haul_proto::presets::PRESETS {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{name} "))), "{name} in {text}");
+    }
+    let (_, laws) = text.split_once("\n\ncontrollers, for --controller:\n").expect(&text);
+    for law in haul_proto::laws() {
+        assert!(
+            laws.lines().any(|line| line.starts_with(&format!("{} ", law.name))),
+            "{} in {laws}",
+            law.name
+        );
+    }
+}
+
+#[test]
 fn presets_are_told_in_json_with_their_commands() {
     let listed = object(&run(&["presets", "--json"]));
     assert!(listed["ok"] == true && listed["schema"] == 1 && listed["error"].is_null(), "{listed}");

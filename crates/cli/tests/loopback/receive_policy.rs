@@ -369,6 +369,26 @@ fn stdin_becomes_a_file_and_files_go_to_stdout() {
     assert_eq!(shown.stdout, b"herehere");
 }
 
+#[test]
+fn a_program_that_gives_its_output_slowly_is_named_and_no_storage() {
+    let places = Places::new();
+    let mut command = haul();
+    command
+        .args(["cp", "--json", "-", &places.server.at("slow")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for _ in 0..80 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        stdin.write_all(&[1; 16_000]).unwrap();
+    }
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    exits(&output, 0);
+    assert_eq!(object(&output)["limited_by"], "application", "{}", object(&output));
+}
+
 /// How often the program asks for something to be on the disk while it stores three bytes from stdin; `None` if it
 /// may not be traced here.
 fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {

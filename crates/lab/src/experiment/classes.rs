@@ -47,7 +47,7 @@ pub(super) fn f_score(
 /// What became of the windows of one cause with each value of `over`: by the signature, and by all evidence.
 pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f64) -> Result<Found, String> {
     let mut all = Confusion::default();
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     for value in values_of(results, over, at) {
         let mut at = at.clone();
         at.insert(over.to_owned(), value.clone());
@@ -60,16 +60,15 @@ pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f
             }
         }
         all.merge(&by_signature);
-        lines += &format!("\n{:18}{}: {}", "", label(&value), described(&by_signature));
-        if by_all.in_range() > 0 {
-            lines += &format!("; by all evidence {}", described(&by_all));
-        }
+        let by_all = (by_all.in_range() > 0).then(|| format!("; by all evidence {}", described(&by_all)));
+        let words = [described(&by_signature), by_all.unwrap_or_default()].concat();
+        lines.push(format!("\n{:18}{}: {words}", "", label(&value)));
     }
     if all.in_range() == 0 {
         return Err(format!("no window is told in the runs with {at}"));
     }
     let is_right = all.wrong as f64 <= most_wrong * all.in_range() as f64;
-    Ok((is_right, format!("{}{lines}", described(&all))))
+    Ok((is_right, described(&all) + &lines.concat()))
 }
 
 /// A confusion with its intervals, in per cent.

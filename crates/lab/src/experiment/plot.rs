@@ -215,6 +215,9 @@ fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str) -> Result<
     legend.border_style(BLACK.mix(0.3)).draw().map_err(text)
 }
 
+/// So few dots have to be large to be seen.
+const FEW: usize = 20;
+
 /// One line with the scatter of its points.
 fn draw_line(
     chart: &mut Chart<'_, '_>,
@@ -225,7 +228,10 @@ fn draw_line(
     let points = line.points.iter().map(|(x, y, _)| (x / x_scale, y / y_scale));
     let drawn = match line.style {
         Style::Joined => chart.draw_series(LineSeries::new(points, colour.stroke_width(2))),
-        Style::Dots => chart.draw_series(points.map(|point| Circle::new(point, 1, colour.mix(0.6).filled()))),
+        Style::Dots => {
+            let radius = if line.points.len() > FEW { 1 } else { 4 };
+            chart.draw_series(points.map(|point| Circle::new(point, radius, colour.mix(0.6).filled())))
+        }
     };
     let drawn = drawn.map_err(text)?;
     if !line.name.is_empty() {

@@ -110,6 +110,9 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId
     if let Some(cost) = entry.per_packet {
         template.per_packet = cost.0;
     }
+    if let Some(cost) = entry.per_sent {
+        template.per_sent = cost.0;
+    }
     let mut nic = NicConfig { gro: entry.gro.unwrap_or(false).then(Gro::default), ..NicConfig::default() };
     if let Some(cost) = entry.interrupt {
         // A packet that comes alone goes up the stack alone.
@@ -166,13 +169,12 @@ impl Site<'_> {
         names.iter().map(find).collect()
     }
 
-    /// Puts a receiver on its host.
+    /// Puts a node on the host that `key` of an entry names.
     pub(super) fn place(
         &mut self,
         node: NodeId,
         host: Option<&String>,
-        list: &str,
-        index: usize,
+        (list, index, key): (&str, usize, &str),
     ) -> Result<(), Fault> {
         let Some(name) = host else { return Ok(()) };
         let Some((_, id)) = self.hosts.iter().find(|(known, _)| known == name) else {
@@ -180,11 +182,11 @@ impl Site<'_> {
             return Err(Fault::of(
                 list,
                 index,
-                "host",
+                key,
                 format!("there is no host `{name}`; there are: {hosts}"),
             ));
         };
-        self.world.place(node, *id).map_err(|error| Fault::of(list, index, "host", error.to_string()))
+        self.world.place(node, *id).map_err(|error| Fault::of(list, index, key, error.to_string()))
     }
 }
 

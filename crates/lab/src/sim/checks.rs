@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 43] = [
+const MEASURES: [(&str, Unit); 44] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -75,6 +75,7 @@ const MEASURES: [(&str, Unit); 43] = [
     ("limited_by_host", Unit::Truth),
     ("limited_by_reading", Unit::Truth),
     ("limited_by_writing", Unit::Truth),
+    ("limited_by_sending", Unit::Truth),
     ("drops", Unit::Count),
     ("drops_back", Unit::Count),
     ("fairness", Unit::Share),
@@ -150,6 +151,7 @@ impl Subject {
                 "limited_by_host",
                 "limited_by_reading",
                 "limited_by_writing",
+                "limited_by_sending",
                 "drops",
                 "drops_back",
             ],

@@ -189,8 +189,7 @@ fn add_switches(
     for switch in &entry.switch {
         let controller = switch.controller.clone().map(|name| ("controller".to_owned(), name));
         let rate = switch.rate.map(|rate| ("rate".to_owned(), rate_text(rate.0)));
-        part = ChosenLaw::changed(&part, &controller.into_iter().chain(rate).collect::<Vec<_>>());
-        let law = ChosenLaw::check(&part)
+        let law = ChosenLaw::change(&mut part, &controller.into_iter().chain(rate).collect::<Vec<_>>())
             .map_err(|error| Fault::of("session", index, "switch", error.to_string()))?;
         world.at(Time::ZERO + entry.start.0 + switch.at.0, move |world| {
             let now = world.now();
@@ -340,7 +339,8 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     }
     add_clock_jumps(world, (sender, receiver), entry);
     add_switches(site.world, sender, &recipe, index, entry)?;
-    site.place(receiver, entry.host.as_ref(), "session", index)?;
+    site.place(receiver, entry.host.as_ref(), ("session", index, "host"))?;
+    site.place(sender, entry.sender_host.as_ref(), ("session", index, "sender_host"))?;
     let wrong = |error: WorldError| fault("path", error.to_string());
     let (from, to) = ((sender, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
@@ -410,7 +410,7 @@ pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntr
         Way::Forward => receiver,
         Way::Back => source,
     };
-    site.place(on_host, entry.host.as_ref(), "traffic", index)?;
+    site.place(on_host, entry.host.as_ref(), ("traffic", index, "host"))?;
     let wrong = |error: WorldError| fault("path", &error.to_string());
     let (from, to) = ((source, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;

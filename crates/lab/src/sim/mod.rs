@@ -66,7 +66,8 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Another value: session.bulk.rate=1Gbit, path.wan.forward.delay=50ms; takes a key out of the sweep
+    /// Another value: session.bulk.rate=1Gbit, path.wan.forward.delay=50ms; takes a key out of the sweep, and
+    /// those below it
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
@@ -119,7 +120,7 @@ impl Plan {
             })?;
             fixed.push(("seed".to_owned(), Value::from(seed)));
         }
-        axes.retain(|(key, _)| fixed.iter().all(|(other, _)| other != key));
+        axes.retain(|(key, _)| !fixed.iter().any(|(other, _)| sweep::sets(other, key)));
         Ok(Self { file, text, table, fixed, axes })
     }
 

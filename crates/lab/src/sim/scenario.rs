@@ -79,7 +79,7 @@ pub(super) struct PathEntry {
     pub back: Option<Vec<StageSpec>>,
 }
 
-/// A host on which receivers run.
+/// A host on which receivers or senders run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostEntry {
@@ -92,6 +92,8 @@ pub(super) struct HostEntry {
     pub socket_buffer: Option<Text<Bytes>>,
     /// Core time that a receiving program takes for each packet.
     pub per_packet: Option<Text<Span>>,
+    /// Core time that a sending program takes for each packet; nothing if absent.
+    pub per_sent: Option<Text<Span>>,
     /// Core time that interrupts take for each packet, before any program.
     pub interrupt: Option<Text<Span>>,
     /// Slots of the network card's ring.
@@ -192,6 +194,8 @@ pub(super) struct SessionEntry {
     pub path: Names,
     /// Where its receiver runs; a machine without limits if absent.
     pub host: Option<String>,
+    /// The same for its sender.
+    pub sender_host: Option<String>,
     /// When it begins.
     #[serde(default)]
     pub start: Text<Span>,

@@ -264,7 +264,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
     let talker = site.world.add_node(&entry.name, Late::new(start, SessionNode::new(talker)));
     let hearing = Late::new(start, SessionNode::new(hearer).with_progress(heard));
     let hearer = site.world.add_node(&format!("{} receiver", entry.name), hearing);
-    site.place(hearer, entry.host.as_ref(), "service", index)?;
+    site.place(hearer, entry.host.as_ref(), ("service", index, "host"))?;
     let wrong = |error: WorldError| fault("path", error.to_string());
     let (from, to) = ((talker, PORT), (hearer, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;

@@ -64,6 +64,11 @@ pub(crate) fn set(table: &mut Table, keys: &str, value: &Value) -> Result<(), St
     Ok(())
 }
 
+/// Whether a setting of `key` leaves nothing of what a sweep gives to `swept`: the same, or something below it.
+pub(super) fn sets(key: &str, swept: &str) -> bool {
+    swept.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 fn set_in_table(table: &mut Table, segments: &[&str], value: &Value) -> Result<(), String> {
     let Some((first, rest)) = segments.split_first() else { return Ok(()) };
     if rest.is_empty() {
@@ -166,6 +171,13 @@ mod tests {
             [(Some(0), Some(0)), (Some(0), Some(1)), (Some(0), Some(2)), (Some(1), Some(0))]
         );
         assert!(combinations(&[axis("a", 200), axis("b", 200)]).is_none());
+    }
+
+    #[test]
+    fn a_setting_takes_the_place_of_what_is_swept_below_it() {
+        let key = "host.rx.loads";
+        assert!(["host.rx.loads", "host.rx.loads.0.run"].iter().all(|swept| sets(key, swept)));
+        assert!(["host.rx.loads2", "host.rx", "host.rx.load"].iter().all(|swept| !sets(key, swept)));
     }
 
     #[test]

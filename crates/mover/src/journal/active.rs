@@ -12,8 +12,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::journal::names::{journal_name, part_name};
-use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
-use crate::journal::tail::Tail;
+use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local};
 use crate::storage::{
     dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlink_temporary, unlinkat, write_all,
 };
@@ -122,7 +121,7 @@ impl Journal {
         if book.directories.contains(path) || !(path.is_empty() || is_local(path)) {
             return;
         }
-        if book.append(&self.file, &[Record::Directory(path)]) {
+        if book.append(&self.file, &[Record::Directory(path.to_vec())]) {
             book.directories.insert(path.to_vec());
         }
     }
@@ -131,7 +130,8 @@ impl Journal {
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
         let mut book = self.book();
         let fits = is_local(name) && is_local(source);
-        book.made = fits && book.append(&self.file, &[Record::Made { name, source }]);
+        let made = Made { name: name.to_vec(), source: source.to_vec() };
+        book.made = fits && book.append(&self.file, &[Record::Made(made)]);
     }
 
     /// The set is complete.
@@ -147,7 +147,9 @@ impl Journal {
     /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
     pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
         let mut book = self.book();
-        if !is_local(&identity.path) || !book.append(&self.file, &[Record::file(number, identity)]) {
+        if !is_local(&identity.path)
+            || !book.append(&self.file, &[Record::File { number, identity: identity.clone() }])
+        {
             return self.forget(&mut book, number);
         }
         let open = Open { size: identity.size, noted: 0, pending: RangeSet::new(), pending_bytes: 0 };
@@ -268,7 +270,7 @@ impl Journal {
 
 impl Book {
     /// Appends records, unless the journal is broken; now it may be.
-    fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> bool {
+    fn append(&mut self, file: &OwnedFd, records: &[Record]) -> bool {
         if self.broken.is_none() {
             self.broken = self.tail.append(file, records).err();
             if let Some(errno) = self.broken {
@@ -292,7 +294,7 @@ impl Book {
         let Some(open) = self.files.get_mut(&number) else { return };
         let pending = std::mem::take(&mut open.pending);
         open.pending_bytes = 0;
-        let records: Vec<_> = pending.iter().map(|range| Record::wrote(number, &range)).collect();
+        let records: Vec<_> = pending.iter().map(|range| wrote(number, &range)).collect();
         if !records.is_empty()
             && self.append(file, &records)
             && let Some(open) = self.files.get_mut(&number)
@@ -313,6 +315,10 @@ impl Book {
             self.note(file, number);
         }
     }
+}
+
+fn wrote(number: u32, range: &Range<u64>) -> Record {
+    Record::Wrote { number, start: range.start, len: range.end - range.start }
 }
 
 fn random_id() -> Result<u32, Errno> {

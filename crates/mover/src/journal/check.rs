@@ -1,12 +1,19 @@
-//! What must hold for the reading of any journal.
+//! The rules of the journal's format as functions, for fuzz targets and tests, as in `haul_wire::check`.
 
 use crate::journal::record::{Codec, HEADER_LEN, Replayed, header, is_local, replay};
 
 /// The id of the journals that are made here.
 const ID: u32 = 0x6861_756c;
 
-/// See [`crate::check::journal`].
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Checks the reader of journals. Of arbitrary bytes the first says how the others are used: as a whole journal,
+/// or as the payloads of records that have right checks.
+///
+/// Reading never panics; it keeps a beginning of the file, which reads back to the same, as does every part of
+/// it; and no file claims bytes behind its end or lies outside of the directory. True if a record was read.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn journal(bytes: &[u8]) -> bool {
     let Some((&how, rest)) = bytes.split_first() else { return false };
     let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };
     let Ok(read) = replay(ID, &journal[..]) else { return false };
@@ -14,8 +21,8 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     read.good > HEADER_LEN
 }
 
-/// A journal of payloads, each with a length (u8) in front of it.
-pub(crate) fn seal(id: u32, mut payloads: &[u8]) -> Vec<u8> {
+/// The journal `id` of payloads, each with a length (u8) in front of it: records with right checks.
+pub fn seal(id: u32, mut payloads: &[u8]) -> Vec<u8> {
     let (mut journal, codec) = (header(id).to_vec(), Codec::new(id));
     while let Some((&len, rest)) = payloads.split_first() {
         let (payload, rest) = rest.split_at(rest.len().min(len.into()));

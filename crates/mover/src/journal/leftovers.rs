@@ -7,15 +7,17 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use haul_base::RangeSet;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
-use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
-use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Unreadable, replay};
-use crate::journal::tail::Tail;
-use crate::storage::{self, dup, flock, fstat, openat, statat, unlink_temporary};
+use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
+use crate::journal::record::{
+    Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Unreadable, replay,
+};
+use crate::paths::split;
+use crate::storage::{self, dup, flock, fstat, lstatat, openat, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -172,7 +174,7 @@ impl Leftovers {
         for leftover in self.journals.iter_mut().filter(is_it) {
             leftover.state.made = None;
             // Without this record the directory takes its source's place once more at most.
-            let _ = leftover.tail.append(&leftover.file, &[Record::Made { name: b"", source: b"" }]);
+            let _ = leftover.tail.append(&leftover.file, &[Record::Made(Made::default())]);
         }
     }
 
@@ -326,7 +328,7 @@ pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> 
 /// Looks at a name in a directory below the journal's.
 pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]) -> Result<Stat, Errno> {
     let parent = open_directory(directory, parent, OFlags::PATH)?;
-    statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)
+    lstatat(&parent, name)
 }
 
 /// Opens the journal with this id, if it is a regular file of ours.
@@ -380,7 +382,7 @@ fn names_in(directory: &OwnedFd) -> impl Iterator<Item = Vec<u8>> + use<> {
 pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     let mut newest = Vec::new();
     for id in names_in(directory).filter_map(|name| parse_journal(&name)) {
-        if let Ok(stat) = statat(directory, journal_name(id), AtFlags::SYMLINK_NOFOLLOW) {
+        if let Ok(stat) = lstatat(directory, journal_name(id)) {
             newest.push((stat.st_mtime, stat.st_mtime_nsec, id));
         }
         if newest.len() >= most.saturating_mul(2) {

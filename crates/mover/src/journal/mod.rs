@@ -8,23 +8,20 @@
 use haul_wire::control::{Fault, FaultCode};
 
 mod active;
-mod check;
+pub mod check;
 mod leftovers;
 mod names;
 mod record;
 mod survey;
-mod tail;
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 pub(crate) use active::Ended;
 pub(crate) use active::Journal;
-pub(crate) use check::{check, seal};
 #[cfg(test)]
 pub(crate) use leftovers::Why;
 pub(crate) use leftovers::{Claim, Leftovers, is_ours};
-pub(crate) use names::{journal_name, part_name};
 pub(crate) use record::FileIdentity;
 pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 

@@ -37,12 +37,6 @@ fn parse_id(digits: &[u8]) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// The directory that a path lies in (empty: the base) and its last component.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    let slash = path.iter().rposition(|&b| b == b'/');
-    slash.map_or((&[], path), |at| (&path[..at], &path[at + 1..]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,10 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read};
-use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 use haul_base::RangeSet;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::storage::{ftruncate, write_all};
 
 const MAGIC: &[u8; 8] = b"HAULJRNL";
 /// The version that is written, and the only one that is read.
@@ -31,8 +34,8 @@ const CHECK_LEN: usize = 8;
 /// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
 const CONTEXT: &str = "haulage 2025 record of a receiver's journal v1";
 
-/// What tells one state of one file from every other.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What tells one state of one file from every other. The order of the fields is part of the format.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileIdentity {
     /// Where it goes, relative to the directory of the journal.
     pub(crate) path: Vec<u8>,
@@ -47,30 +50,18 @@ pub(crate) struct FileIdentity {
 }
 
 /// One record. The order of the kinds is part of the format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Record<'a> {
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Record {
     /// Temporary files are made in this directory (empty: the base).
-    Directory(&'a [u8]),
+    Directory(Vec<u8>),
     /// A temporary file with this number begins. Whatever had the number before is forgotten.
-    File { number: u32, path: &'a [u8], size: u64, mtime_secs: i64, mtime_nanos: u32, shape: [u8; 32] },
+    File { number: u32, identity: FileIdentity },
     /// These bytes of the file's stream of data are in the temporary file.
     Wrote { number: u32, start: u64, len: u64 },
     /// There is no temporary file with this number any more.
     Gone { number: u32 },
-    /// The job made this directory to take the place of its one source, which is called so, and the set is not
-    /// complete (empty: it is somebody else's now).
-    Made { name: &'a [u8], source: &'a [u8] },
-}
-
-impl<'a> Record<'a> {
-    pub(crate) fn file(number: u32, identity: &'a FileIdentity) -> Self {
-        let &FileIdentity { ref path, size, mtime_secs, mtime_nanos, shape } = identity;
-        Record::File { number, path, size, mtime_secs, mtime_nanos, shape }
-    }
-
-    pub(crate) fn wrote(number: u32, range: &Range<u64>) -> Self {
-        Record::Wrote { number, start: range.start, len: range.end - range.start }
-    }
+    /// The job made this directory, and the set is not complete (empty: it is somebody else's now).
+    Made(Made),
 }
 
 /// The first bytes of a journal.
@@ -94,7 +85,7 @@ impl Codec {
     }
 
     /// Appends a record, whose path [`is_local`], to `out`, whose first byte is to lie at `start` of the file.
-    pub(crate) fn encode(&self, start: u64, record: &Record<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, start: u64, record: &Record, out: &mut Vec<u8>) {
         let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
         debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
         self.seal(start, &payload, out);
@@ -174,7 +165,7 @@ pub(crate) struct State {
 }
 
 /// A directory that was made to take the place of the one source of a job.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Made {
     /// What it is called.
     pub(crate) name: Vec<u8>,
@@ -184,45 +175,28 @@ pub(crate) struct Made {
 
 impl State {
     /// Takes a record in. False: nobody of ours wrote such a one.
-    pub(crate) fn apply(&mut self, record: &Record<'_>) -> bool {
-        match *record {
-            Record::Directory(path) => {
-                let good = path.is_empty() || is_local(path);
-                if good {
-                    self.directories.insert(path.to_vec());
-                }
-                good
+    pub(crate) fn apply(&mut self, record: Record) -> bool {
+        match record {
+            Record::Directory(path) if path.is_empty() || is_local(&path) => {
+                self.directories.insert(path);
             }
-            Record::File { number, path, size, mtime_secs, mtime_nanos, shape } => {
-                let good = is_local(path);
-                if good {
-                    let identity = FileIdentity { path: path.to_vec(), size, mtime_secs, mtime_nanos, shape };
-                    self.files.insert(number, Noted { identity, written: RangeSet::new() });
-                }
-                good
+            Record::File { number, identity } if is_local(&identity.path) => {
+                self.files.insert(number, Noted { identity, written: RangeSet::new() });
             }
             Record::Wrote { number, start, len } => {
                 match (self.files.get_mut(&number), start.checked_add(len)) {
-                    (Some(file), Some(end)) if end <= file.identity.size => {
-                        file.written.insert(start..end);
-                        true
-                    }
-                    _ => false,
+                    (Some(file), Some(end)) if end <= file.identity.size => file.written.insert(start..end),
+                    _ => return false,
                 }
             }
-            Record::Gone { number } => {
-                self.files.remove(&number);
-                true
+            Record::Gone { number } => drop(self.files.remove(&number)),
+            Record::Made(made) if made.name.is_empty() => self.made = None,
+            Record::Made(made) if is_local(&made.name) && !made.name.contains(&b'/') => {
+                self.made = Some(made);
             }
-            Record::Made { name, source } => {
-                let good = name.is_empty() || is_local(name) && !name.contains(&b'/');
-                if good {
-                    let made = Made { name: name.to_vec(), source: source.to_vec() };
-                    self.made = Some(made).filter(|made| !made.name.is_empty());
-                }
-                good
-            }
+            Record::Directory(_) | Record::File { .. } | Record::Made(_) => return false,
         }
+        true
     }
 }
 
@@ -268,9 +242,9 @@ pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Unreadabl
     let mut payload = Vec::new();
     replayed.good = HEADER_LEN;
     while codec.next(replayed.good, &mut from, &mut payload)?.is_some() {
-        match postcard::take_from_bytes(&payload) {
-            Ok((record, [])) if replayed.state.apply(&record) => {}
-            _ => break,
+        let Ok((record, [])) = postcard::take_from_bytes(&payload) else { break };
+        if !replayed.state.apply(record) {
+            break;
         }
         replayed.good += (FRAME_LEN + payload.len()) as u64;
     }
@@ -290,4 +264,54 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Unreadable> {
         return Err(Unreadable::Version(version));
     }
     Err(Unreadable::Foreign)
+}
+
+/// The end of a journal.
+pub(crate) struct Tail {
+    codec: Codec,
+    /// Where the next record goes. The file is open for appending.
+    end: u64,
+    /// There may be something behind `end` which has to go first.
+    torn: bool,
+}
+
+impl Tail {
+    /// The tail of a journal whose good part ends at `end`; `torn` if more may follow.
+    pub(crate) fn new(codec: Codec, end: u64, torn: bool) -> Self {
+        Self { codec, end, torn }
+    }
+
+    /// Appends records, all or none.
+    pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record]) -> Result<(), Errno> {
+        self.cut(file)?;
+        let mut bytes = Vec::new();
+        for record in records {
+            self.codec.encode(self.end, record, &mut bytes);
+        }
+        self.torn = true;
+        let done = write_all(file, &bytes);
+        if done.is_ok() {
+            self.end += bytes.len() as u64;
+            self.torn = false;
+        } else {
+            // Should this fail, it is tried again before the next record; readers stop in front of it anyway.
+            let _ = self.cut(file);
+        }
+        done
+    }
+
+    /// Forgets every record.
+    pub(crate) fn forget(&mut self, file: &OwnedFd) -> Result<(), Errno> {
+        self.end = HEADER_LEN;
+        self.torn = true;
+        self.cut(file)
+    }
+
+    fn cut(&mut self, file: &OwnedFd) -> Result<(), Errno> {
+        if self.torn {
+            ftruncate(file, self.end)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::Bytes;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::leftovers::{self, Leftover, Why, reason};
 use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::State;
-use crate::storage::{flock, openat, statat};
+use crate::storage::{flock, lstatat, openat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
 /// `None`: it has gone meanwhile.
 fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let name = journal_name(id);
-    let stat = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let stat = lstatat(directory, &name).ok()?;
     // Before 1970 is as good as 1970 for an age.
     let modified =
         UNIX_EPOCH + Duration::new(stat.st_mtime.try_into().unwrap_or(0), stat.st_mtime_nsec as u32);

@@ -8,20 +8,19 @@ use std::sync::Arc;
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
 use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Outcome, Summary, Want,
+    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Outcome, Want,
 };
 use rustix::io::Errno;
 
-use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, Side, protocol};
+use crate::fault::{IoFault, protocol, unexpected};
 use crate::link::ControlLink;
-use crate::pipe::{LOOK_AGAIN, await_close};
+use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
     Base, BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
-    mismatch, text,
+    left_early, mismatch, text,
 };
-use crate::report::{MoveReport, report};
+use crate::report::MoveReport;
 use crate::stage::Origin;
 use crate::threads;
 
@@ -206,7 +205,7 @@ fn fault(error: &std::io::Error) -> Fault {
         return Fault::new(FaultCode::Interrupted, message, "");
     }
     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    IoFault::new(Side::Destination, "write", b"stdout", errno).fault
+    IoFault::destination("write", b"stdout", errno).fault
 }
 
 /// Listens to the sender, and compares.
@@ -242,11 +241,7 @@ impl Listener {
         match message {
             ControlMessage::Entries(entries) if self.total.is_none() => self.entries(&entries),
             ControlMessage::EntriesEnd { entries, bytes } if self.total.is_none() => {
-                let book = self.shared.book();
-                if entries != u64::from(book.table.len()) || bytes != book.table.bytes() {
-                    return Err(protocol("the entries are not as many as announced"));
-                }
-                drop(book);
+                self.shared.book().must_be_all(entries, bytes)?;
                 self.total = Some(entries);
                 self.shared.progress.found_all();
                 self.shared.requests.all_asked(&self.shared)
@@ -257,15 +252,9 @@ impl Listener {
             ControlMessage::Extent(_)
             | ControlMessage::LeftOut(_)
             | ControlMessage::Withheld(_)
-            | ControlMessage::DestinationAttributes(_)
-            | ControlMessage::Ping(_)
-            | ControlMessage::Pong(_)
-            | ControlMessage::UdpSeen { .. } => Ok(()),
-            ControlMessage::Bye => {
-                let message = "the sender left before the transfer was complete";
-                Err(Fault::new(FaultCode::ControlLost, message, "run the same command again"))
-            }
-            other => Err(protocol(&format!("unexpected {} message", other.name()))),
+            | ControlMessage::DestinationAttributes(_) => Ok(()),
+            ControlMessage::Bye => Err(left_early()),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -295,11 +284,7 @@ impl Listener {
     }
 
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
-        let book = self.shared.book();
-        let known = u32::try_from(digest.entry).ok().filter(|&entry| entry < book.table.len());
-        let file = known.filter(|&entry| matches!(book.table.kind(entry), Kind::File(_)));
-        drop(book);
-        let entry = file.ok_or_else(|| protocol("a digest of an entry that is no file"))?;
+        let entry = self.shared.book().table.file(digest.entry)?;
         // Held until the end: as a digest, what could not be read as what is said of it.
         self.shared.hold(EXPECTED + text(&digest) as u64)?;
         self.expected.insert(entry, digest.result);
@@ -339,21 +324,11 @@ impl Listener {
 
     fn finish(&self) -> Result<MoveReport, Fault> {
         let book = self.shared.book();
-        let digest = set_digest(&book.table);
-        let summary = Summary {
-            entries: book.table.len().into(),
-            failed: book.failures.count(),
-            bytes: book.layout.len(),
-            digest,
-            notes: book.notes.clone(),
-        };
-        let report =
-            report(&book.table, book.failures.clone(), digest, 0, book.removal.clone(), book.notes.clone());
+        let (summary, report) = (book.summary(), book.report());
         drop(book);
         self.shared.set_finished();
-        let link = &self.shared.link;
-        link.send(ControlMessage::Finish(summary))?;
-        await_close(&**link);
+        self.shared.link.send(ControlMessage::Finish(summary))?;
+        self.shared.await_close();
         Ok(report)
     }
 }

@@ -10,7 +10,7 @@ use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, Fil
 use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, Side};
+use crate::fault::IoFault;
 use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::report::MoveReport;
@@ -123,7 +123,7 @@ impl Feed {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-                    return Err(IoFault::new(Side::Source, "read", STREAM, errno).fault);
+                    return Err(IoFault::source("read", STREAM, errno).fault);
                 }
             }
         }

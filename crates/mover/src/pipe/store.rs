@@ -14,17 +14,16 @@ use haul_wire::control::{Destination, EntryKind};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::digest::set_digest;
 use crate::entries::State;
-use crate::fault::{IoFault, Side, protocol};
+use crate::fault::{IoFault, protocol, unexpected};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
-use crate::pipe::{LOOK_AGAIN, STREAM, await_close};
+use crate::pipe::{LOOK_AGAIN, STREAM};
 use crate::receive::{
     BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
     mismatch, open_base,
 };
-use crate::report::{MoveReport, report};
+use crate::report::MoveReport;
 use crate::root::Root;
 use crate::stage::Origin;
 use crate::storage::{fsync, read_exact_at, write_all_at};
@@ -48,7 +47,7 @@ pub fn receive_stream(
 ) -> Result<ReceiveJob, Fault> {
     let base = open_base(root, destination, Layout::As, RunMode::Move)?;
     if base.rename.is_none() {
-        return Err(IoFault::new(Side::Destination, "write to", destination, Errno::ISDIR).fault);
+        return Err(IoFault::destination("write to", destination, Errno::ISDIR).fault);
     }
     let place = Place::new(base, options.session).keeping(options.min_free);
     let shared = Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Pipe));
@@ -130,7 +129,7 @@ impl<'a> Writer<'a> {
     }
 
     fn io_fault(&self, errno: Errno) -> IoFault {
-        IoFault::new(Side::Destination, "write", &self.shared.place.local(STREAM), errno)
+        IoFault::destination("write", &self.shared.place.local(STREAM), errno)
     }
 
     fn write(&mut self, guard: &BufferGuard) -> Result<(), Errno> {
@@ -210,12 +209,11 @@ impl Store {
                 }
                 _ => Err(protocol("digests of something else than the stream")),
             },
-            ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. } => Ok(()),
             ControlMessage::Bye => {
                 let message = "the sender left before the stream was complete";
                 Err(Fault::new(FaultCode::ControlLost, message, "a stream cannot be resumed; send it again"))
             }
-            other => Err(protocol(&format!("unexpected {} message", other.name()))),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -242,7 +240,7 @@ impl Store {
         if (stored.len, stored.digest) != (announced, expected) {
             return Err(mismatch(&name));
         }
-        let finish = |errno| IoFault::new(Side::Destination, "finish", &name, errno).fault;
+        let finish = |errno| IoFault::destination("finish", &name, errno).fault;
         let synced = shared.durability != Durability::Cached;
         shared
             .metadata
@@ -265,10 +263,7 @@ impl Store {
         let mut book = self.shared.book();
         book.table.set_digest(0, stored.digest);
         book.table.set_state(0, State::Done);
-        let digest = set_digest(&book.table);
-        let notes = book.notes.clone();
-        let report =
-            report(&book.table, book.failures.clone(), digest, 0, book.removal.clone(), notes.clone());
+        let (summary, report) = (Summary { bytes: stored.len, ..book.summary() }, book.report());
         drop(book);
         self.shared.progress.found(1, stored.len);
         self.shared.progress.file_done();
@@ -276,9 +271,8 @@ impl Store {
         self.shared.set_finished();
         let link = &self.shared.link;
         link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;
-        let summary = Summary { entries: 1, failed: 0, bytes: stored.len, digest, notes };
         link.send(ControlMessage::Finish(summary))?;
-        await_close(&**link);
+        self.shared.await_close();
         Ok(report)
     }
 }

@@ -1,11 +1,10 @@
-//! What is known of the set, what became of it, and what is asked of the sender.
+//! What is known of the set, and what became of it.
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_base::{Bytes, RangeSet};
-use haul_wire::control::{Destination, Extent, Fault, Item, Notes, Removal, Rule};
+use haul_wire::control::{Extent, Fault, Notes, Removal, Rule, Summary};
 use haul_wire::packet::MAX_OFFSET;
 
 use crate::budget::{Budget, of_table, of_vec};
@@ -15,7 +14,7 @@ use crate::layout::Layout;
 use crate::receive::commit::metadata::{DestinationMetadata, ExtrasMap};
 use crate::receive::delete::exclude::FilteredNames;
 use crate::receive::place::installed::FileId;
-use crate::report::Failures;
+use crate::report::{Failures, MoveReport, report, set_digest};
 
 /// The set and what became of it.
 #[derive(Default)]
@@ -130,49 +129,34 @@ impl Book {
         });
     }
 
+    /// The sender has announced so many entries, with so many bytes.
+    pub(crate) fn must_be_all(&self, entries: u64, bytes: u64) -> Result<(), Fault> {
+        let are_all = entries == u64::from(self.table.len()) && bytes == self.table.bytes();
+        if are_all { Ok(()) } else { Err(protocol("the entries are not as many as announced")) }
+    }
+
+    /// What the sender is told at the end.
+    pub(crate) fn summary(&self) -> Summary {
+        Summary {
+            entries: self.table.len().into(),
+            failed: self.failures.count(),
+            bytes: self.layout.len(),
+            digest: set_digest(&self.table),
+            notes: self.notes.clone(),
+        }
+    }
+
+    /// What became of a set that is final.
+    pub(crate) fn report(&self) -> MoveReport {
+        let done = |&(&entry, _): &(&u32, &u64)| self.table.state(entry) == State::Done;
+        let resumed = self.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
+        let (failures, removal) = (self.failures.clone(), self.removal.clone());
+        report(&self.table, failures, set_digest(&self.table), resumed, removal, self.notes.clone())
+    }
+
     /// Appends bytes of an entry's stream to the object.
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
         let fits = self.layout.append(entry, range, MAX_OFFSET);
         if fits { Ok(()) } else { Err(protocol("the set is larger than any object may be")) }
     }
 }
-
-/// How far the asking is. Its lock is held while a message goes out, so that the object's order is the order
-/// of the messages.
-#[derive(Default)]
-pub(crate) struct Asking {
-    /// Files that are being compared: more may be wanted of them.
-    pub(crate) open: u64,
-    /// What is wanted of every entry has been said.
-    pub(crate) all: bool,
-    pub(crate) ended: bool,
-}
-
-/// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
-pub(crate) struct Requests {
-    destination: Destination,
-    asking: Mutex<Asking>,
-}
-
-impl Requests {
-    pub(crate) fn new(destination: Destination) -> Self {
-        Self { destination, asking: Mutex::default() }
-    }
-
-    pub(crate) fn destination(&self) -> Destination {
-        self.destination
-    }
-
-    pub(crate) fn asking(&self) -> MutexGuard<'_, Asking> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_one).
-    pub(crate) fn open_one(&self) {
-        self.asking().open += 1;
-    }
-}
-
-/// Items that the sender has not been told yet.
-#[derive(Default)]
-pub(crate) struct Untold(pub(crate) Mutex<Vec<Item>>);

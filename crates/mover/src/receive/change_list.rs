@@ -2,40 +2,40 @@
 
 use std::sync::PoisonError;
 
-use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, Want, encoded_len};
-use rustix::fs::{AtFlags, FileType};
+use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, Want};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::batch::next_part;
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope};
+use crate::link::send_list;
+use crate::paths::split;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::replace::is_in_the_way;
 use crate::receive::messages::{Settle, over};
-use crate::receive::place::{Existing, Place, in_the_way, io_fault, not_a_directory, parent_of, replaceable};
+use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, replaceable};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
-use crate::storage::statat;
+use crate::storage::lstatat_if_any;
 
 impl Place {
     /// What is there under an entry's name; `clears`: what is in the way of directories is removed before.
     fn kind_there(&self, path: &[u8], clears: bool) -> Result<Option<FileType>, IoFault> {
         let local = self.local(path);
-        let name = &local[local.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1)..];
-        let directory = match self.directory(parent_of(&local)) {
+        let (parent, name) = split(&local);
+        let directory = match self.directory(parent) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
             // A directory takes its place first.
             Err(Errno::NOTDIR | Errno::LOOP) if clears => return Ok(None),
             // It is opened up first.
-            Err(Errno::ACCESS) if self.could_open_up(parent_of(&local)) => return Ok(None),
+            Err(Errno::ACCESS) if self.could_open_up(parent) => return Ok(None),
             Err(errno) => return Err(in_the_way(path, errno)),
         };
-        match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(Errno::ACCESS) if self.could_open_up(parent_of(&local)) => Ok(None),
-            Err(errno) => Err(io_fault("look at", path, errno)),
+        match lstatat_if_any(&directory, name) {
+            Ok(stat) => Ok(stat.map(|stat| FileType::from_raw_mode(stat.st_mode))),
+            Err(Errno::ACCESS) if self.could_open_up(parent) => Ok(None),
+            Err(errno) => Err(IoFault::destination("look at", path, errno)),
         }
     }
 }
@@ -179,7 +179,7 @@ impl Shared {
         if self.is_verbose() && self.expectations.is_some() {
             return Ok(());
         }
-        let mut untold = self.untold.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         untold.push(item);
         let full = untold.len() >= BATCH;
         drop(untold);
@@ -188,13 +188,9 @@ impl Shared {
 
     /// Nothing is kept back any longer.
     pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
-        let mut untold = self.untold.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut items = std::mem::take(&mut *untold);
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let items = std::mem::take(&mut *untold);
         drop(untold);
-        while !items.is_empty() {
-            let part = next_part(&mut items, BATCH, encoded_len);
-            self.link.send(ControlMessage::Items(part))?;
-        }
-        Ok(())
+        send_list(&*self.link, items, BATCH, ControlMessage::Items)
     }
 }

@@ -24,14 +24,15 @@ use haul_wire::control::{
     Destination, Durability, Extraneous, Fault, FaultCode, Layout, Preserve, ReceivePolicy, RunMode,
 };
 
-pub(crate) use book::Requests;
 pub use decide::expectations::Expectations;
 pub(crate) use messages::text;
+pub(crate) use peer::left_early;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
 pub(crate) use queue::{BufferGuard, Work};
+pub(crate) use requests::Requests;
 pub(crate) use shared::Shared;
 pub(crate) use write::FileSink;
 
@@ -43,7 +44,7 @@ use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
 use crate::stage::{Origin, Stage};
-use crate::threads;
+use crate::threads::{self, Worker};
 use commit::Committer;
 use decide::Decider;
 use peer::Peer;
@@ -183,30 +184,20 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
     let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
-    let mut threads = Vec::new();
     let looks = shared.only_looks();
     let write = move || {
         if !looks {
             writer.run();
         }
     };
-    let started = threads::spawn_for(shared, "haul-write", write)
-        .and_then(|thread| {
-            threads.push(thread);
-            threads::spawn_for(shared, "haul-verify", move || verifier.run())
-        })
-        .and_then(|thread| {
-            threads.push(thread);
-            threads.push(threads::spawn_for(shared, "haul-commit", move || committer.run())?);
-            threads.push(threads::spawn_for(shared, "haul-compare", move || comparer.run())?);
-            threads.push(threads::spawn_for(shared, "haul-writeback", move || {
-                writeback.writeback.run(&ordered);
-            })?);
-            Ok(())
-        });
-    if let Err(fault) = started {
-        shared.fail(fault);
-    }
+    let workers: [Worker; 5] = [
+        ("haul-write", Box::new(write)),
+        ("haul-verify", Box::new(move || verifier.run())),
+        ("haul-commit", Box::new(move || committer.run())),
+        ("haul-compare", Box::new(move || comparer.run())),
+        ("haul-writeback", Box::new(move || writeback.writeback.run(&ordered))),
+    ];
+    let threads = threads::spawn_all(shared, workers);
     let result = Peer::new(shared.clone(), checks, settles, decider).listen();
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);

@@ -1,29 +1,24 @@
 //! Listens to the sender until the job is over.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Proof, Rule,
-    Selection, Withheld,
+    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Rule, Selection,
+    Withheld,
 };
 
-use crate::digest::set_digest;
-use crate::entries::Kind;
-use crate::fault::{protocol, show};
+use crate::fault::{protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
 use crate::receive::Expectations;
 use crate::receive::decide::Decider;
 use crate::receive::messages::{Check, Settle, over};
 use crate::receive::shared::Shared;
-use crate::report::{MoveReport, report};
+use crate::report::MoveReport;
 
 /// Longest wait before it is looked again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// How long the sender may take to say `Bye` after everything is final.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The receiver's ear.
 pub(crate) struct Peer {
@@ -59,20 +54,19 @@ impl Peer {
         if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
             self.shared.end(fault, false);
         }
-        let mut close_deadline = None;
         loop {
             self.shared.place.note_in_time();
-            let finished = self.shared.finished();
-            if finished
-                && *close_deadline.get_or_insert_with(|| Instant::now() + CLOSE_TIMEOUT) < Instant::now()
-            {
-                return Ok(self.report());
+            if self.shared.finished() {
+                self.shared.await_close();
+                return Ok(self.shared.book().report());
             }
-            if let (false, Some(fault)) = (finished, self.shared.told_ending()) {
+            if let Some(fault) = self.shared.told_ending() {
                 return Err(fault);
             }
             match self.shared.link.recv(LOOK_AGAIN) {
-                Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => return Ok(self.report()),
+                Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => {
+                    return Ok(self.shared.book().report());
+                }
                 received => {
                     let shared = self.shared.clone();
                     shared.take_in(received, |message| self.handle(message));
@@ -98,13 +92,9 @@ impl Peer {
             ControlMessage::Withheld(filtered) if !self.ended => self.filtered(&filtered),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
-            ControlMessage::Proofs(proofs) => self.proofs(proofs),
-            ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. } => Ok(()),
-            ControlMessage::Bye => {
-                let message = "the sender left before the transfer was complete";
-                Err(Fault::new(FaultCode::ControlLost, message, "run the same command again"))
-            }
-            other => Err(protocol(&format!("unexpected {} message", other.name()))),
+            ControlMessage::Proofs(proofs) => self.check(Check::Proofs(proofs)),
+            ControlMessage::Bye => Err(left_early()),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -228,11 +218,10 @@ impl Peer {
     }
 
     fn entries_end(&mut self, entries: u64, bytes: u64) -> Result<(), Fault> {
-        let book = self.shared.book();
-        if self.ended || entries != u64::from(book.table.len()) || bytes != book.table.bytes() {
-            return Err(protocol("the entries are not as many as announced"));
+        if self.ended {
+            return Err(protocol("the entries ended twice"));
         }
-        drop(book);
+        self.shared.book().must_be_all(entries, bytes)?;
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
@@ -240,20 +229,10 @@ impl Peer {
         self.settles.send(Settle::End(entries)).map_err(over)
     }
 
-    fn proofs(&self, proofs: Vec<Proof>) -> Result<(), Fault> {
-        self.check(Check::Proofs(proofs))
-    }
-
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
         let book = self.shared.book();
-        let of_files = digests.iter().all(|digest| {
-            let known = u32::try_from(digest.entry).ok().filter(|&e| e < book.table.len());
-            known.is_some_and(|e| matches!(book.table.kind(e), Kind::File(_)))
-        });
+        digests.iter().try_for_each(|digest| book.table.file(digest.entry).map(drop))?;
         drop(book);
-        if !of_files {
-            return Err(protocol("a digest of an entry that is no file"));
-        }
         self.check(Check::Expected(digests))
     }
 
@@ -262,12 +241,10 @@ impl Peer {
         self.shared.hold(check.bytes())?;
         self.checks.send(check).map_err(over)
     }
+}
 
-    fn report(&self) -> MoveReport {
-        let book = self.shared.book();
-        let done = |&(&entry, _): &(&u32, &u64)| book.table.state(entry) == crate::entries::State::Done;
-        let resumed = book.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
-        let (failures, removal) = (book.failures.clone(), book.removal.clone());
-        report(&book.table, failures, set_digest(&book.table), resumed, removal, book.notes.clone())
-    }
+/// The sender has gone before the set was final.
+pub(crate) fn left_early() -> Fault {
+    let message = "the sender left before the transfer was complete";
+    Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }

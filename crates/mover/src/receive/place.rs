@@ -13,12 +13,13 @@ use rustix::io::Errno;
 use crate::confine::{Links, open_beneath};
 use crate::fault::{IoFault, Scope};
 use crate::journal::{FileIdentity, Journal};
+use crate::paths::split;
 use crate::receive::place::base::{Base, Presence, Reach};
 use crate::receive::place::installed::{FileId, Installed, Names, collision, folds, names_in};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
 use crate::storage::{
-    self, fstat, mkdirat, openat, rename_in, rename_new_in, statat, unlink_temporary, unlinkat,
+    self, fstat, lstatat, mkdirat, openat, rename_in, rename_new_in, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -34,9 +35,7 @@ pub(crate) mod space;
 mod symlinks;
 
 pub(crate) use attributes::{Existing, existing};
-pub(crate) use dir_entry::{
-    DirEntry, in_the_way, io_fault, mismatch, not_a_directory, parent_of, replaceable, taken_away,
-};
+pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
 
 /// Permissions of directories while they fill.
 const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -149,7 +148,7 @@ impl Place {
     fn look_whether_fresh(&self) -> bool {
         match &self.base.rename {
             Some(name) => {
-                let there = statat(&self.base.directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+                let there = lstatat(&self.base.directory, name.as_slice());
                 there.is_err_and(|errno| errno == Errno::NOENT)
             }
             None => is_empty(&self.base.directory),
@@ -178,7 +177,7 @@ impl Place {
     /// The regular file that is there under an entry's name.
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
         let dirent = self.dir_entry(path).ok()?;
-        let stat = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
         (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| existing(&stat))
     }
 
@@ -233,8 +232,7 @@ impl Place {
     /// Where an entry goes.
     pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
         let local = self.local(path);
-        let slash = local.iter().rposition(|&b| b == b'/');
-        let (directory, name) = slash.map_or((&[][..], &local[..]), |at| (&local[..at], &local[at + 1..]));
+        let (directory, name) = split(&local);
         let opened = self.directory(directory).map_err(|errno| in_the_way(path, errno))?;
         Ok(DirEntry { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
     }
@@ -319,7 +317,7 @@ impl Place {
             self.must_be_replaceable(&dirent, path)?;
         }
         if let Some(journal) = self.journal() {
-            journal.note_directory(parent_of(&identity.path));
+            journal.note_directory(split(&identity.path).0);
             if shape.len() >= JOURNAL_ABOVE {
                 journal.begin(entry, identity);
             }
@@ -356,8 +354,8 @@ impl Place {
         let dirent = self.dir_entry(path)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = openat(&dirent.directory, self.temporary(entry), flags, Mode::empty());
-        let file = Arc::new(File::from(opened.map_err(|errno| io_fault("open", path, errno))?));
-        let stat = fstat(&file).map_err(|errno| io_fault("look at", path, errno))?;
+        let file = Arc::new(File::from(opened.map_err(|errno| IoFault::destination("open", path, errno))?));
+        let stat = fstat(&file).map_err(|errno| IoFault::destination("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files().keep(entry, &file);
         Ok(file)
@@ -395,7 +393,7 @@ impl Place {
 
     /// Whether a directory that is there is one of the set's under another name.
     fn is_other_directory(&self, dirent: &DirEntry) -> bool {
-        let stat = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = lstatat(&dirent.directory, &dirent.name);
         stat.is_ok_and(|stat| {
             let there = (FileId::of(&stat), Names::of(&stat));
             !self.installed.add(there.0) && self.is_installed(there, dirent)
@@ -406,8 +404,8 @@ impl Place {
     pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<(DirEntry, bool), IoFault> {
         let dirent = self.dir_entry(path)?;
         // By its name, which is what is renamed: somebody else may have put another file there.
-        let stat = statat(&dirent.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| io_fault("look at", path, errno))?;
+        let stat = lstatat(&dirent.directory, self.temporary(entry))
+            .map_err(|errno| IoFault::destination("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files().forget(entry);
         if stat.st_size as u64 != size {
@@ -429,7 +427,7 @@ impl Place {
         }
         let replaces = self.must_be_replaceable(dirent, path)?;
         let renamed = rename_in(directory, name, &dirent.name);
-        renamed.map(|()| replaces).map_err(|errno| io_fault("put in place", path, errno))
+        renamed.map(|()| replaces).map_err(|errno| IoFault::destination("put in place", path, errno))
     }
 
     /// Gives a directory its final permissions and time. One that was there before (not `made` here) may
@@ -446,7 +444,7 @@ impl Place {
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
             Ok(()) => self.loosened.settled(&self.local(path)),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
-            Err(errno) => return Err(io_fault("set the permissions of", path, errno)),
+            Err(errno) => return Err(IoFault::destination("set the permissions of", path, errno)),
         }
         Ok(directory.ok())
     }

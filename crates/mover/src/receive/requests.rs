@@ -1,13 +1,47 @@
 //! What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_wire::control::{ControlMessage, Destination, Fault, More, Stretch, Want, WantRun};
 
-use crate::receive::book::{Asking, Requests};
 use crate::receive::shared::Shared;
 
+/// How far the asking is. Its lock is held while a message goes out, so that the object's order is the order
+/// of the messages.
+#[derive(Default)]
+struct Asking {
+    /// Files that are being compared: more may be wanted of them.
+    open: u64,
+    /// What is wanted of every entry has been said.
+    all: bool,
+    ended: bool,
+}
+
+/// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
+pub(crate) struct Requests {
+    destination: Destination,
+    asking: Mutex<Asking>,
+}
+
 impl Requests {
+    pub(crate) fn new(destination: Destination) -> Self {
+        Self { destination, asking: Mutex::default() }
+    }
+
+    pub(crate) fn destination(&self) -> Destination {
+        self.destination
+    }
+
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_one).
+    pub(crate) fn open_one(&self) {
+        self.asking().open += 1;
+    }
+
     /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
     /// everything comes unasked.
     pub(crate) fn ask(&self, shared: &Shared, first: u32, wants: Vec<Want>) -> Result<(), Fault> {

@@ -2,23 +2,31 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{ControlMessage, Durability, Fault, ReceivePolicy, RunMode};
+use haul_wire::control::{ControlMessage, Durability, Fault, Item, ReceivePolicy, RunMode};
 
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
-use crate::receive::book::{Book, Requests, Untold};
+use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
 use crate::receive::messages::{Settle, over};
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
+use crate::receive::requests::Requests;
 use crate::receive::write::writeback::Writeback;
 use crate::receive::{Expectations, ReceiveOptions};
 use crate::send::is_small_talk;
 use crate::stage::{Origin, Stage};
 use crate::threads::Job;
+
+/// How long the sender may take to say `Bye` after everything is final.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest wait for it before the time is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What ended the job, and whether the peer still has to be told.
 #[derive(Clone, Debug)]
@@ -38,7 +46,8 @@ pub(crate) struct Shared {
     /// Anything else is not believed.
     pub(crate) expectations: Option<Expectations>,
     pub(crate) requests: Requests,
-    pub(crate) untold: Untold,
+    /// Items that the sender has not been told yet.
+    pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
     book: Mutex<Book>,
@@ -72,7 +81,7 @@ impl Shared {
             receive_policy: options.receive_policy,
             expectations: options.expectations,
             requests,
-            untold: Untold::default(),
+            untold: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
             book: Mutex::new(Book::new(options.set_memory)),
@@ -193,15 +202,23 @@ impl Shared {
     ) {
         match received {
             Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end(fault, false),
-            Ok(Some(message)) => {
-                if !is_small_talk(&message) {
-                    self.progress.worked();
-                }
+            Ok(Some(message)) if !is_small_talk(&message) => {
+                self.progress.worked();
                 if let Err(fault) = handle(message) {
                     self.fail(fault);
                 }
             }
-            Ok(None) => {}
+            Ok(Some(_) | None) => {}
+        }
+    }
+
+    /// Waits until the sender has heard how it ended, or has gone.
+    pub(crate) fn await_close(&self) {
+        let until = Instant::now() + CLOSE_TIMEOUT;
+        while Instant::now() < until {
+            if let Ok(Some(ControlMessage::Bye)) | Err(_) = self.link.recv(LOOK_AGAIN) {
+                return;
+            }
         }
     }
 

@@ -33,7 +33,7 @@ use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
 use crate::stage::{Origin, Stage};
-use crate::threads;
+use crate::threads::{self, Worker};
 use plan::Planner;
 use read::Reader;
 use read::block_hashes::BlockHasher;
@@ -108,22 +108,18 @@ fn run(
     reader: Reader,
     hasher: BlockHasher,
 ) -> Result<MoveReport, Fault> {
-    let mut threads = Vec::new();
     let planning = shared.clone();
     let plan = move || {
         if let Some(planner) = Planner::when_ready(planning) {
             planner.run(walker, &completeness);
         }
     };
-    let started = threads::spawn_for(shared, "haul-walk", plan).and_then(|walk| {
-        threads.push(walk);
-        threads.push(threads::spawn_for(shared, "haul-read", move || reader.run())?);
-        threads.push(threads::spawn_for(shared, "haul-prove", move || hasher.run())?);
-        Ok(())
-    });
-    if let Err(fault) = started {
-        shared.fail(fault);
-    }
+    let workers: [Worker; 3] = [
+        ("haul-walk", Box::new(plan)),
+        ("haul-read", Box::new(move || reader.run())),
+        ("haul-prove", Box::new(move || hasher.run())),
+    ];
+    let threads = threads::spawn_all(shared, workers);
     let result = listen(shared);
     shared.stop();
     shared.wanted().close();

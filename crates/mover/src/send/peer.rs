@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
-use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::protocol;
-use crate::report::MoveReport;
+use crate::fault::{protocol, unexpected};
+use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
 /// Longest wait before it is looked again whether the job was aborted here.
@@ -58,7 +57,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
                 shared.fail_silently(left_early());
                 Ok(None)
             }
-            Ok(Some(other)) => Err(protocol(&format!("unexpected {} message", other.name()))),
+            Ok(Some(other)) => Err(unexpected(&other)),
         };
         match handled {
             Ok(None) => {}

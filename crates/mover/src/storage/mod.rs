@@ -107,8 +107,17 @@ pub(crate) fn dup(fd: impl AsFd) -> Result<OwnedFd> {
     repeat(Call::Open, || io::fcntl_dupfd_cloexec(fd.as_fd(), 0))
 }
 
-pub(crate) fn statat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> Result<Stat> {
-    named(Call::Look, directory, name, |at, name| fs::statat(at, name, flags))
+/// What is at a name; a link is not followed.
+pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
+    named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
+}
+
+/// As [`lstatat`]; `None` if nothing is there.
+pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Option<Stat>> {
+    match lstatat(directory, name) {
+        Err(Errno::NOENT) => Ok(None),
+        done => done.map(Some),
+    }
 }
 
 pub(crate) fn fstat(fd: impl AsFd) -> Result<Stat> {

@@ -4,6 +4,8 @@
 #[cfg(feature = "faults")]
 mod calls;
 #[cfg(test)]
+mod check;
+#[cfg(test)]
 mod delete_exclude;
 #[cfg(test)]
 #[cfg(feature = "faults")]

@@ -11,7 +11,7 @@ use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
 use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_PASSED, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::{ChosenLaw, LOST_BY};
-use crate::micro::shared::{Clock, PeerHost, RateNow, SendWindow, Waiting};
+use crate::micro::shared::{Clock, LawNow, PeerHost, RateNow, SendWindow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -120,10 +120,14 @@ pub struct SenderStats {
     pub min_rtt: Span,
     /// The highest delivery rate seen over about a round trip, bits per second of UDP payload.
     pub peak_delivery_bps: u64,
+    /// The control law in force.
+    pub law: LawNow,
     /// How often a rule of the recipe has exchanged the control law.
     pub law_switches: u64,
     /// Where time went while nothing could be sent.
     pub waiting: Waiting,
+    /// Time in which nothing that was sent was acknowledged, for two seconds or more each time.
+    pub silent: Span,
     /// What the receiving host does, as it last said.
     pub receiver_host: PeerHost,
     /// Packets declared lost, by the diagnosed cause.
@@ -143,6 +147,7 @@ impl SenderStats {
             min_rtt: path.min_rtt,
             waiting: stack.shared::<Clock>().map(Clock::waiting).unwrap_or_default(),
             receiver_host: stack.shared::<PeerHost>().copied().unwrap_or_default(),
+            law: stack.shared::<LawNow>().copied().unwrap_or_default(),
             ..Self::default()
         };
         stack.statistics(|part, counter, value| stats.take(part, counter, value));
@@ -165,6 +170,7 @@ impl SenderStats {
             ("bitmap_ack", "peer_drops") => self.receiver_drops = value as u32,
             ("bitmap_ack", "peer_duplicates") => self.receiver_duplicates = value as u32,
             ("bitmap_ack", "peer_ecn_ce") => self.ecn_ce = value as u32,
+            ("liveness", "silent_us") => self.silent = Span::from_micros(value),
             ("rate_control", "windows_host") => self.windows.host = value,
             ("rate_control", "windows_network") => self.windows.network = value,
             ("rate_control", "windows_inconclusive") => self.windows.inconclusive = value,

@@ -43,6 +43,10 @@ impl RateController for Asynch {
         Some(self.0.interval)
     }
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.0.ceiling
     }

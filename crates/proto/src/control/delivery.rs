@@ -232,7 +232,7 @@ fn queue_delay(min_rtt: Span) -> Span {
 impl RateController for Delivery {
     fn permit(&self) -> Permit {
         let rate = self.rate();
-        Permit::Go(Limits { rate, window: Some(self.window()), burst: burst_for(rate) })
+        Permit::Go(Limits { rate, window: Some(self.window()), unreported: 0, burst: burst_for(rate) })
     }
 
     fn on_feedback(&mut self, feedback: &FeedbackSample<'_>) {
@@ -268,6 +268,10 @@ impl RateController for Delivery {
         if count >= 3 {
             self.best = self.best.map(|rate| rate.mul_f64(0.5));
         }
+    }
+
+    fn answers_marks(&self) -> bool {
+        false
     }
 
     fn ceiling(&self) -> Option<Rate> {

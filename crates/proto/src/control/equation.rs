@@ -165,7 +165,12 @@ impl<R: Response> RateController for Equation<R> {
     fn permit(&self) -> Permit {
         // Twice the window: it never binds while feedback comes, and bounds what leaves into an outage.
         let window = ((2.0 * self.in_use() * self.datagram) as u64).max(MIN_WINDOW);
-        Permit::Go(Limits { rate: self.rate, window: Some(window), burst: burst_for(self.rate) })
+        Permit::Go(Limits {
+            rate: self.rate,
+            window: Some(window),
+            unreported: 0,
+            burst: burst_for(self.rate),
+        })
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
@@ -173,8 +178,8 @@ impl<R: Response> RateController for Equation<R> {
         self.next_pn = sample.next_pn;
         let (acked, lost) = (sample.acked_packets as f64, sample.lost_packets as f64);
         self.intervals.open += acked + lost;
-        self.share.add(lost, acked + lost);
-        let is_event = self.events.is_new(sample);
+        self.share.add(lost + sample.ecn_ce as f64, acked + lost);
+        let is_event = self.events.is_new_or_marked(sample);
         if is_event {
             self.on_event(sample.next_pn);
         }

@@ -39,6 +39,10 @@ impl RateController for Fixed {
 
     fn on_silence(&mut self, _: Time, _: u32) {}
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         Some(self.rate)
     }

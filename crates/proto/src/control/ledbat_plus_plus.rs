@@ -228,8 +228,7 @@ impl RateController for LedbatPlusPlus {
             // What was lost in an outage is no event besides.
             self.events.close(sample.next_pn);
         }
-        let is_marked = sample.ecn_ce > 0 && !self.events.in_recovery(sample);
-        if self.events.is_new(sample) || is_marked {
+        if self.events.is_new_or_marked(sample) {
             self.on_event(sample.now);
             self.events.close(sample.next_pn);
         }

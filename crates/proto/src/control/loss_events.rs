@@ -17,6 +17,11 @@ impl LossEvents {
         sample.lost_packets > 0 && newest_lost(sample) > self.until_pn
     }
 
+    /// The same, where a mark of congestion (ECN CE) is a loss (RFC 9002, section 7.1; RFC 5348, section 5.1).
+    pub(super) fn is_new_or_marked(&self, sample: &FeedbackSample<'_>) -> bool {
+        self.is_new(sample) || (sample.ecn_ce > 0 && !self.in_recovery(sample))
+    }
+
     /// Losses of packets below `next_pn` belong to what is known now.
     pub(super) fn close(&mut self, next_pn: u64) {
         self.until_pn = next_pn;

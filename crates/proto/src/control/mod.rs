@@ -76,17 +76,21 @@ pub struct Limits {
     pub rate: Rate,
     /// UDP payload bytes that may be in flight, at least two packets; `None` if only the rate counts.
     pub window: Option<u64>,
+    /// UDP payload bytes beyond the window that count as in flight only because the receiver waits with its reports.
+    pub unreported: u64,
     /// UDP payload bytes that may leave back to back, from one packet to 65,507.
     pub burst: u64,
 }
 
 /// The least window: two packets, so that one is on its way while the other is reported.
-pub const MIN_WINDOW: u64 = 2 * 1_472;
+pub const MIN_WINDOW: u64 = MIN_WINDOW_DATAGRAMS * 1_472;
+/// The same in datagrams of the size in use (RFC 9002, section 7.2).
+pub(crate) const MIN_WINDOW_DATAGRAMS: u64 = 2;
 
 impl Limits {
     /// Limits at `rate`, with the usual burst and no window.
     pub fn at_rate(rate: Rate) -> Self {
-        Self { rate, window: None, burst: burst_for(rate) }
+        Self { rate, window: None, unreported: 0, burst: burst_for(rate) }
     }
 
     /// The rate at which these let send over a path of this round trip.
@@ -101,7 +105,7 @@ impl Limits {
         let window = if bytes.is_finite() { (bytes as u64).max(MIN_WINDOW) } else { MIN_WINDOW };
         let paced = Rate::from_transfer(window, rtt.max(Span::from_micros(1))).mul_f64(pacing_gain);
         let rate = paced.max(MIN_RATE).min(ceiling);
-        Self { rate, window: Some(window), burst: burst_for(rate) }
+        Self { rate, window: Some(window), unreported: 0, burst: burst_for(rate) }
     }
 }
 
@@ -176,6 +180,12 @@ pub trait RateController: Debug + Send {
         None
     }
 
+    /// Whether it takes a mark of congestion (ECN CE) for a loss. Recipes with a law that does not send no ECN-capable packets:
+    /// RFC 3168, section 6.1, demands an answer to marks.
+    fn answers_marks(&self) -> bool {
+        true
+    }
+
     /// The ceiling that it was built with and keeps to, by which "Limited by" tells it from the path.
     fn ceiling(&self) -> Option<Rate>;
 
@@ -211,6 +221,10 @@ macro_rules! forward_to_law {
             self.law.report_interval()
         }
 
+        fn answers_marks(&self) -> bool {
+            self.law.answers_marks()
+        }
+
         fn ceiling(&self) -> Option<haul_base::Rate> {
             self.law.ceiling()
         }
@@ -226,5 +240,10 @@ const INITIAL_WINDOW: u64 = 14_720;
 /// less than the initial window, it is up to 3 ms' worth of it: each burst costs the processor a wake-up.
 pub fn burst_for(rate: Rate) -> u64 {
     let few_wakes = rate.bytes_in(Span::from_millis(3)).min(INITIAL_WINDOW);
-    rate.bytes_in(Span::from_micros(500)).max(few_wakes).clamp(3_000, 65_507)
+    short_burst_for(rate).max(few_wakes)
+}
+
+/// The same for a path that loses what leaves back to back, whatever wake-ups cost.
+pub(crate) fn short_burst_for(rate: Rate) -> u64 {
+    rate.bytes_in(Span::from_micros(500)).clamp(3_000, 65_507)
 }

@@ -179,6 +179,10 @@ impl RateController for NonAggressive {
 
     fn on_silence(&mut self, _: Time, _: u32) {}
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.ceiling
     }

@@ -153,6 +153,10 @@ impl RateController for Proactive {
         self.acting.map(|acting| acting.until).or(self.expected.map(|expected| expected.from))
     }
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.reaction.ceiling
     }

@@ -153,6 +153,10 @@ impl RateController for RapidPlus {
 
     fn on_silence(&mut self, _: Time, _: u32) {}
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.ceiling
     }

@@ -125,8 +125,10 @@ pub(super) struct Sums {
 impl Sums {
     pub(super) fn add(&mut self, sample: &FeedbackSample<'_>) {
         self.began.get_or_insert(sample.now);
-        self.lost = self.lost.saturating_add(sample.lost_packets);
-        self.acked = self.acked.saturating_add(sample.acked_packets);
+        // A mark of congestion (ECN CE) is a loss.
+        let marked = sample.ecn_ce.min(sample.acked_packets);
+        self.lost = self.lost.saturating_add(sample.lost_packets).saturating_add(marked);
+        self.acked = self.acked.saturating_add(sample.acked_packets - marked);
         let bytes = sample.acked_packets.saturating_mul(sample.datagram);
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
         if let Some(drain) = sample.drain_rate.filter(|_| !sample.app_limited) {

@@ -215,6 +215,10 @@ impl RateController for StateBased {
         self.in_outage |= count >= OUTAGE;
     }
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.ceiling
     }

@@ -311,6 +311,10 @@ impl RateController for StopAndGo {
         }
     }
 
+    fn answers_marks(&self) -> bool {
+        false
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.ceiling
     }

@@ -271,7 +271,7 @@ impl Udt {
     fn on_loss(&mut self, sample: &FeedbackSample<'_>) {
         self.end_start();
         self.has_lost = true;
-        if self.events.is_new(sample) {
+        if self.events.is_new_or_marked(sample) {
             self.decreased_at = self.rate;
             self.epoch.begin(sample.next_pn);
             self.lower(sample.next_pn);
@@ -315,7 +315,12 @@ fn increase(free_bps: f64, datagram: f64) -> f64 {
 
 impl RateController for Udt {
     fn permit(&self) -> Permit {
-        Permit::Go(Limits { rate: self.rate, window: Some(self.window), burst: burst_for(self.rate) })
+        Permit::Go(Limits {
+            rate: self.rate,
+            window: Some(self.window),
+            unreported: 0,
+            burst: burst_for(self.rate),
+        })
     }
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {

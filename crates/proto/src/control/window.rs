@@ -32,6 +32,9 @@ const PACING: f64 = 1.25;
 const START_PACING: f64 = 2.0;
 /// A window counts as used if so much of it was in flight. A choice: with less pacing would be taken for idleness.
 const USED: f64 = 0.75;
+/// Round trips that may go unreported and are made good. Our choice: reports are a round trip apart at most, but for narrow
+/// ways back and paths of less than some milliseconds.
+const MOST_UNREPORTED: f64 = 1.0;
 /// Silent probe timeouts in a row that are persistent congestion: the second comes after three times the first (RFC 9002,
 /// section 7.6.1).
 const PERSISTENT: u32 = 2;
@@ -140,6 +143,8 @@ pub(super) struct Windowed<F> {
     hystart: HyStart,
     datagram: f64,
     rtt: Span,
+    /// How long a packet that has arrived may go unreported.
+    unreported: Span,
     /// The round trip ends when this packet has arrived.
     round_end_pn: u64,
     /// Most bytes in flight in this round trip and in the one before.
@@ -165,6 +170,7 @@ impl<F: Formula> Windowed<F> {
             hystart: HyStart::new(),
             datagram: 1_472.0,
             rtt: config.initial_rtt,
+            unreported: Span::ZERO,
             round_end_pn: 0,
             peak: 0,
             peak_before: 0,
@@ -187,6 +193,13 @@ impl<F: Formula> Windowed<F> {
         self.round_end_pn = sample.next_pn;
         (self.peak_before, self.peak) = (self.peak, sample.in_flight);
         true
+    }
+
+    /// What a window a round trip sends while it goes unreported: it is no longer on its way, though nobody knows. A formula
+    /// is of acknowledgements that come at once.
+    fn unreported_bytes(&self) -> u64 {
+        let round_trips = self.unreported.as_secs_f64() / self.rtt.as_secs_f64().max(1e-6);
+        (self.window * self.datagram * round_trips.min(MOST_UNREPORTED)) as u64
     }
 
     fn is_used(&self) -> bool {
@@ -238,7 +251,8 @@ impl<F: Formula> RateController for Windowed<F> {
     fn permit(&self) -> Permit {
         let gain = if self.in_start() { START_PACING } else { PACING };
         let ceiling = self.ceiling.unwrap_or(Rate::MAX);
-        Permit::Go(Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling))
+        let limits = Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling);
+        Permit::Go(Limits { unreported: self.unreported_bytes(), ..limits })
     }
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
@@ -260,15 +274,15 @@ impl<F: Formula> RateController for Windowed<F> {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
+        self.unreported = sample.report_interval;
         self.idle_after = sample.rtt.probe_timeout(Span::ZERO);
         let acked = sample.acked_packets as f64;
         if acked > 0.0 && std::mem::take(&mut self.in_silence) {
             self.events.close(sample.next_pn);
         }
-        let is_marked = sample.ecn_ce > 0 && !self.events.in_recovery(sample);
         let is_used = !sample.app_limited && self.is_used();
         let is_round = self.is_round(sample);
-        if self.events.is_new(sample) || is_marked {
+        if self.events.is_new_or_marked(sample) {
             self.on_event(sample.next_pn);
         }
         self.in_recovery = self.events.in_recovery(sample);

@@ -146,6 +146,8 @@ pub(crate) struct Diagnostician {
     accumulated: Signature,
     /// The cause by the last telling signature.
     by_signature: Cause,
+    /// Packets that have left since, of windows that have ended.
+    since_told: u64,
     /// Losses whose window has not ended.
     present: CauseCounts,
     /// Of these, those that the receiver's kernel has dropped.
@@ -170,6 +172,7 @@ impl Diagnostician {
             queue: Queue::default(),
             accumulated: Signature::new(),
             by_signature: Cause::Inconclusive,
+            since_told: 0,
             present: CauseCounts::default(),
             by_kernel: 0,
             past: CauseCounts::default(),
@@ -271,6 +274,7 @@ impl Diagnostician {
         let sample = Sample::of(signature, &mut self.words);
         let by_signature =
             if self.evidence.has_signature() { self.judge(&sample, signature) } else { Diagnosis::NOTHING };
+        self.remember(&by_signature, sample.packets);
         if sample.lost > 0 {
             self.windows.add(&by_signature);
         }
@@ -280,6 +284,18 @@ impl Diagnostician {
         Told { sample, by_signature, counts }
     }
 
+    /// Remembers what a signature has told for the losses that follow, for as long as losses are remembered.
+    fn remember(&mut self, told: &Diagnosis, packets: u64) {
+        if told.metric.is_some() {
+            (self.by_signature, self.since_told) = (told.cause(), 0);
+            return;
+        }
+        self.since_told = self.since_told.saturating_add(packets);
+        if self.since_told > MOST_ACCUMULATED {
+            self.by_signature = Cause::Inconclusive;
+        }
+    }
+
     /// What a window's signature says; if it has or loses too few packets to tell, what it says together with those
     /// before it.
     fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
@@ -287,7 +303,6 @@ impl Diagnostician {
             let alone = self.model.classify(sample);
             if alone.metric.is_some() {
                 self.accumulated.clear();
-                self.by_signature = alone.cause();
             }
             if alone.metric.is_some() || sample.loss_rate() >= self.model.success_range.from {
                 return alone;
@@ -301,9 +316,6 @@ impl Diagnostician {
             return Diagnosis::NOTHING;
         }
         let together = self.judge_accumulated();
-        if together.metric.is_some() {
-            self.by_signature = together.cause();
-        }
         self.accumulated.clear();
         together
     }

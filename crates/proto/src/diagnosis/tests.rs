@@ -121,6 +121,20 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
 }
 
+/// As `CoDel`, which drops a packet now and then while its queue is short.
+#[test]
+fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
+    let told = |queue_ms| {
+        let mut of = Diagnostician::new(Evidence::All);
+        hear(&mut of, 1, 0, 0, 0);
+        hear(&mut of, 50, 0, 0, 12);
+        (1..10).for_each(|n| _ = hear(&mut of, 50 + 20 * n, 0, 0, queue_ms));
+        hear(&mut of, 250, 5, 0, queue_ms)
+    };
+    assert_eq!(told(4), Some(Verdict::of(Cause::Congestion)));
+    assert_eq!(told(1), Some(Verdict::of(Cause::Random)));
+}
+
 #[test]
 fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
     let rtt = measured(20);
@@ -173,6 +187,25 @@ fn short_windows_are_told_together() {
     (wanted[3], wanted[7]) = (Cause::ReceiverHost, Cause::ReceiverHost);
     assert_eq!(told, wanted);
     assert_eq!(of.windows(), WindowCounts { host: 2, out_of_range: 6, ..WindowCounts::default() });
+}
+
+#[test]
+fn a_signature_of_long_ago_says_nothing_of_todays_losses() {
+    let gap = Signature::of_lost(PACKETS, 5_000..5_300);
+    // A tenth is lost, more than can be told by; or nothing for a long time, in windows of any size.
+    let much = Signature::of_lost(PACKETS, (0..7_100).map(|n| n * 10));
+    let [none, short] = [PACKETS, 1_000].map(|packets| Signature::of_lost(packets, []));
+    for (later, windows) in [(&much, 11), (&none, 11), (&short, 711)] {
+        let mut of = Diagnostician::new(Evidence::All);
+        hear(&mut of, 1, 300, 0, 0);
+        assert_eq!(window(&mut of, &gap).by_signature.cause(), Cause::ReceiverHost);
+        assert_eq!(hear(&mut of, 100, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)), "of the same time");
+        for n in 0..windows {
+            hear(&mut of, 1_000 + 100 * n, later.lost_packets(), 0, 0);
+            window(&mut of, later);
+        }
+        assert_eq!(hear(&mut of, 100_000, 20, 0, 0), Some(Verdict::of(Cause::Random)), "{windows}");
+    }
 }
 
 #[test]
@@ -281,5 +314,32 @@ proptest! {
             let wanted = if evidence == Evidence::None { 0 } else { lost_so_far };
             prop_assert_eq!(of.counts().whole(), wanted);
         }
+    }
+}
+
+/// What the signatures of windows say that a stretch of packets is cut into.
+fn told_of_pieces(lost: impl Fn(u64) -> bool, sizes: &[u64]) -> Vec<Cause> {
+    let mut of = Diagnostician::new(Evidence::Signature);
+    let mut first = 0;
+    let tell = |packets: &u64| {
+        let piece = Signature::of_lost(*packets, (0..*packets).filter(|n| lost(first + n)));
+        first += packets;
+        window(&mut of, &piece).by_signature.cause()
+    };
+    sizes.iter().map(tell).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn windows_may_be_cut_anywhere(sizes in vec(prop_oneof![1u64..3_000, 30_000u64..80_000], 1..30), gap in 50u64..600, at in 0u64..PACKETS) {
+        // A gap in each 71,000 packets; and as many losses scattered as by dice.
+        let gaps = |n: u64| (n + at) % PACKETS < gap;
+        let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32 < (gap << 32) / PACKETS;
+        let of_host = told_of_pieces(gaps, &sizes);
+        prop_assert!(!of_host.contains(&Cause::Congestion), "{:?}", of_host);
+        let of_network = told_of_pieces(scattered, &sizes);
+        prop_assert!(!of_network.contains(&Cause::ReceiverHost), "{:?}", of_network);
     }
 }

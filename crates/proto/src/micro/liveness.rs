@@ -14,6 +14,8 @@ use super::shared::SendWindow;
 
 /// The timer of silence.
 const TIMER: u8 = 0;
+/// A silence from this length on is counted. Reports come at least each second. Our choice.
+const COUNTED: Span = Span::from_secs(2);
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,8 @@ struct Liveness {
     heard_of: u64,
     /// Whether the silence has been told.
     told: bool,
+    /// Time in which nothing was heard for `COUNTED` or more.
+    silent: Span,
 }
 
 /// The line of the registry.
@@ -71,6 +75,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         heard_at: setup.now,
         heard_of: 0,
         told: false,
+        silent: Span::ZERO,
     }))
 }
 
@@ -80,6 +85,10 @@ impl Liveness {
     }
 
     fn heard(&mut self, context: &mut Context<'_>) {
+        let silence = context.now().since(self.heard_at);
+        if silence >= COUNTED {
+            self.silent = self.silent + silence;
+        }
         self.heard_at = context.now();
         if self.told {
             self.told = false;
@@ -148,6 +157,11 @@ impl MicroProtocol for Liveness {
             self.told = true;
             context.emit(StackEvent::Silent(self.silence));
         }
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let going_on = if self.told { self.silence } else { Span::ZERO };
+        each("silent_us", (self.silent + going_on).as_micros());
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
@@ -235,6 +249,28 @@ mod tests {
         pair.run_until(at(3_200), &mut Path { cut: [true, false], ..Path::default() });
         assert!(pair.b.stats().control_sent > before + 10, "{:?}", pair.b.stats());
         assert_eq!(told(&mut pair.a), 1);
+    }
+
+    #[test]
+    fn the_time_of_silences_is_counted_also_of_one_that_goes_on() {
+        let silent = |stack: &Stack| {
+            let mut found = 0;
+            stack.statistics(|part, counter, value| {
+                if (part, counter) == ("liveness", "silent_us") {
+                    found = value / 1_000;
+                }
+            });
+            found
+        };
+        let (mut pair, _) = Pair::of_object(&recipe(), 1_000_000);
+        let mut dead = Path { cut: [true, false], ..Path::default() };
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(5_000), &mut Path::default());
+        assert_eq!(silent(&pair.a), 0);
+        pair.run_until(at(10_000), &mut dead);
+        assert_eq!(silent(&pair.a), 2_000, "as much as was told");
+        pair.run_until(at(12_000), &mut Path::default());
+        assert!((5_000..5_700).contains(&silent(&pair.a)), "{}", silent(&pair.a));
     }
 
     #[test]

@@ -51,6 +51,16 @@ impl Default for RateNow {
     }
 }
 
+/// The control law in force: that of the recipe, of one of its rules, or the one that was chosen since. Written by
+/// `rate_control` when it changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LawNow {
+    /// Its name.
+    pub name: &'static str,
+    /// The rate that it may not exceed.
+    pub ceiling: Option<Rate>,
+}
+
 /// What the receiving host is known to do. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerHost {
@@ -111,6 +121,8 @@ pub enum WaitingFor {
     Source,
     /// The source, which is at work: this processor is behind. Counts as busy.
     Work,
+    /// The pacer, which is so far behind that its rate is lost: this processor is behind. Counts as busy.
+    Late,
     /// Everything is sent; the last acknowledgements are on their way.
     Acknowledgement,
 }
@@ -132,9 +144,12 @@ pub struct Waiting {
     pub source: Span,
     /// For the last acknowledgements.
     pub acknowledgement: Span,
-    /// Not waiting: time in which the sender itself was the limit.
+    /// Not waiting: time in which the sender itself was the limit, at work or without a processor.
     pub busy: Span,
 }
+
+/// A sender that goes on so late has had no processor; timers are less late, and the pacer makes up for as much at once.
+const PROMPT: Span = Span::from_millis(1);
 
 /// Where a sender's time goes while it cannot send: the evidence behind "Limited by". Attributes each stretch of time
 /// to the reason that was in force at its start; written by whoever stops or starts sending.
@@ -161,6 +176,31 @@ impl Clock {
         self.turn(now, None);
     }
 
+    /// At `now`, the sender goes on that waited for its rate; the pacer had released its packets at `released`.
+    pub fn released(&mut self, now: Time, released: Time) {
+        if let Some(WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota) = self.reason {
+            self.late(now, released);
+        }
+    }
+
+    /// At `now`, the sender reads what had come to its host at `arrived`. A round trip later nothing was under way any more, and
+    /// the path had nothing to do.
+    pub fn heard(&mut self, now: Time, arrived: Time, round_trip: Span) {
+        if let Some(WaitingFor::Window | WaitingFor::Receiver | WaitingFor::Acknowledgement) = self.reason {
+            self.late(now, arrived + round_trip);
+        }
+    }
+
+    /// What was waited for was there at `ready`: since then the processor has been behind.
+    fn late(&mut self, now: Time, ready: Time) {
+        let prompt = self.since.max(ready) + PROMPT;
+        if prompt < now {
+            let reason = self.reason;
+            self.turn(prompt, None);
+            self.turn(now, reason);
+        }
+    }
+
     /// What sending waits for.
     pub fn reason(&self) -> Option<WaitingFor> {
         self.reason
@@ -173,7 +213,7 @@ impl Clock {
 
     fn turn(&mut self, now: Time, reason: Option<WaitingFor>) {
         let account = match self.reason {
-            None | Some(WaitingFor::Work) => &mut self.waiting.busy,
+            None | Some(WaitingFor::Work | WaitingFor::Late) => &mut self.waiting.busy,
             Some(WaitingFor::Pacer) => &mut self.waiting.pacer,
             Some(WaitingFor::Ceiling) => &mut self.waiting.ceiling,
             Some(WaitingFor::Quota) => &mut self.waiting.quota,
@@ -206,5 +246,45 @@ mod tests {
         assert_eq!(w.busy, Span::from_millis(10), "work of the source is the sender's own");
         assert_eq!(w.pacer, Span::from_millis(3));
         assert_eq!(w.source, Span::from_millis(5));
+    }
+
+    #[test]
+    fn a_wait_ends_when_what_it_was_for_is_there_and_not_when_the_thread_gets_its_processor() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let heard =
+            |clock: &mut Clock, now, at| clock.heard(now, at - Span::from_millis(5), Span::from_millis(5));
+        let told = |reason, ready: &dyn Fn(&mut Clock, Time, Time)| {
+            let mut clock = Clock::default();
+            clock.start(at(0));
+            clock.wait(at(0), reason);
+            ready(&mut clock, at(7), at(6));
+            ready(&mut clock, at(50), at(9));
+            clock.wait(at(60), WaitingFor::Source);
+            let Waiting { pacer, window, source, busy, .. } = clock.waiting();
+            (pacer + window + source, busy)
+        };
+        // A thread is a little late anyhow; it may wait for the same again.
+        let late = (Span::from_millis(20), Span::from_millis(40));
+        assert_eq!(told(WaitingFor::Pacer, &Clock::released), late);
+        assert_eq!(told(WaitingFor::Window, &heard), late);
+        // A packet that nobody waits for is no release, and no pause of the pacer ends a wait for the disk.
+        let prompt = (Span::from_millis(60), Span::ZERO);
+        assert_eq!(told(WaitingFor::Pacer, &heard), prompt);
+        assert_eq!(told(WaitingFor::Window, &Clock::released), prompt);
+        assert_eq!(told(WaitingFor::Source, &Clock::released), prompt);
+        assert_eq!(told(WaitingFor::Source, &heard), prompt);
+    }
+
+    #[test]
+    fn what_was_there_before_the_wait_began_makes_no_time_twice() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let mut clock = Clock::default();
+        clock.start(at(0));
+        clock.wait(at(30), WaitingFor::Window);
+        clock.heard(at(40), at(2), Span::ZERO);
+        clock.heard(at(40), at(35), Span::ZERO);
+        clock.busy(at(50));
+        let w = clock.waiting();
+        assert_eq!((w.window, w.busy), (Span::from_millis(11), Span::from_millis(39)));
     }
 }

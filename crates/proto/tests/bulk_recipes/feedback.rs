@@ -159,7 +159,7 @@ fn a_peer_that_acknowledges_the_unsent_on_the_control_channel_ends_the_session_b
     path.send();
     let ended = path.events[0]
         .iter()
-        .any(|event| matches!(event, StackEvent::Failed { protocol, .. } if protocol == "recipe"));
+        .any(|event| matches!(event, StackEvent::Failed { protocol, message } if protocol == "recipe" && message.ends_with("the last for `bitmap_ack`")));
     assert!(ended, "{:?}", path.events);
 }
 

@@ -26,6 +26,8 @@ pub struct ReceiverConfig {
     pub per_packet: Span,
     /// Most socket buffers read by one call.
     pub batch: u32,
+    /// Core time for each packet that it sends: making, encrypting, its share of the system call.
+    pub per_sent: Span,
 }
 
 impl ReceiverConfig {
@@ -38,12 +40,13 @@ impl ReceiverConfig {
             per_skb: Span::from_micros(1),
             per_packet: Span::from_micros(8),
             batch: 1,
+            per_sent: Span::ZERO,
         }
     }
 }
 
 impl Default for ReceiverConfig {
-    /// About 2 us a packet: good for half a million packets a second.
+    /// About 2 us a packet: good for half a million packets a second. Sending costs nothing.
     fn default() -> Self {
         Self {
             socket: SocketConfig::default(),
@@ -52,6 +55,7 @@ impl Default for ReceiverConfig {
             per_skb: Span::from_nanos(400),
             per_packet: Span::from_nanos(1_500),
             batch: 32,
+            per_sent: Span::ZERO,
         }
     }
 }
@@ -93,6 +97,8 @@ enum Phase {
     Calling,
     /// Has a socket buffer in hand; the number says how many it read in this call, with this one.
     Reading(u32),
+    /// Is at work for what it has sent.
+    Sending,
 }
 
 /// A queued socket buffer: how many arrivals it has of the queue beside it.
@@ -113,6 +119,8 @@ struct Receiver {
     /// The arrivals of all queued groups and the one in hand, in order.
     arrivals: VecDeque<Incoming>,
     in_hand: Option<(Group, Option<u32>)>,
+    /// What it has sent, and has not worked for yet.
+    owed: Span,
 }
 
 /// A host of one core with receiving programs and loads.
@@ -310,12 +318,22 @@ impl ReceivingHost {
         self.cpu.advance(now);
     }
 
-    /// Whether the program of `socket` has the core now, to act on a timer; it is woken if it sleeps. If not, it will
-    /// have it after one of the next events. Time must have been advanced to now.
+    /// Whether the program of `socket` has the core now, to act on a timer, and is not at work for what it has sent; it is
+    /// woken if it sleeps. If not, it will have it after one of the next events. Time must have been advanced to now.
     pub fn may_run(&mut self, socket: u16) -> bool {
         let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return false };
         receiver.wake(&mut self.cpu);
-        self.cpu.scheduler().running() == Some(receiver.task)
+        self.cpu.scheduler().running() == Some(receiver.task) && !receiver.is_sending()
+    }
+
+    /// The program of `socket` has sent packets, and works for them before it does anything else. Time must have been advanced
+    /// to now.
+    pub fn on_sent(&mut self, socket: u16, packets: u64) {
+        let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return };
+        receiver.owed = receiver.owed + receiver.config.per_sent * packets;
+        if receiver.owed > Span::ZERO {
+            receiver.wake(&mut self.cpu);
+        }
     }
 
     /// Starts another receiving program; its socket's number.
@@ -338,7 +356,12 @@ impl Receiver {
             buffer: SocketBuffer::new(config.socket),
             arrivals: VecDeque::new(),
             in_hand: None,
+            owed: Span::ZERO,
         }
+    }
+
+    fn is_sending(&self) -> bool {
+        self.phase == Phase::Sending || self.owed > Span::ZERO
     }
 
     /// Queues one socket buffer with all of `passing`; false if there is no room. What travelled as one has one charge,
@@ -372,9 +395,15 @@ impl Receiver {
     fn step(&mut self, cpu: &mut Cpu, slowdown_permille: u32, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
         let slowed = |cost: Span| Span::from_nanos(cost.as_nanos() * u64::from(slowdown_permille) / 1_000);
         let delivered = self.hand_over(cpu.now(), deliver);
+        if self.owed > Span::ZERO && !self.is_stopped {
+            cpu.set_work(self.task, Some(slowed(std::mem::take(&mut self.owed))));
+            self.phase = Phase::Sending;
+            return delivered;
+        }
+        let has_sent = self.phase == Phase::Sending;
         let read = match self.phase {
             Phase::Reading(read) => read,
-            Phase::Calling | Phase::Asleep => 0,
+            Phase::Calling | Phase::Asleep | Phase::Sending => 0,
         };
         let may_read = read < self.config.batch.max(1) && !self.is_stopped;
         let next = if may_read { self.buffer.pop() } else { None };
@@ -387,7 +416,8 @@ impl Receiver {
             cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
         } else {
             cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
-            if read == 0 || self.is_stopped {
+            // Who has sent looks for more to send before it sleeps.
+            if (read == 0 && !has_sent) || self.is_stopped {
                 self.phase = Phase::Asleep;
                 cpu.sleep(SleepKind::Interruptible);
             } else {

@@ -6,7 +6,7 @@ use haul_base::{HostSample, Span, Time};
 
 use super::receiver::{HostConfig, ReceiverConfig, ReceivingHost};
 use super::{Admission, HostDrop, HostOutput, Incoming};
-use crate::{DropReason, FlowId, HostExit, HostModel, NodeId, Parcel, UDP_OVERHEAD};
+use crate::{DropReason, FlowId, HostExit, HostModel, MOST_BATCHES, NodeId, Parcel, UDP_OVERHEAD};
 
 impl From<HostDrop> for DropReason {
     fn from(reason: HostDrop) -> Self {
@@ -150,6 +150,16 @@ impl HostModel for SimulatedHost {
         self.catch_up(now);
         let socket = self.socket_of(node);
         self.host.may_run(socket)
+    }
+
+    fn on_sent(&mut self, now: Time, node: NodeId, packets: u64) {
+        self.catch_up(now);
+        let socket = self.socket_of(node);
+        self.host.on_sent(socket, packets);
+    }
+
+    fn batches_at_once(&self) -> usize {
+        if self.template.per_sent > Span::ZERO { 1 } else { MOST_BATCHES }
     }
 
     fn next_event(&self) -> Option<Time> {

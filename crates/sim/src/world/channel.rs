@@ -89,9 +89,11 @@ impl World {
     pub(super) fn on_channel(&mut self, id: ChannelId) {
         for way in 0..2 {
             while let Some((to, message)) = self.due_message(id, way) {
+                let room = self.room(to);
                 let slot = &mut self.nodes[to.0 as usize];
                 let before = slot.node.happenings();
                 let mut out = Outbox {
+                    room,
                     now: self.now,
                     ahead: Span::ZERO,
                     flights: &mut self.flights,

@@ -4,8 +4,8 @@ use haul_base::{CauseCounts, HostSample, PathId, Received, Span, Time};
 
 use super::flights::Launch;
 use super::{
-    Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, NodeId, Outbox, Parcel, Place, TraceEvent,
-    World,
+    Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, MOST_BATCHES, NodeId, Outbox, Parcel,
+    Place, TraceEvent, World,
 };
 use crate::parcel::FlowId;
 
@@ -176,9 +176,11 @@ impl World {
     fn hand_over(&mut self, id: NodeId, arrival: &mut Arrival<'_>) {
         self.look_at_host(id);
         self.tell_verdict(id);
+        let room = self.room(id);
         let slot = &mut self.nodes[id.0 as usize];
         let before = slot.node.happenings();
         let mut out = Outbox {
+            room,
             now: self.now,
             ahead: Span::ZERO,
             flights: &mut self.flights,
@@ -202,9 +204,11 @@ impl World {
         }
         slot.waits_for_cpu = false;
         self.look_at_host(id);
+        let room = self.room(id);
         let slot = &mut self.nodes[id.0 as usize];
         let before = slot.node.happenings();
         let mut out = Outbox {
+            room,
             now: self.now,
             ahead: Span::ZERO,
             flights: &mut self.flights,
@@ -227,6 +231,7 @@ impl World {
         if self.launches.is_empty() {
             return;
         }
+        self.charge(id);
         let mut launches = std::mem::take(&mut self.launches);
         for launch in launches.drain(..) {
             if launch.at > self.now {
@@ -238,6 +243,23 @@ impl World {
             }
         }
         self.launches = launches;
+    }
+
+    /// How many batches a node may send in one go.
+    pub(super) fn room(&self, id: NodeId) -> usize {
+        let host = self.nodes[id.0 as usize].host;
+        host.map_or(MOST_BATCHES, |host| self.hosts[host.0 as usize].model.batches_at_once())
+    }
+
+    /// What a node is sending keeps its process at work.
+    fn charge(&mut self, id: NodeId) {
+        let Some(host) = self.nodes[id.0 as usize].host.filter(|_| self.room(id) < MOST_BATCHES) else {
+            return;
+        };
+        let packets = self.launches.iter().map(|launch| u64::from(launch.parcel.packets())).sum();
+        let slot = &mut self.hosts[host.0 as usize];
+        slot.model.on_sent(self.now, id, packets);
+        self.agenda.set(slot.actor, slot.model.next_event());
     }
 
     pub(super) fn on_later(&mut self) {

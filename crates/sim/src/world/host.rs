@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use haul_base::{HostSample, Span, Time};
 
-use super::NodeId;
+use super::{MOST_BATCHES, NodeId};
 use crate::parcel::{DropReason, FlowId, Parcel};
 
 /// How packets leave a host model.
@@ -41,6 +41,15 @@ pub trait HostModel: Any + Debug + Send {
     /// The timer of `node`'s machine is due: has its process the CPU? If not, the host must have a
     /// [`HostModel::next_event`] no later than when it has, and is asked again after it.
     fn may_run(&mut self, now: Time, node: NodeId) -> bool;
+
+    /// The process that runs `node` has sent packets, where [`HostModel::batches_at_once`] is bounded. As long as they keep it
+    /// at work, it has no CPU for its timer.
+    fn on_sent(&mut self, _now: Time, _node: NodeId, _packets: u64) {}
+
+    /// How many batches a process sends in one go. What it has beyond that it sends a moment later.
+    fn batches_at_once(&self) -> usize {
+        MOST_BATCHES
+    }
 
     /// When something happens in the host next.
     fn next_event(&self) -> Option<Time>;

@@ -29,7 +29,7 @@ use truth::RecentLosses;
 
 pub use channel::ChannelSpec;
 pub use host::{HostExit, HostModel};
-pub use node::{Arrival, Node, Outbox};
+pub use node::{Arrival, MOST_BATCHES, Node, Outbox};
 pub use record::Rates;
 pub use session::{SessionNode, UDP_OVERHEAD};
 pub use summary::{FlowSummary, FlowTruth, LinkSummary, NodeSummary, Summary};

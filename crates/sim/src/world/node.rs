@@ -76,7 +76,12 @@ pub struct Outbox<'a> {
     pub(super) ahead: Span,
     pub(super) flights: &'a mut Flights,
     pub(super) launches: &'a mut Vec<Launch>,
+    /// Batches that may still leave now.
+    pub(super) room: usize,
 }
+
+/// Batches that leave in one go where nothing bounds them.
+pub const MOST_BATCHES: usize = 1_024;
 
 /// Size of the slot that a writer gets: what one buffer of the kernel holds.
 pub(super) const SLOT: usize = 65_536;
@@ -87,13 +92,22 @@ impl Outbox<'_> {
         self.ahead = by;
     }
 
+    /// Whether no more batches may leave now. Who has more to send sends it a moment later.
+    pub fn is_full(&self) -> bool {
+        self.room == 0
+    }
+
     /// Lets `write` fill a buffer, as [`haul_base::Machine::poll_transmit`] does, and sends it. Every datagram has
-    /// `overhead` bytes on the wire beside its own. Returns whether something was sent.
+    /// `overhead` bytes on the wire beside its own. Returns whether something was sent; nothing is if it is full.
     pub fn send_with(&mut self, overhead: u32, write: impl FnOnce(&mut [u8]) -> Option<Transmit>) -> bool {
+        if self.is_full() {
+            return false;
+        }
         let buffer = self.flights.slot();
         let Some(transmit) = write(buffer) else {
             return false;
         };
+        self.room -= 1;
         let at = (transmit.release - self.ahead).max(self.now);
         self.flights.launch_slot(&transmit, overhead, |flight, parcel| {
             self.launches.push(Launch { at, flight, parcel, port: transmit.path });

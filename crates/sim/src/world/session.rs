@@ -12,9 +12,6 @@ pub const UDP_OVERHEAD: u32 = 28;
 /// How soon a machine that asks to be called at once is called again: about what a system call takes.
 const SHORTEST_WAIT: Span = Span::from_micros(1);
 
-/// Most batches that a machine sends in one go; what it has beyond that it sends a moment later.
-const MOST_BATCHES: usize = 1_024;
-
 /// Runs a machine unchanged, by the contract of [`haul_base::Machine`].
 #[derive(Debug)]
 pub struct SessionNode<M: Machine> {
@@ -87,16 +84,11 @@ impl<M: Machine> SessionNode<M> {
     }
 
     fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
-        let mut batches = 0;
-        while batches < MOST_BATCHES
-            && out.send_with(self.overhead, |slot| self.machine.poll_transmit(now, slot))
-        {
-            batches += 1;
-        }
+        while out.send_with(self.overhead, |slot| self.machine.poll_transmit(now, slot)) {}
         while let Some(event) = self.machine.poll_event() {
             self.events.push((now, event));
         }
-        let wanted = if batches == MOST_BATCHES { Some(now) } else { self.machine.deadline().map(|d| d.at) };
+        let wanted = if out.is_full() { Some(now) } else { self.machine.deadline().map(|d| d.at) };
         self.set_wake(now, wanted);
     }
 

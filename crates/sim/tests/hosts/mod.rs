@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 
 use crate::common::{Channel, Job, Session};
 use haul_base::{Rate, Span, Time};
+use haul_proto::{LimitEvidence, Waiting, limit_of_sender};
+use haul_sim::host::scheduler::{FairConfig, Nice, SchedulerKind};
+use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost};
 use haul_sim::{DropReason, FlowId, HostExit, HostModel, NodeId, Parcel, World};
 
 /// A host whose only process sleeps from 1 s to 1.5 s, with a socket buffer of `room` packets.
@@ -115,4 +118,68 @@ fn a_small_socket_buffer_overflows_while_its_process_sleeps_and_the_receiver_hea
     assert!((10_000..20_000).contains(&lost), "{lost}");
     assert!(session.receiver(&world).stats().socket_drops > 0);
     assert_eq!(world.truth(data).drops.of(DropReason::QueueFull), 0);
+}
+
+/// What limited a sender on a path of 200 Mbit/s whose packets cost so much, beside a load; the packets that it sent in 4 s, and
+/// where its time went.
+fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64, Waiting) {
+    let mut world = World::new(11);
+    let (rtt, limit) = (Span::from_millis(40), u64::MAX >> 16);
+    let job = Job { name: "bulk", len: 1 << 30, controller, ceiling: None, rtt, limit };
+    let session = Session::add(&mut world, job);
+    let template = ReceiverConfig { per_sent: Span::from_micros(per_sent_us), ..ReceiverConfig::default() };
+    let loads = vec![load];
+    let (scheduler, nic) = (SchedulerKind::Fair(FairConfig::default()), NicConfig::default());
+    let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads, seed: 1 };
+    let host = world.add_host(SimulatedHost::new(&config, template));
+    world.place(session.sender, host).unwrap();
+    let channel = Channel::clean(rtt / 2, Rate::from_mbps(200)).spec();
+    let (there, back) =
+        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
+    world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+    let elapsed = Span::from_secs(4);
+    world.run_until(Time::ZERO + elapsed);
+    assert!(world.adds_up());
+    let stats = session.sender(&world).stats();
+    let limit = limit_of_sender(&LimitEvidence {
+        waiting: stats.waiting,
+        min_rtt: stats.min_rtt,
+        elapsed,
+        sent: Rate::from_transfer(stats.datagram_bytes, elapsed),
+        peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
+        packets: stats.packets,
+        lost: stats.lost,
+        ..LimitEvidence::default()
+    });
+    println!(
+        "{controller}, {per_sent_us} us, {load:?}: {} packets, {limit:?}, {:?}",
+        stats.packets, stats.waiting
+    );
+    (limit.unwrap().what, stats.packets, stats.waiting)
+}
+
+/// Processes that compute beside a sender.
+fn computing(processes: u32) -> Load {
+    Load::Computation { processes, nice: Nice::default() }
+}
+
+#[test]
+fn a_sender_is_no_faster_than_its_core_and_says_that_it_is_the_limit() {
+    for law in ["bbr", "cubic", "delivery"] {
+        // 5,000 packets a second, of the path's 17,000.
+        let (what, packets, _) = sent_by(law, 200, computing(0));
+        assert_eq!(what, "sender_cpu", "{law}");
+        assert!((15_000..=20_001).contains(&packets), "{law}: {packets}");
+        assert_eq!(sent_by(law, 20, computing(0)).0, "path", "{law}");
+    }
+}
+
+#[test]
+fn a_sender_that_waits_for_its_core_does_not_blame_the_path() {
+    for law in ["bbr", "cubic", "delivery"] {
+        let (what, _, waiting) = sent_by(law, 40, computing(8));
+        assert_eq!(what, "sender_cpu", "{law}: {waiting:?}");
+        // Beside one process it has half of the core, and needs a tenth.
+        assert_eq!(sent_by(law, 5, computing(1)).0, "path", "{law}");
+    }
 }

@@ -67,7 +67,7 @@ fn a_ceiling_takes_hold_at_once_and_goes_again() {
     let mut run = Run::new(7, 200_000_000, "delivery", None, &channel, &channel);
     let sender = run.session.sender;
     let delivery = rate_control(&[("controller", "delivery")]);
-    let capped = ChosenLaw::changed(&delivery, &[("rate".to_owned(), "20Mbit".to_owned())]);
+    let capped = rate_control(&[("controller", "delivery"), ("rate", "20Mbit")]);
     switch_at(&mut run.world, sender, Time::ZERO + ms(2_000), &capped);
     switch_at(&mut run.world, sender, Time::ZERO + ms(4_000), &delivery);
     let held = goodput(&mut run, ms(2_500), ms(4_000));
@@ -97,6 +97,26 @@ fn a_rule_of_the_recipe_exchanges_the_law_where_its_condition_holds() {
         (&Channel::clean(ms(20), Rate::from_mbps(100)), "rtt > 100ms -> fixed; after 900GB -> fixed", false),
     ] {
         assert_eq!(run(channel, switch), (is_switched, u64::from(is_switched)), "{switch}");
+    }
+}
+
+#[test]
+fn another_ceiling_keeps_the_law_that_a_rule_has_chosen_and_another_law_does_not() {
+    let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
+    recipe.set("rate_control.switch", "after 1s -> cubic").unwrap();
+    let part = recipe.parts.iter().find(|part| part.name == "rate_control").unwrap().clone();
+    for (name, value, wanted) in
+        [("rate", "20Mbit", "cubic"), ("controller", "bbr", "bbr"), ("controller", "reno", "reno")]
+    {
+        let mut run = Run::of_recipe(3, &recipe, 100_000_000, &Channel::clean(ms(20), Rate::from_mbps(100)));
+        run.run(ms(3_000));
+        assert_eq!(run.session.sender(&run.world).stats().law.name, "cubic");
+        let (now, sender, mut part) = (run.world.now(), run.session.sender, part.clone());
+        let law = ChosenLaw::change(&mut part, &[(name.to_owned(), value.to_owned())]).unwrap();
+        run.world.node_mut::<SenderNode>(sender).unwrap().machine_mut().switch_law(now, law);
+        run.run(ms(4_000));
+        let law = run.session.sender(&run.world).stats().law;
+        assert_eq!((law.name, law.ceiling), (wanted, (name == "rate").then_some(Rate::from_mbps(20))));
     }
 }
 

@@ -42,6 +42,7 @@ impl<'b> Batch<'b> {
             first_pn: 0,
             generation,
             violations: 0,
+            violated: None,
             unauthentic,
         }
     }

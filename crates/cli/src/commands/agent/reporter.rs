@@ -40,8 +40,7 @@ impl Reporter {
             }
             let _ = through.send(());
         };
-        let started = thread::Builder::new().name("haul-reporter".to_owned()).spawn(write);
-        started.map_err(|e| fault::io("cannot start a thread", &e))?;
+        fault::spawn("haul-reporter", write)?;
         Ok(Self { lines, is_through })
     }
 
@@ -64,8 +63,10 @@ impl Reporter {
     }
 
     /// Queues events and waits for room without a limit. When the reader is gone, writing fails and nobody waits.
-    pub(crate) fn blocking(&self) -> BlockingReporter {
-        BlockingReporter { lines: self.lines.clone() }
+    pub(crate) fn blocking(&self) -> impl Fn(&str, &Value) + Send + Sync + use<> {
+        let lines = self.lines.clone();
+        // Without the thread that writes there is nobody to tell.
+        move |name, fields| drop(lines.send(line(name, fields)))
     }
 
     /// Queues lines that may be dropped.
@@ -86,20 +87,6 @@ fn line(name: &str, fields: &Value) -> Vec<u8> {
     object.insert("event".to_owned(), name.into());
     object.extend(fields.as_object().cloned().unwrap_or_default());
     format!("{}\n", Value::Object(object)).into_bytes()
-}
-
-/// Queues events and waits for room.
-#[derive(Debug)]
-pub(crate) struct BlockingReporter {
-    lines: SyncSender<Vec<u8>>,
-}
-
-impl BlockingReporter {
-    /// An event; `fields` is an object.
-    pub(crate) fn event(&self, name: &str, fields: &Value) {
-        // Without the thread that writes there is nobody to tell.
-        let _ = self.lines.send(line(name, fields));
-    }
 }
 
 /// Cuts what is written into lines and drops those for which there is no room.

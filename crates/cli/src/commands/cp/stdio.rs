@@ -62,10 +62,22 @@ const NOT_FOR_STDIN: [&str; 12] = [
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
     let copied = match split(&args.paths)? {
         _ if args.ssh.detach => Err(by_ssh::not_detached()),
-        (sources, true) => to_stdout(context, sources, args),
-        (_, false) => from_stdin(context, &args.paths, &args.ssh),
+        (sources, true) => {
+            to_stdout(context, sources, args).map(|report| of_application(report, "receiver_storage"))
+        }
+        (_, false) => {
+            from_stdin(context, &args.paths, &args.ssh).map(|report| of_application(report, "sender_storage"))
+        }
     };
     Some(copied.unwrap_or_else(|fault| context.failed(fault)))
+}
+
+/// Behind stdin or stdout is a program: where that `storage` is the limit, it is.
+fn of_application(mut report: RunReport, storage: &str) -> RunReport {
+    if let Some(limit) = report.limited_by.as_mut().filter(|limit| limit.what == storage) {
+        "application".clone_into(&mut limit.what);
+    }
+    report
 }
 
 /// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for

@@ -29,10 +29,6 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Reads what there is, up to the size of `into`; `None` if nothing comes within `wait`, 0 at the end.
     pub(crate) fn read(into: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
         let stdin = io::stdin();
@@ -87,37 +83,20 @@ impl Input {
     }
 }
 
-/// Stdout, whose reader may go away.
-pub(crate) struct Output {
-    stdout: io::Stdout,
-}
-
-/// Whether anybody still reads.
+/// Whether anybody still reads stdout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     There,
     Gone,
 }
 
-impl Reader {
-    pub(crate) fn is_closed(self) -> bool {
-        self == Self::Gone
-    }
-}
-
-impl Output {
-    pub(crate) fn new() -> Self {
-        Self { stdout: io::stdout() }
-    }
-
-    /// Writes at once: whoever reads a pipe wants what there is.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<Reader, Fault> {
-        let mut stdout = self.stdout.lock();
-        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-            Ok(()) => Ok(Reader::There),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-            Err(error) => Err(fault::io("cannot write to stdout", &error)),
-        }
+/// Writes to stdout at once: whoever reads a pipe wants what there is.
+pub(crate) fn write(bytes: &[u8]) -> Result<Reader, Fault> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(fault::io("cannot write to stdout", &error)),
     }
 }
 

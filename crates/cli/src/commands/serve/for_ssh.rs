@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 
 use haul_engine::{EngineError, ListenOptions, Listener};
 use haul_mover::{MinFree, Root};
@@ -35,7 +34,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     go_home();
     // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
-    let policy = Policy::new(Root::Anywhere, args.read_only, context).keeping_free(min_free);
+    let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context) };
     let options = ListenOptions { expires: args.expires.map(Into::into), ..listen_options(any(0), &policy) };
     let listener = bind(&options, args).inspect_err(|fault| {
         say(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
@@ -76,7 +75,7 @@ fn listen_to_stdin(is_left: Arc<AtomicBool>) -> Result<Receiver<Result<Permit, F
         let _ = io::copy(&mut stdin, &mut io::sink());
         is_left.store(true, Ordering::Relaxed);
     };
-    in_thread(listen)?;
+    fault::spawn("haul-stdin", listen)?;
     Ok(permits)
 }
 
@@ -138,15 +137,11 @@ pub(crate) fn go_home() {
 
 /// Calls `then` when nobody is at the other end of stdin any more.
 pub(crate) fn at_end_of_stdin(then: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
-    in_thread(move || {
+    fault::spawn("haul-stdin", move || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         then();
     })
-}
-
-fn in_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
-    let started = thread::Builder::new().name("haul-stdin".to_owned()).spawn(work);
-    started.map(drop).map_err(|e| fault::io("cannot start a thread", &e))
+    .map(drop)
 }
 
 /// Says it on stdout, which ssh carries.

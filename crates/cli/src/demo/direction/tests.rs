@@ -19,32 +19,30 @@ fn at(micros: u64) -> Time {
     Time::ZERO + Span::from_micros(micros)
 }
 
-/// A direction, what has left it, and what it has counted.
+/// A direction and what has left it.
 struct Bench {
     direction: Direction,
-    counters: Counters,
     left: Vec<Vec<u8>>,
 }
 
 impl Bench {
     fn new(spec: &PathSpec) -> Self {
         let direction = Direction::new(spec, Way::Forth).unwrap();
-        Self { direction, counters: Counters::default(), left: Vec::new() }
+        Self { direction, left: Vec::new() }
     }
 
     /// `packets` of these sizes arrive together.
     fn offer(&mut self, micros: u64, sizes: &[usize]) {
         let packets: Vec<Vec<u8>> = sizes.iter().map(|size| vec![*size as u8; *size]).collect();
-        self.counters.offered(sizes.len() as u64);
         let packets = packets.iter().map(Vec::as_slice);
-        self.direction.offer(packets, at(micros), (3, Ecn::NotEct), &self.counters);
+        self.direction.offer(packets, at(micros), (3, Ecn::NotEct));
     }
 
     /// How many packets have left by then.
     fn left_by(&mut self, micros: u64) -> usize {
-        self.direction.advance(at(micros), &self.counters);
+        self.direction.advance(at(micros));
         let left = RefCell::new(&mut self.left);
-        assert!(self.direction.deliver(&self.counters, |batch, bytes| {
+        assert!(self.direction.deliver(|batch, bytes| {
             left.borrow_mut().extend(bytes.chunks(batch.segment.max(1)).map(<[u8]>::to_vec));
             Ok(batch.packets)
         }));
@@ -74,21 +72,21 @@ fn the_queue_holds_one_bandwidth_delay_product_and_drops_the_rest() {
     for _ in 0..30 {
         bench.offer(0, &[1_472; 50]);
     }
-    assert_eq!(bench.counters.read().queue_full, 500);
+    assert_eq!(bench.direction.counts.queue_full, 500);
     // After 1 ms of draining there is room for ten packets again.
     bench.offer(1_000, &[1_472; 20]);
-    assert_eq!(bench.counters.read().queue_full, 510);
+    assert_eq!(bench.direction.counts.queue_full, 510);
     assert_eq!(bench.left_by(1_000_000), 1_010);
 }
 
 #[test]
-fn what_a_full_queue_drops_takes_no_room_in_the_ring() {
+fn what_a_full_queue_drops_takes_no_memory() {
     let mut bench = Bench::new(&spec(10, 10, 0.0));
-    // Ten times the ring, in the time of one packet.
+    // Ten times the memory, in the time of one packet.
     for _ in 0..10_000 {
         bench.offer(0, &[1_472; 4]);
     }
-    let counts = bench.counters.read();
+    let counts = bench.direction.counts;
     assert_eq!((counts.relay, counts.queue_full), (0, 40_000 - 64));
 }
 
@@ -102,7 +100,7 @@ fn packets_beyond_the_mtu_do_not_pass() {
     let mut bench = Bench::new(&spec(10, 100, 0.0));
     bench.offer(0, &[1_473, 1_472]);
     assert_eq!(bench.left_by(100_000), 1);
-    assert_eq!(bench.counters.read().too_large, 1);
+    assert_eq!(bench.direction.counts.too_large, 1);
 }
 
 #[test]
@@ -114,7 +112,7 @@ fn random_losses_follow_the_seed_and_the_direction() {
         for i in 0..20_000u64 {
             bench.offer(i * 100, &[1_000]);
             bench.left_by(i * 100);
-            lost.push(bench.counters.read().random);
+            lost.push(bench.direction.counts.random);
         }
         lost
     };
@@ -130,17 +128,50 @@ fn random_losses_follow_the_seed_and_the_direction() {
 fn a_full_socket_delays_and_a_closed_one_loses() {
     let mut bench = Bench::new(&spec(0, 1_000, 0.0));
     bench.offer(0, &[1_000; 5]);
-    bench.direction.advance(at(1_000), &bench.counters);
+    bench.direction.advance(at(1_000));
     let full = |_: &Batch, _: &[u8]| Err(SendError::WouldBlock(haul_udp::Full::SocketBuffer));
-    assert!(!bench.direction.deliver(&bench.counters, full));
+    assert!(!bench.direction.deliver(full));
     // One call may take a part only.
-    assert!(bench.direction.deliver(&bench.counters, |_, _| Ok(1)));
-    let counts = bench.counters.read();
+    assert!(bench.direction.deliver(|_, _| Ok(1)));
+    let counts = bench.direction.counts;
     assert_eq!((counts.delivered, counts.delivered_bytes, counts.relay), (5, 5_000, 0));
     bench.offer(2_000, &[1_000; 5]);
-    bench.direction.advance(at(3_000), &bench.counters);
-    assert!(bench.direction.deliver(&bench.counters, |_, _| Err(SendError::Refused)));
-    assert_eq!(bench.counters.read().relay, 5);
+    bench.direction.advance(at(3_000));
+    assert!(bench.direction.deliver(|_, _| Err(SendError::Refused)));
+    assert_eq!(bench.direction.counts.relay, 5);
+}
+
+#[test]
+fn only_equal_neighbours_of_one_client_leave_together() {
+    let mut bench = Bench::new(&spec(0, 1_000, 0.0));
+    for (len, flow) in [(100, 1), (100, 1), (40, 1), (100, 1), (100, 2), (120, 2), (0, 2), (0, 2)] {
+        bench.direction.offer([&vec![1; len][..]].into_iter(), at(0), (flow, Ecn::NotEct));
+    }
+    bench.direction.advance(at(1_000));
+    let seen = RefCell::new(Vec::new());
+    assert!(bench.direction.deliver(|batch, bytes| {
+        seen.borrow_mut().push((batch.packets, batch.segment, bytes.len(), batch.flow));
+        Ok(batch.packets)
+    }));
+    let expected = [(3, 100, 240, 1), (1, 100, 100, 1), (1, 100, 100, 2), (1, 120, 120, 2)];
+    assert_eq!(seen.borrow()[..4], expected);
+    assert_eq!(seen.borrow()[4..], [(1, 0, 0, 2), (1, 0, 0, 2)]);
+}
+
+#[test]
+fn packets_beyond_the_memory_are_counted_and_later_ones_pass() {
+    // Nothing leaves the relay as long as its socket is full.
+    let mut bench = Bench::new(&spec(0, 100_000, 0.0));
+    for i in 0..400 {
+        bench.offer(i * 1_000, &[1_000; 16]);
+        bench.direction.advance(at(i * 1_000 + 999));
+    }
+    let lost = bench.direction.counts.relay;
+    assert!((1_000..6_400).contains(&lost), "{lost}");
+    let left = bench.left_by(1_000_000) as u64;
+    assert_eq!(left + lost, 6_400);
+    bench.offer(2_000_000, &[1_000; 16]);
+    assert_eq!((bench.left_by(3_000_000) as u64, bench.direction.counts.relay), (left + 16, lost));
 }
 
 proptest! {
@@ -166,7 +197,7 @@ proptest! {
         // Nothing stays longer than a full queue takes to drain.
         let most = spec.rate.time_for(spec.queue().0) + spec.rtt;
         bench.left_by(now + most.as_nanos() / 1_000 + 1);
-        let counts = bench.counters.read();
+        let counts = bench.direction.counts;
         prop_assert_eq!(counts.offered, offered);
         prop_assert_eq!(counts.delivered + counts.dropped(), offered);
         prop_assert_eq!(counts.delivered, bench.left.len() as u64);

@@ -127,6 +127,7 @@ impl RealJob {
             ),
             (!scenario.check.is_empty(), "the plan has the checks, not the scenario"),
             (session.start.0 != Span::ZERO, "a session starts at once"),
+            (session.sender_host.is_some(), "the sender's host has no model"),
             (session.truth, "nobody tells a sender the truth"),
             (session.virtual_transfer, "there is no virtual transfer"),
             (session.datagram.is_some(), "`haul` finds the size of datagrams itself"),

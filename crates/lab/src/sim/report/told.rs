@@ -110,6 +110,7 @@ pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Op
     let elapsed = session.finished(world).unwrap_or(world.now()).since(session.start);
     limit_of_sender(&LimitEvidence {
         waiting: stats.waiting,
+        silent: stats.silent,
         min_rtt: stats.min_rtt,
         elapsed,
         sent: Rate::from_transfer(stats.datagram_bytes, elapsed),
@@ -123,13 +124,14 @@ pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Op
 }
 
 /// Measures, and the verdicts for which they hold.
-const LIMITS: [(&str, &str); 6] = [
+const LIMITS: [(&str, &str); 7] = [
     ("limited_by_path", "path"),
     ("limited_by_law", "law"),
     ("limited_by_ceiling", "rate_ceiling"),
     ("limited_by_host", "receiver_host"),
     ("limited_by_reading", "sender_storage"),
     ("limited_by_writing", "receiver_storage"),
+    ("limited_by_sending", "sender_cpu"),
 ];
 
 /// Whether a measure asks for this verdict.

@@ -248,7 +248,7 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     let path = dir.path().join(journal_name(id));
     let mut bytes = fs::read(&path).unwrap();
     let good = bytes.len();
-    Codec::new(id).encode(0, &Record::file(2, &identity("g", 100)), &mut bytes);
+    Codec::new(id).encode(0, &Record::File { number: 2, identity: identity("g", 100) }, &mut bytes);
     Codec::new(id).encode(0, &Record::Wrote { number: 2, start: 0, len: 9 }, &mut bytes);
     bytes[good + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();

@@ -5,52 +5,40 @@ use proptest::prelude::*;
 use super::*;
 use crate::journal::record::{Codec, HEADER_LEN, Record, State, header};
 
-/// A record that owns its path.
-#[derive(Clone, Debug)]
-enum Owned {
-    Directory(String),
-    File(u32, String, u64),
-    Wrote(u32, u64, u64),
-    Gone(u32),
+fn file(number: u32, path: &str, size: u64) -> Record {
+    let identity = FileIdentity {
+        path: path.into(),
+        size,
+        mtime_secs: i64::MIN,
+        mtime_nanos: 999_999_999,
+        shape: [number as u8; 32],
+    };
+    Record::File { number, identity }
 }
 
-impl Owned {
-    fn record(&self) -> Record<'_> {
-        match self {
-            Self::Directory(path) => Record::Directory(path.as_bytes()),
-            Self::File(number, path, size) => Record::File {
-                number: *number,
-                path: path.as_bytes(),
-                size: *size,
-                mtime_secs: i64::MIN,
-                mtime_nanos: 999_999_999,
-                shape: [*number as u8; 32],
-            },
-            &Self::Wrote(number, start, len) => Record::Wrote { number, start, len },
-            &Self::Gone(number) => Record::Gone { number },
-        }
-    }
-}
-
-fn any_record() -> impl Strategy<Value = Owned> {
+fn any_record() -> impl Strategy<Value = Record> {
     let number = 0u32..4;
     let path = "[a-c]{1,3}(/[a-c]{1,3}){0,2}";
     prop_oneof![
-        path.prop_map(Owned::Directory),
-        (number.clone(), path, 0u64..1000).prop_map(|(n, p, s)| Owned::File(n, p, s)),
-        (number.clone(), 0u64..900, 0u64..300).prop_map(|(n, s, l)| Owned::Wrote(n, s, l)),
-        number.prop_map(Owned::Gone),
+        path.prop_map(|path| Record::Directory(path.into())),
+        (number.clone(), path, 0u64..1000).prop_map(|(n, p, s)| file(n, &p, s)),
+        (number.clone(), 0u64..900, 0u64..300).prop_map(|(number, start, len)| Record::Wrote {
+            number,
+            start,
+            len
+        }),
+        number.prop_map(|number| Record::Gone { number }),
     ]
 }
 
 /// The journal of these records; and after each of them, how long it was and what it said. Records that make
 /// no sense where they are would end the reading and are left out.
-fn write_down(id: u32, records: &[Owned]) -> (Vec<u8>, Vec<(usize, State)>) {
+fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, State)>) {
     let (codec, mut bytes, mut state) = (Codec::new(id), header(id).to_vec(), State::default());
     let mut steps = vec![(bytes.len(), state.clone())];
     for record in records {
-        if state.apply(&record.record()) {
-            codec.encode(0, &record.record(), &mut bytes);
+        if state.apply(record.clone()) {
+            codec.encode(0, record, &mut bytes);
             steps.push((bytes.len(), state.clone()));
         }
     }
@@ -127,7 +115,7 @@ proptest! {
 }
 
 /// A header and one record with these contents and a right check.
-fn one(record: &Record<'_>) -> Vec<u8> {
+fn one(record: &Record) -> Vec<u8> {
     let mut bytes = header(1).to_vec();
     Codec::new(1).encode(0, record, &mut bytes);
     bytes
@@ -136,12 +124,16 @@ fn one(record: &Record<'_>) -> Vec<u8> {
 #[test]
 fn records_that_lead_out_or_claim_too_much_are_not_believed() {
     for path in ["..", "a/../..", "/etc", "a//b", "a/", "./a", "a\0b"] {
-        let directory = one(&Record::Directory(path.as_bytes()));
+        let directory = one(&Record::Directory(path.as_bytes().to_vec()));
         assert_eq!(replay(1, &directory[..]).unwrap().good, HEADER_LEN, "{path}");
         let identity = identity(path, 5);
-        assert_eq!(replay(1, &one(&Record::file(1, &identity))[..]).unwrap().good, HEADER_LEN, "{path}");
+        assert_eq!(
+            replay(1, &one(&Record::File { number: 1, identity })[..]).unwrap().good,
+            HEADER_LEN,
+            "{path}"
+        );
     }
-    let mut bytes = one(&Record::file(1, &identity("a", 10)));
+    let mut bytes = one(&Record::File { number: 1, identity: identity("a", 10) });
     let good = bytes.len() as u64;
     for (start, len) in [(5, 6), (11, 0), (u64::MAX, 1), (0, u64::MAX)] {
         bytes.truncate(good as usize);
@@ -155,8 +147,8 @@ fn records_that_lead_out_or_claim_too_much_are_not_believed() {
 fn the_format_stays_as_it_is() {
     let mut bytes = header(0x1234_abcd).to_vec();
     let codec = Codec::new(0x1234_abcd);
-    codec.encode(0, &Record::Directory(b"d"), &mut bytes);
-    codec.encode(0, &Record::file(300, &identity("d/f", 4096)), &mut bytes);
+    codec.encode(0, &Record::Directory(b"d".to_vec()), &mut bytes);
+    codec.encode(0, &Record::File { number: 300, identity: identity("d/f", 4096) }, &mut bytes);
     codec.encode(0, &Record::Wrote { number: 300, start: 5, len: 1000 }, &mut bytes);
     codec.encode(0, &Record::Gone { number: 300 }, &mut bytes);
     let hex = |from: usize| u8::from_str_radix(&WRITTEN_BY_VERSION_1[from..from + 2], 16).unwrap();

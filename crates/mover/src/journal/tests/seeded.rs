@@ -3,7 +3,7 @@
 use haul_base::Rng;
 
 use super::*;
-use crate::check;
+use crate::journal::check;
 use crate::journal::record::{Codec, Record, header};
 
 const ITERATIONS: u32 = 20_000;
@@ -19,8 +19,8 @@ fn input(rng: &mut Rng) -> Vec<u8> {
         let (path, number) = (paths[rng.below(paths.len() as u64) as usize], rng.below(3) as u32);
         let identity = identity(path, rng.below(1 << 40));
         let record = match rng.below(6) {
-            0 => Record::Directory(path.as_bytes()),
-            1 | 2 => Record::file(number, &identity),
+            0 => Record::Directory(path.into()),
+            1 | 2 => Record::File { number, identity },
             3 => Record::Gone { number },
             _ => Record::Wrote { number, start: rng.below(1 << 39), len: rng.below(1 << 20) },
         };

@@ -10,16 +10,13 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
 use haul_base::AlignedBytes;
-use haul_wire::control::{
-    Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
-};
+use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::batch::next_part;
-use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, Scope, Side, show};
+use crate::fault::{IoFault, Scope, show};
+use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
 use crate::receive::delete::replace::is_in_the_way;
@@ -248,7 +245,7 @@ impl Committer {
                 });
                 // Afterwards: one of both calls is told of an error.
                 let written = synced.and_then(|()| self.shared.writeback.outcome(item.entry));
-                written.map_err(|errno| io_fault("finish", &item.path, errno))
+                written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
             });
             match done {
                 Ok(()) => kept.push(item),
@@ -341,11 +338,8 @@ impl Committer {
 
     fn flush(&mut self) -> Result<(), Fault> {
         self.told = 0;
-        while !self.outcomes.is_empty() {
-            let batch = next_part(&mut self.outcomes, OUTCOME_BATCH, encoded_len);
-            self.shared.link.send(ControlMessage::Outcomes(batch))?;
-        }
-        Ok(())
+        let outcomes = std::mem::take(&mut self.outcomes);
+        send_list(&*self.shared.link, outcomes, OUTCOME_BATCH, ControlMessage::Outcomes)
     }
 
     /// Entries of a kind that have not failed, with whether they were started.
@@ -505,15 +499,7 @@ impl Committer {
         }
         self.flush()?;
         self.finish_destination();
-        let book = self.shared.book();
-        let summary = Summary {
-            entries: book.table.len().into(),
-            failed: book.failures.count(),
-            bytes: book.layout.len(),
-            digest: set_digest(&book.table),
-            notes: book.notes.clone(),
-        };
-        drop(book);
+        let summary = self.shared.book().summary();
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }
@@ -527,8 +513,4 @@ fn gone(path: &[u8]) -> IoFault {
 fn without_file(path: &[u8], target: &[u8]) -> IoFault {
     let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
     IoFault::entry(FaultCode::Io, message, "see the failure of that file")
-}
-
-fn io_fault(doing: &str, path: &[u8], errno: Errno) -> IoFault {
-    IoFault::new(Side::Destination, doing, path, errno)
 }

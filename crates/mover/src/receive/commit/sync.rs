@@ -9,7 +9,7 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, Side, show};
+use crate::fault::{IoFault, show};
 use crate::receive::shared::Shared;
 use crate::receive::verify::compare::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
@@ -51,7 +51,7 @@ impl Syncs {
 
 /// The destination cannot be synced.
 pub(crate) fn failed(errno: Errno) -> Fault {
-    IoFault::new(Side::Destination, "sync", b"the destination", errno).fault
+    IoFault::destination("sync", b"the destination", errno).fault
 }
 
 /// Directories that may be entered but not listed cannot be synced.
@@ -68,7 +68,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
     let (shape, digest) = (book.table.shape(entry), book.table.digest(entry).copied());
     drop(book);
     let path = || shared.path(entry);
-    let io_fault = |errno| IoFault::new(Side::Destination, "read back", &path(), errno);
+    let io_fault = |errno| IoFault::destination("read back", &path(), errno);
     // Only pages that are on the disk leave the memory (posix_fadvise(2)).
     fdatasync(file).map_err(io_fault)?;
     // File systems in memory have nothing to drop.

@@ -15,11 +15,12 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, Side, show};
+use crate::fault::{IoFault, show};
 use crate::journal::is_working_name;
+use crate::paths::{join, split};
 use crate::receive::shared::Shared;
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
-use crate::storage::{Listing, fstat, list, statat, unlinkat};
+use crate::storage::{Listing, fstat, list, lstatat, unlinkat};
 use exclude::DeleteExclude;
 
 /// What happens to a name that was found.
@@ -172,9 +173,9 @@ impl<'a> Sweep<'a> {
     /// Removes what is at an entry's name.
     fn one(&mut self, in_set: &[u8]) -> Result<(), Fault> {
         let local = self.shared.place.local(in_set);
-        let (parent, name) = parent_and_name(&local);
+        let (parent, name) = split(&local);
         let names = vec![name.to_vec()].into_iter();
-        let in_set = parent_and_name(in_set).0.to_vec();
+        let in_set = split(in_set).0.to_vec();
         self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: true })
     }
 
@@ -266,7 +267,7 @@ impl<'a> Sweep<'a> {
     fn ignores_above(&self, in_set: &[u8]) -> Option<Arc<Ignores>> {
         let mut at = in_set;
         while !at.is_empty() {
-            at = parent_and_name(at).0;
+            at = split(at).0;
             if let Some(ignores) = self.ignores.get(at) {
                 return Some(ignores.clone());
             }
@@ -310,7 +311,7 @@ impl<'a> Sweep<'a> {
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
         self.shared.progress.worked();
         let directory = self.shared.place.directory(parent)?;
-        let stat = self.within(parent, |directory| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))?;
+        let stat = self.within(parent, |directory| lstatat(directory, name))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if self.delete_exclude.has(in_set, is_directory, self.current.as_deref()) {
             return Ok(Seen::Excluded);
@@ -351,7 +352,7 @@ impl<'a> Sweep<'a> {
     /// False: it stays.
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
         if self.purpose == Purpose::Remove {
-            let (parent, name) = parent_and_name(&path);
+            let (parent, name) = split(&path);
             let removed = self.within(parent, |directory| unlinkat(directory, name, flags));
             match removed {
                 Ok(()) => {}
@@ -378,7 +379,7 @@ impl<'a> Sweep<'a> {
                 format!("cannot remove `{}`: something is mounted there", show(shown)),
                 "unmount it, or leave it out of the destination",
             ),
-            errno => IoFault::new(Side::Destination, doing, shown, errno).fault,
+            errno => IoFault::destination(doing, shown, errno).fault,
         };
         self.removal.fault.get_or_insert_with(fault);
     }
@@ -402,13 +403,4 @@ fn unusable(path: &[u8]) -> Fault {
         show(path)
     );
     Fault::new(FaultCode::Unreadable, message, "correct the file there, or leave --gitignore or --delete out")
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
-}
-
-fn parent_and_name(path: &[u8]) -> (&[u8], &[u8]) {
-    let slash = path.iter().rposition(|&b| b == b'/');
-    slash.map_or((&[], path), |at| (&path[..at], &path[at + 1..]))
 }

@@ -5,7 +5,7 @@ use haul_wire::control::{Action, Extraneous, Fault};
 use rustix::fs::{AtFlags, FileType};
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, Scope, Side};
+use crate::fault::{IoFault, Scope};
 use crate::receive::delete::{limit, too_many};
 use crate::receive::place::Place;
 use crate::receive::shared::Shared;
@@ -66,6 +66,6 @@ impl Shared {
         let unlink = || unlinkat(&dirent.directory, &dirent.name, AtFlags::empty());
         self.place
             .with_room(&dirent, path, unlink)
-            .map_err(|errno| IoFault::new(Side::Destination, "remove", path, errno))
+            .map_err(|errno| IoFault::destination("remove", path, errno))
     }
 }

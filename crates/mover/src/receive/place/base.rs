@@ -6,7 +6,7 @@ use haul_wire::control::{DestinationLineage, Fault, FaultCode, Layout, RelPath, 
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, Side, show};
+use crate::fault::{IoFault, show};
 use crate::foreign_links::{NotOpened, open_own};
 use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::lineage::lineage;
@@ -228,7 +228,7 @@ fn writable(base: &Base, destination: &[u8]) -> Result<(), Fault> {
 }
 
 fn fail(doing: &str, path: &[u8], errno: Errno) -> Fault {
-    IoFault::new(Side::Destination, doing, path, errno).fault
+    IoFault::destination(doing, path, errno).fault
 }
 
 #[cfg(test)]

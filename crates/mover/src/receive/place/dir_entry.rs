@@ -4,12 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_wire::control::{Fault, FaultCode};
-use rustix::fs::{AtFlags, FileType};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, Scope, Side, show};
+use crate::fault::{IoFault, Scope, show};
 use crate::receive::place::installed::{FileId, Names};
-use crate::storage::statat;
+use crate::storage::lstatat_if_any;
 
 /// A name in an open directory.
 #[derive(Clone)]
@@ -21,29 +21,26 @@ pub(crate) struct DirEntry {
 }
 
 impl DirEntry {
+    fn stat(&self, path: &[u8]) -> Result<Option<Stat>, IoFault> {
+        lstatat_if_any(&self.directory, &self.name)
+            .map_err(|errno| IoFault::destination("look at", path, errno))
+    }
+
     /// What is there now.
     pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
-        match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(io_fault("look at", path, errno)),
-        }
+        Ok(self.stat(path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
     }
 
     /// What is there now; only regular files and links give way to what is received.
     pub(crate) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, IoFault> {
-        let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(io_fault("look at", path, errno)),
-        };
+        let Some(stat) = self.stat(path)? else { return Ok(None) };
         replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
         Ok(Some((FileId::of(&stat), Names::of(&stat))))
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
     pub(crate) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> IoFault {
-        let mut io_fault = io_fault(doing, path, errno);
+        let mut io_fault = IoFault::destination(doing, path, errno);
         if self.at_top && matches!(errno, Errno::ACCESS | Errno::PERM) {
             io_fault.scope = Scope::Job;
         }
@@ -68,15 +65,6 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
     }
 }
 
-/// The directory that a path lies in; empty for the base.
-pub(crate) fn parent_of(local: &[u8]) -> &[u8] {
-    local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
-}
-
-pub(crate) fn io_fault(doing: &str, path: &[u8], errno: Errno) -> IoFault {
-    IoFault::new(Side::Destination, doing, path, errno)
-}
-
 pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
     match errno {
         Errno::LOOP | Errno::XDEV => IoFault::entry(
@@ -85,7 +73,7 @@ pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
             "nothing is written through links below the destination; name the real directory as destination",
         ),
         Errno::NOTDIR => not_a_directory(path),
-        errno => io_fault("reach", path, errno),
+        errno => IoFault::destination("reach", path, errno),
     }
 }
 

@@ -8,9 +8,10 @@ use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::entries::Attributes;
+use crate::paths::split;
 use crate::receive::place::attributes::set_time;
 use crate::receive::place::installed::FileId;
-use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing, parent_of};
+use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing};
 use crate::storage::{fchmod, fstat, openat};
 
 /// What the owner of a directory needs to make names in it.
@@ -43,7 +44,7 @@ impl Place {
     }
 
     fn loosen(&self, dirent: &DirEntry, path: &[u8]) -> Result<(), Errno> {
-        self.open_up(parent_of(&self.local(path)), &dirent.directory)
+        self.open_up(split(&self.local(path)).0, &dirent.directory)
     }
 
     /// Permits the owner of a directory of the destination everything in it, for the time of the job.
@@ -67,7 +68,7 @@ impl Place {
         loop {
             match self.directory(at) {
                 Ok(directory) => return fstat(&directory).is_ok_and(|stat| stat.st_uid == euid()),
-                Err(Errno::ACCESS) if !at.is_empty() => at = parent_of(at),
+                Err(Errno::ACCESS) if !at.is_empty() => at = split(at).0,
                 Err(_) => return false,
             }
         }

@@ -9,10 +9,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
-use crate::fault::{IoFault, Side, show};
+use crate::fault::{IoFault, show};
 use crate::receive::place::installed::FileId;
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
-use crate::storage::{self, fstat, fsync, linkat, openat, rename_in, statat, unlinkat};
+use crate::storage::{self, fstat, fsync, linkat, lstatat, openat, rename_in, unlinkat};
 
 /// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,9 +49,9 @@ impl Place {
         (attributes, newer): (Attributes, Newer),
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
-        let fail = |errno| IoFault::new(Side::Destination, "link", path, errno);
+        let fail = |errno| IoFault::destination("link", path, errno);
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
-        let stat = statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+        let stat = lstatat(&from.directory, &from.name).map_err(fail)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             let message = format!("`{}` is another name of `{}`, which has gone", show(path), show(target));
             return Err(IoFault::entry(FaultCode::Io, message, "run the same command again"));
@@ -92,7 +92,7 @@ impl Place {
         there: &File,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), IoFault> {
-        let fail = |errno| IoFault::new(Side::Destination, "copy", path, errno);
+        let fail = |errno| IoFault::destination("copy", path, errno);
         let (dirent, name) = (self.dir_entry(path)?, self.temporary(entry));
         self.note_directory_of(path);
         // What an earlier session with the same number left behind.
@@ -117,7 +117,7 @@ fn stays(
     file: Option<FileId>,
     (attributes, newer): (Attributes, Newer),
 ) -> Option<Linked> {
-    let there = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let there = lstatat(&dirent.directory, &dirent.name).ok()?;
     if Some(FileId::of(&there)) == file {
         return Some(Linked::Already);
     }

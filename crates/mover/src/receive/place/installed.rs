@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use haul_wire::control::FaultCode;
-use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
 use crate::fault::{IoFault, show};
-use crate::storage::{list, statat};
+use crate::storage::{list, lstatat};
 
 /// Which file a name leads to: its device and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -88,8 +88,7 @@ pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
         if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
     };
     let other: Vec<u8> = name.iter().map(swap).collect();
-    let found =
-        || statat(directory, &other, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| FileId::of(&stat) == id);
+    let found = || lstatat(directory, &other).is_ok_and(|stat| FileId::of(&stat) == id);
     !name.is_ascii() || (other != name && found())
 }
 
@@ -115,7 +114,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("readme"), "x").unwrap();
         fs::write(dir.path().join("other"), "x").unwrap();
-        let id = |name| FileId::of(&statat(CWD, dir.path().join(name), AtFlags::empty()).unwrap());
+        let id = |name| FileId::of(&lstatat(CWD, dir.path().join(name)).unwrap());
         let own = Installed::default();
         assert!(own.add(id("readme")));
         assert!(!own.add(id("readme")));

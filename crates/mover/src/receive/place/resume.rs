@@ -5,15 +5,14 @@ use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
+use crate::paths::split;
 use crate::receive::place::Place;
-use crate::receive::place::dir_entry::parent_of;
 use crate::receive::place::installed::FileId;
 use crate::receive::place::space::NoSpace;
-use crate::storage::{self, fstat, ftruncate, rename_in, statat};
+use crate::storage::{self, fstat, ftruncate, lstatat, rename_in};
 use crate::stream::Shape;
 
 impl Place {
@@ -102,12 +101,12 @@ impl Place {
             return false;
         };
         let old = claim.part.as_slice();
-        let Ok(part) = statat(&dirent.directory, old, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let Ok(part) = lstatat(&dirent.directory, old) else { return false };
         if !is_ours(&part) {
             return false;
         }
         // Noted first: whichever of both names it has when we are killed, one journal knows it.
-        journal.note_directory(parent_of(&identity.path));
+        journal.note_directory(split(&identity.path).0);
         journal.begin(entry, identity);
         claim.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
@@ -130,7 +129,7 @@ impl Place {
     /// Notes the directory of an entry, in which a temporary name is about to be made.
     pub(crate) fn note_directory_of(&self, path: &[u8]) {
         if let Some(journal) = self.journal() {
-            journal.note_directory(parent_of(&self.local(path)));
+            journal.note_directory(split(&self.local(path)).0);
         }
     }
 

@@ -67,7 +67,7 @@ impl NoSpace {
     /// What it means for a job that was `doing` something to `path`.
     pub(crate) fn io_fault(self, doing: &str, path: &[u8]) -> IoFault {
         match self {
-            Self::Errno(errno) => crate::receive::place::io_fault(doing, path, errno),
+            Self::Errno(errno) => IoFault::destination(doing, path, errno),
             Self::MinFree { min_free, free } => {
                 let message = format!(
                     "cannot {doing} `{}`: {min_free} of the receiving disk have to stay free, and {free} are",

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::DirEntry;
@@ -11,9 +11,8 @@ use super::Place;
 use crate::entries::Attributes;
 use crate::fault::IoFault;
 use crate::receive::place::attributes::{existing, set_on_link};
-use crate::receive::place::dir_entry::io_fault;
 use crate::receive::place::installed::{FileId, Names, collision};
-use crate::storage::{fstat, openat, readlinkat, rename_in, statat, symlinkat};
+use crate::storage::{fstat, lstatat, openat, readlinkat, rename_in, symlinkat};
 
 /// A symbolic link that is as it should be.
 pub(crate) struct Linked {
@@ -56,14 +55,14 @@ impl Place {
         attributes: Attributes,
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(), IoFault> {
-        let stat = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| io_fault("look at", path, errno))?;
+        let stat = lstatat(&dirent.directory, &dirent.name)
+            .map_err(|errno| IoFault::destination("look at", path, errno))?;
         let id = FileId::of(&stat);
         if !self.installed.add(id) && self.is_installed((id, Names::of(&stat)), dirent) {
             return Err(collision(path));
         }
-        let link =
-            open_link(&dirent.directory, &dirent.name).map_err(|errno| io_fault("open", path, errno))?;
+        let link = open_link(&dirent.directory, &dirent.name)
+            .map_err(|errno| IoFault::destination("open", path, errno))?;
         apply(link.as_fd());
         if !existing(&stat).same_time(attributes) {
             // Not our link: it leads where it should all the same.
@@ -73,7 +72,7 @@ impl Place {
     }
 
     fn is_link_elsewhere(&self, dirent: &DirEntry) -> bool {
-        let there = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = lstatat(&dirent.directory, &dirent.name);
         there.is_ok_and(|stat| self.may_be_elsewhere(&stat))
     }
 
@@ -98,7 +97,7 @@ impl Place {
             .and_then(|()| rename_in(&dirent.directory, &name, &dirent.name));
         made.map_err(|errno| {
             self.remove(dirent, &name);
-            io_fault("create the link", path, errno)
+            IoFault::destination("create the link", path, errno)
         })
     }
 }

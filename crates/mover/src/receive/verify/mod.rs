@@ -16,7 +16,7 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{Action, Fault, FileDigest, Proof};
 
 use crate::entries::State;
-use crate::fault::{IoFault, Scope, Side, protocol};
+use crate::fault::{IoFault, Scope, protocol};
 use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
@@ -243,7 +243,7 @@ impl Verifier {
         let shape = self.shared.book().table.shape(entry);
         let groups = Groups::of(shape.len());
         hash_group(&file, &shape, groups, group, &mut self.buffer)
-            .map_err(|errno| IoFault::new(Side::Destination, "read back", &path(), errno))
+            .map_err(|errno| IoFault::destination("read back", &path(), errno))
     }
 
     /// Something of this file was there.

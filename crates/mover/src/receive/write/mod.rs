@@ -13,7 +13,7 @@ use haul_wire::control::{Action, Durability, Fault};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, Scope, Side, protocol};
+use crate::fault::{IoFault, Scope, protocol};
 use crate::layout::FilePiece;
 use crate::receive::messages::{Check, Settle, Written, over};
 use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
@@ -197,7 +197,7 @@ impl Writer {
         }
         if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone())) {
             let path = self.shared.path(piece.entry);
-            return Ok(Err(IoFault::new(Side::Destination, "write", &path, errno)));
+            return Ok(Err(IoFault::destination("write", &path, errno)));
         }
         if self.shared.durability != Durability::Cached {
             self.writeback.wrote(piece.entry, &opened, shape.len(), piece.len);

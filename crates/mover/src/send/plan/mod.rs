@@ -147,13 +147,14 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{AtFlags, CWD, statat};
+    use rustix::fs::CWD;
 
     use super::*;
+    use crate::storage::lstatat;
 
     #[test]
     fn a_file_is_forgotten_with_its_last_name() {
-        let identity = Identity::of(&statat(CWD, ".", AtFlags::empty()).unwrap());
+        let identity = Identity::of(&lstatat(CWD, ".").unwrap());
         let mut names = Names::default();
         assert_eq!(names.first(identity, 3, 7), None);
         assert_eq!(names.first(identity, 3, 8), Some(7));

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
 use haul_base::AlignedBytes;
-use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
+use haul_wire::control::{ControlMessage, Fault, FileDigest};
 
-use crate::batch::next_part;
+use crate::link::send_list;
 use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
 use crate::send::plan::jobs::{Job, Stretches};
 use crate::send::plan::sections::Sections;
@@ -121,11 +121,8 @@ impl Reader {
     }
 
     fn flush_digests(&mut self) -> Result<(), Fault> {
-        while !self.digests.is_empty() {
-            let part = next_part(&mut self.digests, DIGEST_BATCH, encoded_len);
-            self.shared.link.send(ControlMessage::Digests(part))?;
-        }
-        Ok(())
+        let digests = std::mem::take(&mut self.digests);
+        send_list(&*self.shared.link, digests, DIGEST_BATCH, ControlMessage::Digests)
     }
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.

@@ -7,7 +7,7 @@ use haul_wire::control::{Fault, FaultCode, Growth};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, Side, show};
+use crate::fault::{IoFault, show};
 use crate::send::blocks::SourceFile;
 use crate::send::walk::Identity;
 use crate::storage::{fstat, read_at};
@@ -38,7 +38,7 @@ impl<'a> Opened<'a> {
         let file = Arc::new(File::from(opened.map_err(|errno| match errno {
             // It was a file when it was found, and is a link or gone now.
             Errno::LOOP => changed(path, "was replaced"),
-            errno => IoFault::new(Side::Source, "open", path, errno).fault,
+            errno => IoFault::source("open", path, errno).fault,
         })?));
         let opened = Self { planned, file };
         opened.must_be_same("was changed or replaced after it was found")?;
@@ -62,8 +62,7 @@ impl<'a> Opened<'a> {
 
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
         let path = &self.planned.file.path;
-        let stat =
-            fstat(&*self.file).map_err(|errno| IoFault::new(Side::Source, "look at", path, errno).fault)?;
+        let stat = fstat(&*self.file).map_err(|errno| IoFault::source("look at", path, errno).fault)?;
         let (now, then) = (Identity::of(&stat), self.planned.identity);
         let same = now == then || (self.planned.growth == Growth::Accept && now.has_grown_from(then));
         if same { Ok(()) } else { Err(changed(path, how)) }
@@ -96,7 +95,7 @@ impl<'a> Opened<'a> {
 }
 
 fn read_failed(path: &[u8], errno: Errno) -> Fault {
-    IoFault::new(Side::Source, "read", path, errno).fault
+    IoFault::source("read", path, errno).fault
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {

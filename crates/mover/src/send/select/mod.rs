@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use haul_wire::control::{Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, Rule, Selection, Verdict};
 
 use crate::fault::show;
+use crate::paths::split;
 use listed::Listed;
 use pattern::{BadPattern, Fixed, Pattern};
 
@@ -107,7 +108,7 @@ impl Rules {
         let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
             table.get(key).and_then(|numbers| numbers.iter().copied().find(applies))
         };
-        let by_name = first(&self.names, pattern::last_component(path));
+        let by_name = first(&self.names, split(path).1);
         let fixed = by_name.into_iter().chain(first(&self.paths, path)).min();
         let earlier = self.others.iter().copied().take_while(|&number| fixed.is_none_or(|f| number < f));
         let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(path, is_directory));

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use crate::paths::split;
+
 /// Why a pattern cannot be used, and what to write instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadPattern {
@@ -151,7 +153,7 @@ impl Pattern {
         if self.only_directories && !is_directory {
             return false;
         }
-        let subject = if self.scope == Scope::Name { last_component(path) } else { path };
+        let subject = if self.scope == Scope::Name { split(path).1 } else { path };
         match &self.body {
             Body::Literal(text) if self.scope == Scope::Tail => {
                 subject.strip_suffix(&text[..]).is_some_and(|head| head.is_empty() || head.ends_with(b"/"))
@@ -173,12 +175,6 @@ impl Pattern {
     pub(crate) fn only_directories(&self) -> bool {
         self.only_directories
     }
-}
-
-/// What is behind the last `/`.
-pub(crate) fn last_component(path: &[u8]) -> &[u8] {
-    let start = path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
-    &path[start..]
 }
 
 /// Bits in a word of states.

@@ -7,11 +7,8 @@ use haul_wire::control::{
     Withheld, encoded_len,
 };
 
-use crate::link::ControlLink;
+use crate::link::{ControlLink, send_list};
 use crate::root::copies_content;
-
-/// Bytes of rules in one message, half of what a frame takes.
-const AT_ONCE: usize = haul_wire::control::MAX_FRAME / 2;
 
 /// How much a set says about names that it does not have, and what was left out of it by rules.
 #[derive(Debug)]
@@ -55,19 +52,7 @@ impl Completeness {
         if !is_whole || self.extent == Extent::Part {
             return link.send(ControlMessage::Extent(Extent::Part));
         }
-        let (mut some, mut bytes) = (Vec::new(), 0);
-        for rule in &self.rules {
-            let len = encoded_len(rule);
-            if bytes + len > AT_ONCE {
-                link.send(ControlMessage::LeftOut(std::mem::take(&mut some)))?;
-                bytes = 0;
-            }
-            bytes += len;
-            some.push(rule.clone());
-        }
-        if !some.is_empty() {
-            link.send(ControlMessage::LeftOut(some))?;
-        }
+        send_list(link, self.rules.clone(), usize::MAX, ControlMessage::LeftOut)?;
         link.send(ControlMessage::Extent(self.extent))
     }
 }

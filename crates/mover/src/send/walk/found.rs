@@ -1,17 +1,21 @@
-//! Makes the entries of a walk from what the file system says.
+//! Makes the entries of a walk from what the file system says, with their holes and what is preserved beside contents,
+//! permissions and time.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Entry, EntryKind, Fault, FaultCode, MAX_PATH, RelPath};
-use rustix::fs::{FileType, Stat};
+use haul_wire::control::{
+    Entry, EntryKind, Extras, Fault, FaultCode, Keep, MAX_EXTRAS, MAX_HOLES, MAX_PATH, Owner, Ownership,
+    Preserve, RelPath, Stretch, Xattr,
+};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::holes::holes;
-use super::source_root::Identity;
-use super::source_root::SourceRoot;
-use crate::fault::{IoFault, Side, show};
-use crate::storage::readlinkat;
+use super::source_root::{Identity, SourceRoot};
+use crate::accounts::{Accounts, is_root};
+use crate::fault::{IoFault, show};
+use crate::storage::{openat, readlinkat, seek};
+use crate::xattrs::{Bearer, Space};
 
 /// Stands for a source whose name cannot travel.
 pub(super) const NAMELESS: &[u8] = b"source";
@@ -108,7 +112,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
-    with_fault(path, IoFault::new(Side::Source, doing, shown, errno).fault)
+    with_fault(path, IoFault::source(doing, shown, errno).fault)
 }
 
 /// A link that would be followed for ever.
@@ -157,4 +161,151 @@ fn failed_entry(path: &[u8], fault: Fault) -> Entry {
     let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(NAMELESS.to_vec()));
     let path = path.expect("the stand-in is a valid path");
     Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None }
+}
+
+/// Holes below this many bytes are taken for data: a hole less is one system call less on the other side.
+const WORTH_IT: u64 = 4096;
+
+/// The holes of a file that has fewer blocks than bytes, in order; none if the file system cannot tell.
+pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stretch> {
+    let size = stat.st_size as u64;
+    let allocated = (stat.st_blocks as u64).saturating_mul(512);
+    if allocated >= size {
+        return Vec::new();
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let found = openat(directory, name, flags, Mode::empty()).and_then(|file| find(&file, size));
+    // Without them, zeros travel.
+    largest(found.unwrap_or_default())
+}
+
+fn find(file: &impl AsFd, size: u64) -> Result<Vec<Stretch>, Errno> {
+    let mut holes = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data.min(size),
+            // No data from here on.
+            Err(Errno::NXIO) => size,
+            Err(errno) => return Err(errno),
+        };
+        if data - at >= WORTH_IT.min(size) && data > at {
+            holes.push(Stretch { start: at, len: data - at });
+        }
+        if data >= size {
+            break;
+        }
+        at = seek(file, SeekFrom::Hole(data))?.max(data + 1);
+    }
+    Ok(holes)
+}
+
+/// As many as an entry may have.
+fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
+    if holes.len() > MAX_HOLES {
+        holes.sort_unstable_by_key(|hole| std::cmp::Reverse(hole.len));
+        holes.truncate(MAX_HOLES);
+        holes.sort_unstable_by_key(|hole| hole.start);
+    }
+    holes
+}
+
+/// Adds [`Extras`] to entries.
+pub(crate) struct Preserver {
+    preserve: Preserve,
+    /// Names are looked up if they are to be sent.
+    accounts: Option<Accounts>,
+}
+
+impl Preserver {
+    /// `None` if nobody asked for anything.
+    pub(crate) fn new(preserve: Preserve) -> Option<Self> {
+        let accounts = (preserve.owner == Ownership::Names).then(Accounts::default);
+        preserve.has_extras().then_some(Self { preserve, accounts })
+    }
+
+    /// Adds to an entry what `name` in `directory` has; `.` is the directory itself.
+    pub(crate) fn add(&self, entry: &mut Entry, directory: impl AsFd, name: &[u8], stat: &Stat) {
+        if !matches!(entry.kind, EntryKind::Failed(_)) {
+            entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
+        }
+    }
+
+    fn extras(&self, directory: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Extras {
+        let owner = (self.preserve.owner != Ownership::Receiver).then(|| Owner {
+            user: stat.st_uid,
+            group: stat.st_gid,
+            user_name: self.accounts.as_ref().and_then(|a| a.user_name(stat.st_uid)),
+            group_name: self.accounts.as_ref().and_then(|a| a.group_name(stat.st_gid)),
+        });
+        let wanted = |keep, list: Vec<Xattr>| (keep == Keep::Preserve).then_some(list);
+        let (xattrs, acls, left_out) = self.attributes(&Bearer::named(directory, name));
+        let xattrs = wanted(self.preserve.xattrs, xattrs);
+        Extras { owner, xattrs, acls: wanted(self.preserve.acls, acls), left_out }
+    }
+
+    /// Attributes and ACLs, and how many could not be read or were too many.
+    fn attributes(&self, bearer: &Bearer<'_>) -> (Vec<Xattr>, Vec<Xattr>, u32) {
+        let (mut xattrs, mut acls, mut left_out, mut room) = (Vec::new(), Vec::new(), 0, MAX_EXTRAS);
+        if (self.preserve.xattrs, self.preserve.acls) == (Keep::Drop, Keep::Drop) {
+            return (xattrs, acls, left_out);
+        }
+        let Ok(mut names) = bearer.list() else { return (xattrs, acls, 1) };
+        names.sort_unstable();
+        for name in names {
+            let list = match Space::of(&name) {
+                Space::User if self.preserve.xattrs == Keep::Preserve => &mut xattrs,
+                Space::Trusted | Space::Security if self.preserve.xattrs == Keep::Preserve && is_root() => {
+                    &mut xattrs
+                }
+                Space::Acl if self.preserve.acls == Keep::Preserve => &mut acls,
+                _ => continue,
+            };
+            let read = bearer.get(&name).ok().map(|value| Xattr { name, value });
+            match read.filter(|xattr| xattr.bytes() <= room) {
+                Some(xattr) => {
+                    room -= xattr.bytes();
+                    list.push(xattr);
+                }
+                None => left_out += 1,
+            }
+        }
+        (xattrs, acls, left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    #[test]
+    fn holes_are_found_or_taken_for_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        let file = File::create(&path).unwrap();
+        file.set_len(10 << 20).unwrap();
+        file.write_all_at(&[1; 8192], 4 << 20).unwrap();
+        let directory = OwnedFd::from(File::open(dir.path()).unwrap());
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let holes = holes(&directory, b"sparse", &stat);
+        assert!(Stretch::in_order(&holes, 10 << 20));
+        let in_data = |hole: &Stretch| hole.start < (4 << 20) + 8192 && hole.start + hole.len > 4 << 20;
+        assert!(!holes.iter().any(in_data), "{holes:?}");
+        if (stat.st_blocks as u64) * 512 < 10 << 20 {
+            assert!(!holes.is_empty());
+        }
+    }
+
+    #[test]
+    fn too_many_holes_leave_the_largest() {
+        let all =
+            (0..MAX_HOLES as u64 + 10).map(|i| Stretch { start: i * 1000, len: if i < 10 { 1 } else { 2 } });
+        let kept = largest(all.collect());
+        assert_eq!(kept.len(), MAX_HOLES);
+        assert_eq!(kept[0].start, 10_000);
+    }
 }

@@ -2,9 +2,7 @@
 //! subdirectories. Names of a directory come in byte order.
 
 pub(super) mod completeness;
-mod extras;
 mod found;
-mod holes;
 mod overlap;
 mod source_root;
 
@@ -17,21 +15,23 @@ use haul_wire::control::{
     DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault, FileSystems,
     IgnoreFiles, LinkChoice, Preserve,
 };
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
+use rustix::fs::{FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
 use crate::confine::link_error;
 use crate::journal::is_reserved;
 use crate::lineage::directory_id;
+use crate::paths::{join, split};
 use crate::progress::Progress;
 use crate::root::Root;
 use crate::send::select::Chooser;
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::listed::Share;
-use crate::storage::{fstat, list_each, openat, statat};
+use crate::storage::{fstat, list_each, lstatat, openat};
 use completeness::FilteredReporter;
-use extras::Preserver;
-use found::{NAMELESS, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file};
+use found::{
+    NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
+};
 
 pub(crate) use found::Found;
 pub(crate) use source_root::Identity;
@@ -284,7 +284,7 @@ impl Walker {
 
     /// What the name stands for, and whether that is behind a link.
     fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<(Stat, bool), Errno> {
-        let stat = statat(&listing.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = lstatat(&listing.directory, name)?;
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if is_link && self.chooser.links == LinkChoice::Follow {
             return Ok((fstat(listing.inherited.source_root.open(path, OFlags::PATH)?)?, true));
@@ -410,7 +410,7 @@ impl Walker {
         }
         let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
         let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
-        let mut stat = statat(&directory, &named.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let mut stat = lstatat(&directory, &named.name)?;
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if is_link && links == LinkChoice::Follow {
             stat = fstat(source_root.open(&named.name, OFlags::PATH)?)?;
@@ -473,7 +473,7 @@ impl Iterator for Walker {
 fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let Some(parent) = parent else { return source_root.open(path, flags) };
-    let name = crate::send::select::pattern::last_component(path);
+    let (_, name) = split(path);
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty()).map_err(|errno| link_error(parent.as_fd(), name, errno))
 }
@@ -491,8 +491,4 @@ fn list(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> (Vec<Name>, Opti
     let broken = list_each(directory, buffer, take).err();
     names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
     (names, broken)
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
 }

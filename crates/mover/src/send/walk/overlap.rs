@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use haul_wire::control::{
     DestinationLineage, DirectoryId, Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice,
 };
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fault::show;
 use crate::lineage::{directory_id, parent};
 use crate::root::Root;
 use crate::send::select::Chooser;
-use crate::storage::{fstat, list, openat, statat};
+use crate::storage::{fstat, list, lstatat, openat};
 
 /// A source, opened without being read.
 struct Source<'a> {
@@ -108,7 +108,7 @@ impl<'a> Source<'a> {
     /// Whether it is a directory that would take its own place.
     fn takes_its_place(&self, to: &DestinationLineage) -> bool {
         let holder = fstat(&self.holder).ok().and_then(|stat| directory_id(&stat));
-        let there = statat(&self.holder, &self.name[..], AtFlags::SYMLINK_NOFOLLOW);
+        let there = lstatat(&self.holder, &self.name[..]);
         let is_there = self.is_directory() && holder.is_some() && holder.as_ref() == to.directories.first();
         is_there && there.is_ok_and(|there| directory_id(&there) == directory_id(&self.stat))
     }
@@ -196,7 +196,7 @@ fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
         {
             return None;
         }
-        let stat = statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = lstatat(directory.as_fd(), name).ok()?;
         (directory_id(&stat) == Some(id)).then(|| (name.to_vec(), stat))
     })
 }

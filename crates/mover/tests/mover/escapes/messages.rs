@@ -5,9 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use haul_base::{Piece, Rng};
-use haul_mover::{
-    ControlLink as _, ReceiveOptions, SendLimits, check, receive_files, receive_to, send_files,
-};
+use haul_mover::{ControlLink as _, ReceiveOptions, SendLimits, receive_files, receive_to, send_files};
 use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{
@@ -17,6 +15,7 @@ use haul_wire::control::{
 };
 
 use super::world::World;
+use crate::check;
 use crate::harness::link_pair;
 
 /// Conversations of each kind.
@@ -158,7 +157,7 @@ fn body(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// Messages, contents and pauses, for `haul_mover::check`.
+/// Messages, contents and pauses, for [`check`].
 fn conversation(rng: &mut Rng, out: &mut Vec<u8>) {
     for _ in 0..=rng.below(16) {
         match rng.below(6) {

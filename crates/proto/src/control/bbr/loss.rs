@@ -41,10 +41,12 @@ const MEMORY_ROUNDS: f64 = 4.0;
 const OWN_DOING: f64 = 0.5;
 const OWN_DOING_EXPECTED: f64 = 8.0;
 
-/// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
-fn exceeds(told: LossCounts, share: f64) -> bool {
-    let expected = told.packets as f64 * share;
-    told.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
+impl LossCounts {
+    /// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
+    pub(super) fn exceeds(self, share: f64) -> bool {
+        let expected = self.packets as f64 * share;
+        self.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
+    }
 }
 
 impl LossRule {
@@ -68,7 +70,7 @@ impl LossRule {
         if self.tolerates == 0.0 {
             return (told.lost + told.marked) as f64 > limit;
         }
-        told.marked as f64 > limit || exceeds(told, self.base() + self.threshold)
+        told.marked as f64 > limit || told.exceeds(self.base() + self.threshold)
     }
 
     /// Whether a round in which it did not probe tells of congestion. RFC 9002, section 7.1: marks count as losses.
@@ -76,12 +78,12 @@ impl LossRule {
         if self.tolerates == 0.0 || told.marked > 0 {
             return told.lost + told.marked > 0;
         }
-        exceeds(told, self.tolerates) || (is_queued && exceeds(told, self.base()))
+        told.exceeds(self.tolerates) || (is_queued && told.exceeds(self.base()))
     }
 
     /// Whether Startup has filled the path.
     pub(super) fn ends_startup(&self, told: LossCounts, is_queued: bool) -> bool {
-        let is_tolerated = self.tolerates > 0.0 && !is_queued && !exceeds(told, self.tolerates);
+        let is_tolerated = self.tolerates > 0.0 && !is_queued && !told.exceeds(self.tolerates);
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 

@@ -33,7 +33,7 @@ use haul_stack::Parameters;
 use super::window::INITIAL_WINDOW;
 use super::{
     ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
-    burst_for,
+    burst_for, short_burst_for,
 };
 use crate::rtt::RttEstimator;
 use cycle::{Acks, Cycle};
@@ -55,6 +55,10 @@ const UP_WINDOW: f64 = 2.25;
 const PACING_MARGIN: f64 = 0.99;
 /// The draft's `MinPipeCwnd`, packets.
 const MIN_PIPE: u64 = 4;
+/// A round without a queue that loses more than this share: the bottleneck may have no room for a burst. Bursts are short
+/// then for a while. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the usual bursts.
+const BURST_LOSS: f64 = 0.02;
+const SHORT_BURSTS_FOR: Span = Span::from_secs(60);
 /// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
 const STARTUP_LOSS_RUNS: u64 = 6;
 /// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit; `HyStart`++ (RFC
@@ -128,6 +132,8 @@ pub(super) struct Bbr {
     cycle: Cycle,
     history: History,
     loss: LossRule,
+    /// Until then bursts are short.
+    short_bursts_until: Time,
     round_trip: RoundTrip,
     max_bandwidth: TwoSlotMax<Rate>,
     short_term: ShortTerm,
@@ -193,6 +199,7 @@ impl Bbr {
             cycle: Cycle::new(parameters.span("probe_wait")),
             history: History::default(),
             loss,
+            short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
             max_bandwidth: TwoSlotMax::default(),
             short_term: ShortTerm::default(),
@@ -278,6 +285,11 @@ impl Bbr {
         self.long_term.map(left)
     }
 
+    fn burst(&self) -> u64 {
+        let is_short = self.heard_at < self.short_bursts_until;
+        if is_short { short_burst_for(self.pacing) } else { burst_for(self.pacing) }
+    }
+
     /// How long the bottleneck sends a burst: no statement about a queue.
     fn serialization(&self) -> Span {
         let bandwidth = self.bandwidth();
@@ -346,6 +358,9 @@ impl Bbr {
         let packets = told.acked.saturating_add(told.lost);
         let judged = LossCounts { lost: told.lost, marked: told.marked, packets };
         self.last = std::mem::take(&mut self.latest);
+        if !is_queued && judged.exceeds(BURST_LOSS) {
+            self.short_bursts_until = self.heard_at + SHORT_BURSTS_FOR;
+        }
         if self.phase.is_probing() {
             self.judge_startup(judged, told.runs, is_queued);
         } else {
@@ -471,7 +486,12 @@ impl Bbr {
 
 impl RateController for Bbr {
     fn permit(&self) -> Permit {
-        Permit::Go(Limits { rate: self.pacing, window: Some(self.window), burst: burst_for(self.pacing) })
+        Permit::Go(Limits {
+            rate: self.pacing,
+            window: Some(self.window),
+            unreported: 0,
+            burst: self.burst(),
+        })
     }
 
     fn on_sent(&mut self, sent: &SentBatch) {

@@ -1,6 +1,6 @@
 //! The sending half: what is learnt from reports.
 
-use haul_base::Span;
+use haul_base::{Span, Time};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, Order, Resolution, SEND_PERMIT, SendPermit, Setup,
     SharedValue,
@@ -71,6 +71,8 @@ pub(super) struct Sender {
     stretch: u64,
     /// One has ended, and a report on it is to be asked for.
     stretch_ended: bool,
+    /// When a report was last asked for.
+    asked_at: Time,
     reports: u64,
     interval: ReportInterval,
     peer_drops: u32,
@@ -92,6 +94,7 @@ impl Sender {
             round: if when.is_asked() { Round::Running } else { Round::None },
             stretch: 0,
             stretch_ended: false,
+            asked_at: setup.now,
             reports: 0,
             interval: ReportInterval::new(setup.now, interval),
             peer_drops: 0,
@@ -141,6 +144,7 @@ impl Sender {
         if !batch.is_empty() {
             if self.round != Round::None {
                 self.round = Round::Running;
+                self.tell_delay(context);
             }
             let stretch = self.stretch_now(context);
             self.stretch_ended |= stretch > self.stretch;
@@ -161,6 +165,15 @@ impl Sender {
             _ => {}
         }
         false
+    }
+
+    /// How long the receiver may wait with its report: where it is asked for one, as long as has been sent without asking.
+    fn tell_delay(&self, context: &mut Context<'_>) {
+        let unasked = match self.round {
+            Round::None => Span::ZERO,
+            _ => context.now().since(self.asked_at),
+        };
+        *context.shared(self.bindings().delay) = ReportDelay(self.interval.get().max(unasked));
     }
 
     /// Number of the segment or chunk that is being sent for the first time, to within a batch.
@@ -204,6 +217,7 @@ impl Sender {
             return false;
         }
         let now = context.now();
+        self.asked_at = now;
         if let Some(i) = batch.push(ROUND, size_of::<u32>()) {
             batch.payload_mut(i).copy_from_slice(&now.as_wrapped_micros().to_be_bytes());
         }
@@ -291,7 +305,7 @@ impl Sender {
         if self.interval.on_report(report, header, context.path().min_rtt, law) {
             context.want_control();
         }
-        *context.shared(self.bindings().delay) = ReportDelay(self.interval.get());
+        self.tell_delay(context);
     }
 
     /// Whether the statements mean something: data has arrived, or the word that a round has ended.

@@ -202,6 +202,8 @@ impl ObjectSender {
             return false;
         }
         let Some(report) = self.bindings().peer_report.of(event, notice) else { return false };
+        let (now, arrived, rtt) = (context.now(), context.arrival().at, context.path().rtt);
+        context.shared(self.bindings().clock).heard(now, arrived, rtt);
         if let Some(newest) = report.newest {
             self.limit = self.limit.max(newest.limit);
         }

@@ -11,7 +11,7 @@ use crate::micro::events::{
 };
 use crate::micro::fixed_rate::SendingRate;
 use crate::micro::shared::{
-    ChunkNow, Clock, DiagnosedWindows, LawInterval, PeerHost, RateNow, ReportDelay, SendWindow,
+    ChunkNow, Clock, DiagnosedWindows, LawInterval, LawNow, PeerHost, RateNow, ReportDelay, SendWindow,
 };
 use crate::rtt::RttEstimator;
 
@@ -21,6 +21,7 @@ pub(super) struct Bindings {
     pub(super) send_window: SharedValue<SendWindow>,
     pub(super) rtt: SharedValue<RttEstimator>,
     pub(super) delay: SharedValue<ReportDelay>,
+    pub(super) law_now: SharedValue<LawNow>,
     pub(super) clock: SharedValue<Clock>,
     pub(super) rate: SharedValue<RateNow>,
     pub(super) interval: SharedValue<LawInterval>,
@@ -47,6 +48,7 @@ impl Bindings {
             send_window: declaration.shared(SendWindow::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
+            law_now: declaration.shared(LawNow::default),
             clock: declaration.shared(Clock::default),
             rate: declaration.shared(RateNow::default),
             interval: declaration.shared(LawInterval::default),

@@ -8,6 +8,7 @@ use super::rules::Rules;
 use crate::control::held_rate::Mode;
 use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
 use crate::diagnosis::Evidence;
+use crate::micro::shared::LawNow;
 
 /// What every law can be told; the law's own parameters stand beside these in the recipe.
 pub(crate) const PARAMETERS: &[ParameterSpec] = &[
@@ -39,7 +40,7 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         name: "ecn",
         kind: ParameterKind::Flag,
         default: "false",
-        help: "whether data packets are ECN-capable, ECT(0)",
+        help: "whether data packets are ECN-capable, ECT(0), where the law takes a mark for a loss",
     },
     ParameterSpec {
         name: "unit_window",
@@ -95,6 +96,7 @@ pub(super) struct Law {
     pub(super) ceiling: Option<Rate>,
     pub(super) initial_rtt: Span,
     cause_aware: bool,
+    ecn: bool,
     mode: Mode,
 }
 
@@ -107,6 +109,7 @@ impl Law {
             ceiling: (rate < Rate::MAX).then_some(rate),
             initial_rtt,
             cause_aware: parameters.flag("cause_aware"),
+            ecn: parameters.flag("ecn"),
             mode: Mode::named(parameters.text("mode")),
         }
     }
@@ -114,6 +117,16 @@ impl Law {
     /// Another one with the same ceiling.
     pub(super) fn of_name(&self, name: &str, parameters: Parameters) -> Self {
         Self { name: name.to_owned(), parameters, ..self.clone() }
+    }
+
+    /// The law `kept` under this one's ceiling and modes.
+    pub(super) fn keeping(self, kept: &Self) -> Self {
+        Self { name: kept.name.clone(), parameters: kept.parameters.clone(), ..self }
+    }
+
+    /// For those who look on.
+    pub(super) fn now(&self) -> LawNow {
+        LawNow { name: law(&self.name).map_or("", |law| law.name), ceiling: self.ceiling }
     }
 
     /// Whether it can be built.
@@ -124,8 +137,13 @@ impl Law {
     fn try_build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, ControllerError> {
         let config =
             ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
-        let built = law(&self.name).and_then(|law| law.build_checked(&self.parameters, &config));
-        built.map(|law| self.wrapped(law))
+        let registered = law(&self.name)?;
+        let built = registered.build_checked(&self.parameters, &config)?;
+        if self.ecn && !built.answers_marks() {
+            let message = "it does not answer marks of congestion: `ecn` must be false".to_owned();
+            return Err(ControllerError::Unsuitable { law: registered.name, message });
+        }
+        Ok(self.wrapped(built))
     }
 
     pub(super) fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
@@ -143,6 +161,8 @@ impl Law {
 #[derive(Clone, Debug)]
 pub struct ChosenLaw {
     pub(super) parameters: Parameters,
+    /// If a rule of the recipe has chosen another law meanwhile, that one stays.
+    pub(super) keeps_law: bool,
 }
 
 impl ChosenLaw {
@@ -157,12 +177,25 @@ impl ChosenLaw {
         let law = Law::read(&parameters, ANY_DELAY);
         law.check()?;
         Rules::of(&parameters, &law).map_err(ControllerError::Rules)?;
-        Ok(Self { parameters })
+        Ok(Self { parameters, keeps_law: false })
     }
 
-    /// What a recipe says of its `rate_control`, with some parameters changed. If the law changes, parameters that only
-    /// the one before had are left out.
-    pub fn changed(part: &Part, changes: &[(String, String)]) -> Part {
+    /// Changes some parameters of what a recipe says of its `rate_control`. If the law changes, parameters that only
+    /// the one before had are left out. If what is changed is no law's own, the law that runs stays, also where a rule
+    /// has chosen it.
+    ///
+    /// # Errors
+    /// As [`ChosenLaw::check`]; `part` is as before then.
+    pub fn change(part: &mut Part, changes: &[(String, String)]) -> Result<Self, ControllerError> {
+        let changed = Self::changed(part, changes);
+        let bounds = |name: &str| PARAMETERS[1..].iter().any(|spec| spec.name == name);
+        let keeps_law = changes.iter().all(|(name, _)| bounds(name) && name != "switch");
+        let chosen = Self { keeps_law, ..Self::check(&changed)? };
+        *part = changed;
+        Ok(chosen)
+    }
+
+    fn changed(part: &Part, changes: &[(String, String)]) -> Part {
         let mut changed = part.clone();
         for (name, value) in changes {
             changed.parameters.retain(|(known, _)| known != name);
@@ -208,6 +241,7 @@ mod tests {
             (part(&[("rate", "0bit")]), "above zero"),
             (part(&[("rate", "fast")]), "fast"),
             (part(&[("window", "3")]), "window"),
+            (part(&[("controller", "delivery"), ("ecn", "true")]), "marks of congestion"),
             (part(&[("controller", "reno"), ("initial_window", "1")]), "initial_window"),
         ] {
             let error = ChosenLaw::check(&wrong).unwrap_err().to_string();

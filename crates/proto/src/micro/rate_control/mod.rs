@@ -24,8 +24,8 @@ use super::object::carries_data;
 use super::shared::{LawInterval, PeerHost, RateNow, WaitingFor};
 use crate::control::ledger::{Known, Sent};
 use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
-    SentBatch, Unit,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, MIN_WINDOW_DATAGRAMS, Permit,
+    RateController, RateState, SentBatch, Unit,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
@@ -147,7 +147,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         pacer: Pacer::new(parameters.span("debt")),
         max_batch: parameters.integer("max_batch") as usize,
         bindings: None,
-        limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
+        limits: Limits { rate: Rate::MAX, window: None, unreported: 0, burst: u64::MAX },
         quota: QuotaBound::ANYTHING,
         observer: Observer::default(),
         signature: Signature::new(),
@@ -171,12 +171,17 @@ impl RateControl {
         self.bindings.expect("declared before it is used")
     }
 
-    /// Another law, or other parameters, as a recipe has them.
-    fn switch(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    /// Another law, or other parameters, as a recipe has them. `keeps_law`: the law that a rule has chosen stays.
+    fn switch(
+        &mut self,
+        parameters: &Parameters,
+        keeps_law: bool,
+        context: &mut Context<'_>,
+    ) -> Result<(), String> {
         let law = Law::read(parameters, context.path().rtt);
         let mut rules = Rules::of(parameters, &law)?;
         rules.take_over(&self.rules, context.now(), self.sent.bytes);
-        self.exchange(law, context)?;
+        self.exchange(if keeps_law { law.keeping(&self.law) } else { law }, context)?;
         self.rules = rules;
         self.max_batch = parameters.integer("max_batch") as usize;
         self.unit_window = parameters.bytes("unit_window").0;
@@ -196,7 +201,14 @@ impl RateControl {
             let rtt = context.shared(bindings.rtt);
             controller.take_over(limits.effective_rate(rtt.smoothed()), rtt);
         }
+        let before = self.limits.rate;
         (self.controller, self.law) = (controller, law);
+        if let Permit::Go(limits) = self.controller.permit()
+            && bounded(limits, self.controller.ceiling()).rate > before
+        {
+            self.pacer.on_higher_rate(context.now());
+        }
+        *context.shared(bindings.law_now) = self.law.now();
         self.tell(context);
         self.schedule(context);
         Ok(())
@@ -256,12 +268,17 @@ impl RateControl {
         if self.probe_credit > 0 {
             return Ok(self.probe_credit as usize);
         }
-        if self.pacer.release_at() > context.now() {
-            context.resume_at(self.pacer.release_at());
-            return Err(self.paced_by());
+        let (now, released, bindings) = (context.now(), self.pacer.release_at(), self.bindings());
+        if released > now {
+            context.resume_at(released);
+            return Err(self.paced_by(now));
         }
-        let in_flight = context.shared(self.bindings().send_window).bytes;
-        let allowed = limits.window.map_or(u64::MAX, |window| window.saturating_add(self.more_at_once(size)));
+        context.shared(bindings.clock).released(now, released);
+        let in_flight = context.shared(bindings.send_window).bytes;
+        // A law that is new may think of smaller datagrams than those in use.
+        let least = |window: u64| window.max(MIN_WINDOW_DATAGRAMS * size);
+        let beyond = limits.unreported.saturating_add(self.more_at_once(size));
+        let allowed = limits.window.map_or(u64::MAX, |window| least(window).saturating_add(beyond));
         let room = allowed.saturating_sub(in_flight);
         match room / size {
             0 => Err(WaitingFor::Window),
@@ -312,8 +329,10 @@ impl RateControl {
     }
 
     /// Whose rate the pacer keeps.
-    fn paced_by(&self) -> WaitingFor {
-        if self.quota.binds {
+    fn paced_by(&self, now: Time) -> WaitingFor {
+        if self.pacer.is_behind(now) {
+            WaitingFor::Late
+        } else if self.quota.binds {
             WaitingFor::Quota
         } else if self
             .controller
@@ -328,7 +347,7 @@ impl RateControl {
 
     fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
         let now = context.now();
-        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota) {
+        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota | WaitingFor::Late) {
             self.pacer.on_idle(now);
         }
         context.shared(self.bindings().clock).wait(now, reason);
@@ -458,7 +477,7 @@ fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
     Limits {
         rate: limits.rate.max(MIN_RATE).min(ceiling.unwrap_or(Rate::MAX)),
         window: limits.window.map(|window| window.max(MIN_WINDOW)),
-        burst: limits.burst,
+        ..limits
     }
 }
 
@@ -495,6 +514,7 @@ impl MicroProtocol for RateControl {
         {
             self.controller = controller;
         }
+        *context.shared(self.bindings().law_now) = self.law.now();
         let ledger = context.shared(self.bindings().ledger);
         ledger.record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
@@ -535,7 +555,7 @@ impl MicroProtocol for RateControl {
             self.observer.set_verdict(*verdict);
         } else if let Some(chosen) = bindings.law_chosen.of(event, notice) {
             // It was built once already, when it was checked; if it cannot be built here, the present law stays.
-            let _ = self.switch(&chosen.parameters, context);
+            let _ = self.switch(&chosen.parameters, chosen.keeps_law, context);
         } else if let Some(&mut host) = bindings.host.of(event, notice) {
             self.advise(Some(host), context);
         } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, notice) {
@@ -564,7 +584,7 @@ impl MicroProtocol for RateControl {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.switch(parameters, context)
+        self.switch(parameters, false, context)
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

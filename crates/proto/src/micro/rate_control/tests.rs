@@ -42,6 +42,15 @@ fn what_leaves_follows_the_law_and_its_changes() {
     }
 }
 
+#[test]
+fn a_higher_rate_ends_the_pause_of_a_low_one() {
+    let mut pair = begun(&object_recipe("1kbit"));
+    pair.run_until(at(1_000), &mut Path::default());
+    pair.a.reconfigure(at(1_000), &object_recipe("8Mbit")).unwrap();
+    let found = sent(&mut pair, 1_000, 2_000);
+    assert!(is_near(found, 8_000_000), "{found}");
+}
+
 /// Sends for a second, and gives the bytes and how often the sender woke for them.
 fn second(mut pair: Pair) -> (u64, u32) {
     pair.exchange(T0, &mut Path::default());
@@ -315,6 +324,7 @@ fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span
 fn ecn_capable_packets_leave_where_the_recipe_asks_and_marks_come_back() {
     for (asked, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
         let mut recipe = object_recipe("8Mbit");
+        recipe.set("rate_control.controller", "sabul").unwrap();
         recipe.set("rate_control.ecn", asked).unwrap();
         let (mut pair, told) = listening(&recipe, go(), None);
         let sent = cross(T0, &mut pair.a, &mut pair.b, Ecn::Ce, Span::ZERO);

@@ -1,6 +1,5 @@
-//! The rules of the journal's format and of jobs as functions, for fuzz targets and tests, as in `haul_wire::check`.
-//!
-//! Those that run a job take a directory too. It must be empty; what a job reads and writes lies in it.
+//! The rules of jobs as functions, for the tests here and for the fuzz targets of the same names. Each takes an empty
+//! directory; what the job reads and writes lies in it.
 
 mod conversation;
 mod world;
@@ -12,22 +11,10 @@ use haul_wire::control::{
     Durability, Equal, Extraneous, Layout, Leftovers, ReceivePolicy, RunMode, Selection,
 };
 
-use crate::journal::check as rules;
-use crate::{ReceiveOptions, Root, SendLimits, receive_files, receive_to, send_files};
 use conversation::{Peer, receiving, sending};
+use haul_mover::check::seal;
+use haul_mover::{ReceiveOptions, Root, SendLimits, receive_files, receive_to, send_files};
 use world::{JOURNAL, World, tree};
-
-/// Checks the reader of journals. Of arbitrary bytes the first says how the others are used: as a whole journal,
-/// or as the payloads of records that have right checks.
-///
-/// Reading never panics; it keeps a beginning of the file, which reads back to the same, as does every part of
-/// it; and no file claims bytes behind its end or lies outside of the directory. True if a record was read.
-///
-/// # Panics
-/// If a rule is broken.
-pub fn journal(bytes: &[u8]) -> bool {
-    rules(bytes)
-}
 
 /// The options that a byte stands for.
 fn options(byte: u8) -> ReceiveOptions {
@@ -51,7 +38,7 @@ fn options(byte: u8) -> ReceiveOptions {
 ///
 /// # Panics
 /// If a rule is broken, or the directory cannot be used.
-pub fn receive_job(directory: &Path, bytes: &[u8]) -> bool {
+pub(crate) fn receive_job(directory: &Path, bytes: &[u8]) -> bool {
     let Some((&[how, place], steps)) = bytes.split_first_chunk() else { return false };
     let world = World::new(directory);
     if place & 1 == 1 {
@@ -84,7 +71,7 @@ fn receive(world: &World, how: u8, to_pipe: bool, steps: &[u8]) -> bool {
 ///
 /// # Panics
 /// If a rule is broken, or the directory cannot be used.
-pub fn send_job(directory: &Path, bytes: &[u8]) -> bool {
+pub(crate) fn send_job(directory: &Path, bytes: &[u8]) -> bool {
     let world = World::new(directory);
     world.occupy();
     let before = tree(directory);
@@ -104,12 +91,12 @@ pub fn send_job(directory: &Path, bytes: &[u8]) -> bool {
 ///
 /// # Panics
 /// If a rule is broken, or the directory cannot be used.
-pub fn journal_with_set(directory: &Path, bytes: &[u8]) -> bool {
+pub(crate) fn journal_with_set(directory: &Path, bytes: &[u8]) -> bool {
     let Some((&[how, form, len_high, len_low], rest)) = bytes.split_first_chunk() else { return false };
     let world = World::new(directory);
     let len = usize::from(u16::from_be_bytes([len_high, len_low]));
     let (journal, steps) = rest.split_at(len.min(rest.len()));
-    let journal = if form % 2 == 0 { journal.to_vec() } else { crate::journal::seal(JOURNAL, journal) };
+    let journal = if form % 2 == 0 { journal.to_vec() } else { seal(JOURNAL, journal) };
     world.leave(&journal);
     receive(&world, how, false, steps)
 }

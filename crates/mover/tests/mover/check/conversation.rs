@@ -8,7 +8,7 @@ use haul_base::Piece;
 use haul_wire::check::{Steps, message};
 use haul_wire::control::{ControlMessage, Fault, FaultCode, encode_frame};
 
-use crate::{ControlLink, MoveReport, ReceiveJob, SendJob};
+use haul_mover::{ControlLink, MoveReport, ReceiveJob, SendJob};
 
 /// Most steps of a conversation.
 const STEPS: usize = 48;

@@ -7,12 +7,15 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use super::write;
-use crate::journal::{journal_name, part_name};
 
 /// The id of the journal that is left in a root.
 pub(super) const JOURNAL: u32 = 0x6861_756c;
 /// Numbers of the temporary files that are left with it.
 const PARTS: u32 = 4;
+
+fn part_name(number: u32) -> String {
+    format!(".haul-{JOURNAL:08x}-{number}.part")
+}
 
 /// A root that a job may use, and what lies outside of it.
 pub(super) struct World {
@@ -33,7 +36,7 @@ impl World {
             write(&outside.join(name), b"12345");
         }
         for number in 0..PARTS {
-            write(&outside.join(part_name(JOURNAL, number)), b"12345");
+            write(&outside.join(part_name(number)), b"12345");
         }
         Self { root, outside }
     }
@@ -49,10 +52,10 @@ impl World {
     /// Leaves a journal in the root, with temporary files there and in a directory below.
     pub(super) fn leave(&self, journal: &[u8]) {
         fs::create_dir(self.root.join("d")).expect("the root can be written");
-        write(&self.root.join(journal_name(JOURNAL)), journal);
+        write(&self.root.join(format!(".haul-{JOURNAL:08x}.journal")), journal);
         for number in 0..PARTS {
             for parent in ["", "d"] {
-                write(&self.root.join(parent).join(part_name(JOURNAL, number)), b"12345");
+                write(&self.root.join(parent).join(part_name(number)), b"12345");
             }
         }
     }

@@ -1,0 +1,45 @@
+//! Laws of a window over the whole transport, with the reports that `bulk` asks for: they have the window that their
+//! sources derive. With a report at once the unit tests of each law have the exact figures.
+
+use haul_base::{Rate, Span, Time};
+
+use crate::common::{Channel, Run};
+
+/// Packets a round trip, on the mean of some runs.
+fn packets_in_flight(law: &str, loss: f64, rtt: Span, seconds: u64) -> f64 {
+    let clear = Channel::clean(rtt / 2, Rate::from_mbps(400));
+    let channel = Channel { loss, ..clear.clone() };
+    let runs = [3, 5, 8, 13].map(|seed| {
+        let mut run = Run::new(seed, u64::MAX >> 20, law, None, &channel, &clear);
+        let skipped = Span::from_secs(seconds / 4);
+        let mut acked = |until| {
+            run.world.run_until(Time::ZERO + until);
+            run.sent().acked
+        };
+        let before = acked(skipped);
+        let packets = acked(Span::from_secs(seconds)) - before;
+        packets as f64 / (Span::from_secs(seconds).saturating_sub(skipped).as_secs_f64() / rtt.as_secs_f64())
+    });
+    runs.iter().sum::<f64>() / runs.len() as f64
+}
+
+#[test]
+fn windows_are_what_their_sources_derive_whatever_the_reports() {
+    let (short, long) = (Span::from_millis(40), Span::from_millis(100));
+    // Reno: RFC 5681 and Mathis' formula; CUBIC where it is Reno's friend (RFC 9438, section 4.3); Scalable TCP: its paper.
+    let reno = |p: f64| (1.5 / p).sqrt();
+    for (law, loss, rtt, wanted) in [
+        ("reno", 0.001, short, reno(0.001)),
+        ("reno", 0.0004, long, reno(0.0004)),
+        ("reno", 0.0001, long, reno(0.0001)),
+        ("cubic", 0.001, short, reno(0.001)),
+        ("scalable", 0.001, short, 0.075 / 0.001),
+    ] {
+        let found = packets_in_flight(law, loss, rtt, 120);
+        println!("{law}, {loss}, {rtt}: {found:.1} of {wanted:.1} packets");
+        assert!(
+            (0.8..1.25).contains(&(found / wanted)),
+            "{law}, {loss}, {rtt}: {found:.1} of {wanted:.1} packets"
+        );
+    }
+}
