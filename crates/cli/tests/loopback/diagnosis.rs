@@ -1,5 +1,6 @@
 //! `haul diagnose` and `haul train`, and where the shipped model comes from.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -122,12 +123,42 @@ fn listed(dir: &Path, cause: &str) -> Vec<PathBuf> {
     of
 }
 
+/// Unpacks data of the lab.
+fn unpacked(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/training").join(name);
+    let output = Command::new("tar").arg("xJf").arg(&data).arg("-C").arg(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    dir
+}
+
+/// Windows of the emulator (`haul-lab run real-signatures`), by what its drop log says that has lost their packets.
+#[test]
+fn windows_of_real_traffic_are_told_by_the_model_that_never_saw_any() {
+    let dir = unpacked("real.tar.xz");
+    let told = |cause: &str| {
+        let output = haul().args(["diagnose", "--json"]).args(listed(dir.path(), cause)).output().unwrap();
+        exits(&output, 0);
+        let mut counts = BTreeMap::new();
+        for window in objects(&output.stdout) {
+            let told =
+                if window["metric"] == "none" { "out of range" } else { window["verdict"].as_str().unwrap() };
+            *counts.entry(told.to_owned()).or_insert(0) += 1;
+        }
+        counts
+    };
+    let wanted = |counts: &[(&str, i32)]| {
+        counts.iter().map(|(told, windows)| ((*told).to_owned(), *windows)).collect()
+    };
+    let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 505), ("out of range", 5)]);
+    let network: BTreeMap<String, i32> =
+        wanted(&[("congestion", 105), ("inconclusive", 55), ("out of range", 3)]);
+    assert_eq!((told("host-"), told("network-")), (host, network));
+}
+
 #[test]
 fn the_shipped_model_is_what_the_shipped_data_gives() {
-    let dir = tempfile::tempdir().unwrap();
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/training/signatures.tar.xz");
-    let unpacked = Command::new("tar").arg("xJf").arg(&data).arg("-C").arg(dir.path()).output().unwrap();
-    assert!(unpacked.status.success(), "{}", text(&unpacked.stderr));
+    let dir = unpacked("signatures.tar.xz");
     let model = dir.path().join("model.toml");
     let mut train = haul();
     train.args(["train", "--json", "--host"]).args(listed(dir.path(), "host-"));
