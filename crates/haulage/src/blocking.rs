@@ -1,5 +1,6 @@
 //! Blocks a thread on what tasks poll, and lists of wakers.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -39,6 +40,14 @@ pub(crate) fn block_until<T>(
             Some(left) => thread::park_timeout(left),
         }
     }
+}
+
+/// As [`block_until`], as the traits of the standard library have it.
+pub(crate) fn block_io<T>(
+    until: Option<Instant>,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
+) -> io::Result<T> {
+    block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// As [`block_until`] the timeout has passed, which is then an error that says for what.

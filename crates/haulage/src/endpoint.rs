@@ -2,7 +2,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use std::vec;
 
-use haul_engine::{ChannelOptions, EndpointStats, HaulUrl, TicketFile, associate};
+use haul_engine::{EndpointStats, HaulUrl, TicketFile, associate};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::spawn_blocking::spawn_blocking;
@@ -134,11 +134,6 @@ impl Endpoint {
             ticket.resume(Some(&self.engine), &options.registry, &options.channel(), Ends::default());
         let channel = channel.ok()?;
         channel.wait_confirmed(ANSWER).ok().map(|()| Connection::of(channel))
-    }
-
-    /// How connections run that the other side begins from now on.
-    pub(crate) fn set_options(&self, options: ChannelOptions) {
-        self.engine.set_options(options);
     }
 
     /// What has come to the socket.

@@ -45,7 +45,7 @@ impl Listener {
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
         let engine = Arc::new(haul_engine::Listener::bind(engine)?);
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
-        endpoint.set_options(ChannelOptions {
+        endpoint.engine.set_options(ChannelOptions {
             queue: options.queue,
             inbox: options.inbox,
             datagram: options.datagram,

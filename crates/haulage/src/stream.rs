@@ -23,7 +23,7 @@ pub use self::statistics::StreamStatistics;
 
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
-use crate::blocking::block_until;
+use crate::blocking::block_io;
 use crate::error::to_io;
 use crate::spawn_blocking::{BlockingTask, spawn_blocking};
 use crate::{ConnectionError, OpenError, Options, WaitError};
@@ -250,8 +250,7 @@ impl ByteWriter {
     }
 
     fn write_until(&mut self, bytes: &[u8], until: Option<Instant>) -> io::Result<usize> {
-        let written = block_until(until, |context| self.poll_write(context, bytes));
-        written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+        block_io(until, |context| self.poll_write(context, bytes))
     }
 
     /// Whether the stream takes bytes.
@@ -334,8 +333,7 @@ impl ByteReader {
     }
 
     fn read_until(&mut self, into: &mut [u8], until: Option<Instant>) -> io::Result<usize> {
-        let read = block_until(until, |context| self.poll_take(context, into));
-        let read = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
+        let read = block_io(until, |context| self.poll_take(context, into))?;
         if read == 0 && !into.is_empty() {
             self.end();
         }

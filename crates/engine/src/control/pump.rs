@@ -130,7 +130,7 @@ impl Pump {
     fn send_all(&mut self) -> Result<(), EngineError> {
         if let Err(error) = self.send_pending() {
             self.receive()?;
-            return Err(lost(&error));
+            return Err(EngineError::lost(error.to_string()));
         }
         if !self.at_end && self.is_close_out() {
             self.at_end = true;
@@ -218,11 +218,11 @@ impl Pump {
     fn receive(&mut self) -> Result<(), EngineError> {
         loop {
             match self.tls.read_tls(&mut &self.tcp) {
-                Ok(0) => return self.on_eof(),
+                Ok(0) => return self.end_of_connection("the other side went away without closing"),
                 Ok(_) => self.last_heard = Instant::now(),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return self.on_broken(&e),
+                Err(e) => return self.end_of_connection(&e.to_string()),
             }
             self.tls
                 .process_new_packets()
@@ -232,14 +232,6 @@ impl Pump {
                 return Ok(());
             }
         }
-    }
-
-    fn on_eof(&self) -> Result<(), EngineError> {
-        self.end_of_connection("the other side went away without closing")
-    }
-
-    fn on_broken(&self, error: &io::Error) -> Result<(), EngineError> {
-        self.end_of_connection(&error.to_string())
     }
 
     /// The connection is gone: regular if both ends are through.
@@ -281,8 +273,4 @@ impl Pump {
             }
         }
     }
-}
-
-fn lost(error: &io::Error) -> EngineError {
-    EngineError::lost(error.to_string())
 }

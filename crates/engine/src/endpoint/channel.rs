@@ -419,7 +419,8 @@ impl Channel {
         // An acknowledgement may have been deferred.
         self.connection.settle(shared, &mut state, now);
         state.start_close(now, self.closing, reason);
-        self.connection.send_close(shared, &mut state, now);
+        self.connection.send_due_frames(shared, &mut state, now);
+        self.connection.set_timer(shared, &mut state, false);
         self.connection.release(shared, state);
     }
 }

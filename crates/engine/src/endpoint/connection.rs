@@ -191,7 +191,9 @@ impl Connection {
             state.transmit_at = Some(now);
         }
         let changed = self.take_events(shared, state);
-        self.set_timer(shared, state, was_deferred);
+        // Where the answer takes less than the delay, the timer is not set with each message: it expires once a delay.
+        let is_far = state.stack.path().rtt >= COALESCING_DELAY;
+        self.set_timer(shared, state, was_deferred && is_far);
         changed || sent > 0
     }
 

@@ -60,12 +60,6 @@ impl Connection {
         self.release(shared, state);
     }
 
-    /// Sends the frames that are due after a change of phase.
-    pub(super) fn send_close(&self, shared: &Shared, state: &mut State, now: Time) {
-        self.send_due_frames(shared, state, now);
-        self.set_timer(shared, state, false);
-    }
-
     /// Sends the control frames and bare initial headers that are due.
     pub(super) fn send_due_frames(&self, shared: &Shared, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);

@@ -82,11 +82,6 @@ impl Table {
         self.get(identity)?.live.clone()
     }
 
-    /// All connections.
-    pub(super) fn connections(&self) -> Vec<Arc<Connection>> {
-        self.entries.values().filter_map(|entry| entry.live.clone()).collect()
-    }
-
     /// Adds one. If there are too many, the one without a connection that has been silent longest is forgotten for it.
     pub(super) fn insert(&mut self, entry: Entry) -> Result<(), NotAdded> {
         let identity = entry.resumption.identity;
@@ -111,10 +106,8 @@ impl Table {
 
     /// Forgets all, and gives the connections.
     pub(super) fn clear(&mut self) -> Vec<Arc<Connection>> {
-        let connections = self.connections();
-        self.entries.clear();
         self.idle.clear();
-        connections
+        self.entries.drain().filter_map(|(_, entry)| entry.live).collect()
     }
 
     /// A connection begins; gives the one before, if that has not ended.
