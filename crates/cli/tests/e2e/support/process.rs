@@ -79,7 +79,7 @@ impl Running {
 
     /// Whether it is still running.
     pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("the child can be waited for").is_none()
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// The largest resident memory so far, in bytes.
