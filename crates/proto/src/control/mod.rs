@@ -99,6 +99,15 @@ impl Limits {
         self.window.map_or(self.rate, |window| self.rate.min(Rate::from_transfer(window, rtt)))
     }
 
+    /// What a law may say at all, whatever it says.
+    pub(crate) fn within(self, ceiling: Option<Rate>) -> Self {
+        Self {
+            rate: self.rate.max(MIN_RATE).min(ceiling.unwrap_or(Rate::MAX)),
+            window: self.window.map(|window| window.max(MIN_WINDOW)),
+            ..self
+        }
+    }
+
     /// Limits for a law that knows a window of `bytes`: paced at that window a round trip, times `pacing_gain`, with the
     /// usual burst. The rate is at least [`MIN_RATE`] and at most `ceiling`.
     pub fn of_window(bytes: f64, rtt: Span, pacing_gain: f64, ceiling: Rate) -> Self {

@@ -24,8 +24,8 @@ use super::object::carries_data;
 use super::shared::{LawInterval, PeerHost, RateNow, WaitingFor};
 use crate::control::ledger::{Known, Sent};
 use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, MIN_WINDOW_DATAGRAMS, Permit,
-    RateController, RateState, SentBatch, Unit,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_WINDOW_DATAGRAMS, Permit, RateController, RateState,
+    SentBatch, Unit,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
@@ -204,7 +204,7 @@ impl RateControl {
         let before = self.limits.rate;
         (self.controller, self.law) = (controller, law);
         if let Permit::Go(limits) = self.controller.permit()
-            && bounded(limits, self.controller.ceiling()).rate > before
+            && limits.within(self.controller.ceiling()).rate > before
         {
             self.pacer.on_higher_rate(context.now());
         }
@@ -301,7 +301,7 @@ impl RateControl {
                     // What could not leave meanwhile is no lateness to make good.
                     self.pacer.on_idle(now);
                 }
-                Ok(bounded(limits, self.controller.ceiling()))
+                Ok(limits.within(self.controller.ceiling()))
             }
             Permit::Hold(until) if until > now && until <= now + LONGEST_HOLD => {
                 self.held = true;
@@ -469,15 +469,6 @@ impl RateControl {
         *context.shared(bindings.rate) = RateNow(RateState { rate, ..law });
         *context.shared(bindings.sending_rate) = SendingRate(rate);
         *context.shared(bindings.interval) = LawInterval(self.controller.report_interval());
-    }
-}
-
-/// What a law may say at all, whatever it says.
-fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
-    Limits {
-        rate: limits.rate.max(MIN_RATE).min(ceiling.unwrap_or(Rate::MAX)),
-        window: limits.window.map(|window| window.max(MIN_WINDOW)),
-        ..limits
     }
 }
 
