@@ -59,9 +59,9 @@ Examples:
   haul diagnose window.sig                        which cause, and how certain
   haul diagnose --json --model mine.toml *.sig    one object a window, for a script
 
-A signature file has a 1 for each packet that arrived and a 0 for each that was lost, in the order in
-which they left; a line of --- parts windows. The trace of a transfer (--events) will do as well.
-docs/diagnosis.md says more.";
+A signature file has a 1 for each packet that arrived and a 0 for each that was lost, in the
+order in which they left; a line of --- parts windows. The trace of a transfer (--events) will
+do as well. docs/diagnosis.md says more.";
 
 pub(super) const DOCTOR: &str = "\
 Examples:

@@ -203,7 +203,8 @@ impl<F: Formula> Windowed<F> {
     }
 
     fn is_used(&self) -> bool {
-        self.peak.max(self.peak_before) as f64 + self.datagram >= USED * self.window * self.datagram
+        let allowed = self.window * self.datagram + self.unreported_bytes() as f64;
+        self.peak.max(self.peak_before) as f64 + self.datagram >= USED * allowed
     }
 
     fn on_event(&mut self, next_pn: u64) {
