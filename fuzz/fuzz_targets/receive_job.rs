@@ -2,6 +2,7 @@
 #![no_main]
 
 #[path = "../../crates/mover/tests/mover/check/mod.rs"]
+#[expect(dead_code, reason = "the tests of the mover use more of it")]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
