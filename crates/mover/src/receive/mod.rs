@@ -9,7 +9,6 @@ mod messages;
 mod peer;
 mod place;
 mod queue;
-mod requests;
 mod shared;
 mod verify;
 mod write;
@@ -32,8 +31,7 @@ pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
 pub(crate) use queue::{BufferGuard, Work};
-pub(crate) use requests::Requests;
-pub(crate) use shared::Shared;
+pub(crate) use shared::{Requests, Shared};
 pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
