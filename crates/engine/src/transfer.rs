@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use haul_base::{Bytes, Piece, Rate, Span};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
+use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
     Available, ChosenLaw, ControllerConfig, ControllerError, DiagnosedWindow, Link, ObjectSink, ObjectSource,
     RateController, Receiver, ReceiverConfig, Sender, SenderConfig, build_controller,
@@ -125,7 +126,7 @@ impl Transfer {
     pub fn take_windows(&self) -> Vec<DiagnosedWindow> {
         let Some(connection) = self.connection.upgrade() else { return Vec::new() };
         let mut state = connection.lock();
-        std::iter::from_fn(|| DiagnosedWindow::take(&mut state.stack)).collect()
+        std::iter::from_fn(|| DiagnosedWindows::take_of(&mut state.stack)).collect()
     }
 
     /// Wakes the data thread.

@@ -20,6 +20,11 @@ pub trait ControlLink: Send + Sync {
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault>;
 }
 
+/// What says nothing of the job.
+pub(crate) fn is_small_talk(message: &ControlMessage) -> bool {
+    matches!(message, ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. })
+}
+
 /// Bytes of one part; the last item may exceed it. Items are far smaller than the rest of the frame.
 const PART_BYTES: usize = MAX_FRAME / 4;
 

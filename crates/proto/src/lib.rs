@@ -36,7 +36,7 @@ pub use diagnosis::{DiagnosedWindow, WindowCounts};
 pub use limit::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, limit_of_sender};
 pub use link::Link;
 pub use micro::rate_control::ChosenLaw;
-pub use micro::shared::{PeerHost, Waiting, WaitingFor};
+pub use micro::shared::{LawNow, PeerHost, Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;
 pub use rtt::{MIN_RTT_WINDOW, RttEstimator};

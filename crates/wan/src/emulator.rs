@@ -9,42 +9,14 @@ use haul_base::{Rate, Span, Time};
 use haul_sim::{Path, PathSpec, SpecError, StageChange, StageRef, StageSpec};
 
 use crate::error::{WanError, While};
-use crate::link::{Clock, DropLog, Link, LinkOptions, Snapshot};
+use crate::link::{Clock, DropLog, Link, LinkOptions, Snapshot, Way};
 use crate::world::{Names, Side, TcpWindow, World, WorldOptions};
 
-/// The seeds of the two directions and of what damages packets must differ.
-const BACK: u64 = 0x9E37_79B9_7F4A_7C15;
+/// The seeds of a direction and of what damages its packets must differ.
 const DAMAGE: u64 = 0xBF58_476D_1CE4_E5B9;
 /// A super-packet travels in parts that the bottleneck sends in this time, so that it arrives like the packets
 /// that it stands for.
 pub const GRAIN: Span = Span::from_micros(100);
-
-/// Which of the directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// From A to B.
-    Forth,
-    /// From B to A.
-    Back,
-}
-
-impl Way {
-    /// As options and reports spell it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Forth => "forth",
-            Self::Back => "back",
-        }
-    }
-
-    /// The seed of this direction of a path with the seed `seed`: the two directions draw independently.
-    pub fn seed(self, seed: u64) -> u64 {
-        match self {
-            Self::Forth => seed,
-            Self::Back => seed ^ BACK,
-        }
-    }
-}
 
 /// What is to be emulated.
 #[derive(Debug, Clone, Copy)]

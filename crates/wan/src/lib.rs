@@ -11,10 +11,10 @@ mod packet;
 mod privilege;
 mod world;
 
-pub use emulator::{Emulator, EmulatorOptions, GRAIN, Way, rate_of, rtt_of};
+pub use emulator::{Emulator, EmulatorOptions, GRAIN, rate_of, rtt_of};
 pub use error::WanError;
 pub use guard::{die_with_parent, hurry, pin};
-pub use link::{Clock, Snapshot, Traffic};
+pub use link::{Clock, Snapshot, Traffic, Way};
 pub use net::{Namespace, Offloads, enter, sweep};
 pub use privilege::{Privilege, acquire};
 pub use world::{Names, PREFIX, Side, TcpWindow, V4, V6, World};

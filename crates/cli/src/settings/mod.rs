@@ -20,6 +20,15 @@ const STACKS: &str = "`haul presets` lists the recipes with the commands that ta
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
+/// How packets are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crypto {
+    /// What this machine does fastest, encrypted in any case.
+    Auto,
+    /// This cipher alone, which may be none.
+    Only(Cipher),
+}
+
 /// The parameters of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -33,8 +42,8 @@ pub struct Settings {
     pub chunk: Bytes,
     /// Time between two reports of the receiver.
     pub feedback_interval: Span,
-    /// How packets are protected; `None`: by what this machine does fastest, encrypted in any case.
-    pub crypto: Option<Cipher>,
+    /// How packets are protected.
+    pub crypto: Crypto,
     /// Whether the kernel cuts and joins datagrams (GSO and GRO).
     pub offload: bool,
     /// Socket buffers to ask the kernel for.

@@ -4,7 +4,7 @@ use haul_base::{Bytes, Rate, Span, UnitError};
 use haul_proto::law_names;
 use haul_wire::control::Cipher;
 
-use super::Settings;
+use super::{Crypto, Settings};
 use crate::config::truth;
 use crate::fault::{self, Fault};
 use haul_base::{nearest, suggestion};
@@ -61,10 +61,10 @@ pub const PARAMETERS: &[Parameter] = &[
         key: "crypto",
         help: || "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none".to_owned(),
         set: |s, v| {
-            s.crypto = one_of(v, &CRYPTO, cipher_name)?;
+            s.crypto = one_of(v, &CRYPTO, crypto_name)?;
             Ok(())
         },
-        show: |s| cipher_name(s.crypto).to_owned(),
+        show: |s| crypto_name(s.crypto).to_owned(),
     },
     Parameter {
         key: "offload",
@@ -87,16 +87,19 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 /// The values of `crypto`.
-const CRYPTO: [Option<Cipher>; 5] = [
-    None,
-    Some(Cipher::Aes128Gcm),
-    Some(Cipher::Aes256Gcm),
-    Some(Cipher::ChaCha20Poly1305),
-    Some(Cipher::None),
+const CRYPTO: [Crypto; 5] = [
+    Crypto::Auto,
+    Crypto::Only(Cipher::Aes128Gcm),
+    Crypto::Only(Cipher::Aes256Gcm),
+    Crypto::Only(Cipher::ChaCha20Poly1305),
+    Crypto::Only(Cipher::None),
 ];
 
-fn cipher_name(crypto: Option<Cipher>) -> &'static str {
-    crypto.map_or("auto", Cipher::as_str)
+fn crypto_name(crypto: Crypto) -> &'static str {
+    match crypto {
+        Crypto::Auto => "auto",
+        Crypto::Only(cipher) => cipher.as_str(),
+    }
 }
 
 /// Parameters of micro-protocols, and what sessions of every recipe call them.

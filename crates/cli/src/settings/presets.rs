@@ -7,7 +7,7 @@ use haul_base::{Bytes, Span};
 use toml::{Table, Value};
 
 use super::parameters::IN_STACKS;
-use super::{PARAMETERS, Parameter, Settings};
+use super::{Crypto, PARAMETERS, Parameter, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use haul_base::suggestion;
@@ -124,7 +124,7 @@ impl Preset {
             rate: None,
             chunk: Bytes(100_000_000),
             feedback_interval: Span::from_millis(2),
-            crypto: None,
+            crypto: Crypto::Auto,
             offload: true,
             socket_buffer: Bytes(64 << 20),
             stack: None,

@@ -89,7 +89,7 @@ fn recipe_files_load_and_say_what_is_wrong() {
     let preset = Preset::find(path.to_str().unwrap()).unwrap();
     assert_eq!(preset.name, "mine");
     let settings = Recipe::build(&preset, &[]).unwrap().settings;
-    assert_eq!((settings.crypto, settings.offload), (Some(Cipher::None), false));
+    assert_eq!((settings.crypto, settings.offload), (Crypto::Only(Cipher::None), false));
 
     std::fs::write(&path, "chunk = 7\n").unwrap();
     let preset = Preset::find(path.to_str().unwrap()).unwrap();

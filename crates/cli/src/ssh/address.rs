@@ -58,7 +58,9 @@ impl SshPath {
 /// Host and path around the colon that parts them.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let name = bytes.split(|&b| b == b'/').next().unwrap_or_default();
-    let start = name.iter().position(|&b| b == b'@').map_or(0, |at| at + 1);
+    // A user stands before any colon; what is behind belongs to the path.
+    let user = name.split(|&b| b == b':').next().unwrap_or_default();
+    let start = user.iter().position(|&b| b == b'@').map_or(0, |at| at + 1);
     let colon = if name[start..].starts_with(b"[") {
         start + name[start..].windows(2).position(|pair| pair == b"]:")? + 1
     } else {
@@ -232,6 +234,7 @@ mod tests {
     fn paths_are_bytes_and_hosts_are_text() {
         let parse = |bytes: &[u8]| SshPath::parse(OsStr::from_bytes(bytes)).unwrap();
         assert_eq!(parse(b"host:\xff").unwrap().path, b"\xff");
+        assert_eq!(parse(b"host:a@[b").unwrap().path, b"a@[b");
         assert_eq!(parse(b"\xff:x"), None);
         assert_eq!(parse(b"ssh://host/%FF").unwrap().path, b"/\xff");
     }

@@ -14,8 +14,8 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
             let stats = &sending.stats;
             json!({
                 "rate_bps": sending.rate.as_bps(),
-                "controller": stats.law.name,
-                "ceiling_bps": stats.law.ceiling.map(Rate::as_bps),
+                "controller": stats.law.map(|law| law.name),
+                "ceiling_bps": stats.law.and_then(|law| law.ceiling).map(Rate::as_bps),
                 "phase": sending.phase,
                 "in_flight": sending.in_flight,
                 "packets": stats.packets,

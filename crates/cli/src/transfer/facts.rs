@@ -99,7 +99,7 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
         elapsed: moving,
         sent: Rate::from_transfer(stats.datagram_bytes, moving),
         peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
-        ceiling: if stats.law.name.is_empty() { facts.ceiling } else { stats.law.ceiling },
+        ceiling: stats.law.map_or(facts.ceiling, |law| law.ceiling),
         packets: stats.packets,
         lost: stats.lost,
         lost_by_cause: stats.lost_by_cause,

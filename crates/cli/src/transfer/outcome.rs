@@ -89,8 +89,7 @@ fn of_counters(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
     match measured.counters {
         Some(Counters::Sending(sending)) => {
             report.cpu = CpuSeconds { sender: own_cpu, receiver: None };
-            let law = sending.stats.law;
-            if !law.name.is_empty() {
+            if let Some(law) = sending.stats.law {
                 law.name.clone_into(&mut report.controller);
                 report.capacity = law.ceiling.map(|rate| (rate, "ceiling"));
             }

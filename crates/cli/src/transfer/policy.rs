@@ -6,7 +6,7 @@ use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
 
-use crate::settings::Settings;
+use crate::settings::{Crypto, Settings};
 use crate::transfer::context::Context;
 use crate::transfer::quota::Quotas;
 use crate::transfer::wire;
@@ -114,7 +114,7 @@ impl Policy {
     /// The ciphers that clients may choose from, and whether they may choose none.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
         match self.settings.crypto {
-            Some(Cipher::None) => (wire::ciphers(None), true),
+            Crypto::Only(Cipher::None) => (wire::ciphers(Crypto::Auto), true),
             crypto => (wire::ciphers(crypto), false),
         }
     }
@@ -221,6 +221,6 @@ mod tests {
     #[test]
     fn sessions_without_encryption_need_the_servers_consent() {
         assert!(!policy(&[], |_| {}).ciphers().1);
-        assert!(policy(&["crypto"], |s| s.crypto = Some(Cipher::None)).ciphers().1);
+        assert!(policy(&["crypto"], |s| s.crypto = Crypto::Only(Cipher::None)).ciphers().1);
     }
 }

@@ -2,7 +2,7 @@
 
 use haul_wire::control::{BenchLimit, Cipher, Request, Settings as WireSettings};
 
-use crate::settings::Settings;
+use crate::settings::{Crypto, Settings};
 
 /// The settings that a client asks for.
 pub(crate) fn settings(settings: &Settings, bench_limit: BenchLimit) -> WireSettings {
@@ -43,12 +43,12 @@ pub(crate) fn request_name(request: &Request) -> &'static str {
 }
 
 /// The ciphers that a client offers, most wanted first.
-pub(crate) fn ciphers(crypto: Option<Cipher>) -> Vec<Cipher> {
+pub(crate) fn ciphers(crypto: Crypto) -> Vec<Cipher> {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     match crypto {
-        None if has_aes() => vec![Aes128Gcm, Aes256Gcm, ChaCha20Poly1305],
-        None => vec![ChaCha20Poly1305, Aes128Gcm, Aes256Gcm],
-        Some(cipher) => vec![cipher],
+        Crypto::Auto if has_aes() => vec![Aes128Gcm, Aes256Gcm, ChaCha20Poly1305],
+        Crypto::Auto => vec![ChaCha20Poly1305, Aes128Gcm, Aes256Gcm],
+        Crypto::Only(cipher) => vec![cipher],
     }
 }
 
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn no_encryption_is_offered_only_when_asked_for() {
-        assert!(!ciphers(None).contains(&Cipher::None));
-        assert_eq!(ciphers(Some(Cipher::None)), [Cipher::None]);
-        assert_eq!(ciphers(None).len(), 3);
+        assert!(!ciphers(Crypto::Auto).contains(&Cipher::None));
+        assert_eq!(ciphers(Crypto::Only(Cipher::None)), [Cipher::None]);
+        assert_eq!(ciphers(Crypto::Auto).len(), 3);
     }
 }

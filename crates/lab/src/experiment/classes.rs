@@ -7,7 +7,6 @@ use haul_diagnosis::{Bin, Confusion, Model, bins, clopper_pearson};
 use toml::Table;
 
 use super::measure::{Quantity, label};
-use super::plot::values_of;
 use super::results::Results;
 use crate::sim::real::Labels;
 
@@ -48,7 +47,7 @@ pub(super) fn f_score(
 pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f64) -> Result<Found, String> {
     let mut all = Confusion::default();
     let mut lines = Vec::new();
-    for value in values_of(results, over, at) {
+    for value in results.values_of(over, at) {
         let mut at = at.clone();
         at.insert(over.to_owned(), value.clone());
         let (mut by_signature, mut by_all) = (Confusion::default(), Confusion::default());

@@ -9,7 +9,7 @@ use toml::Table;
 use super::measure::Stretch;
 use super::measure::label;
 use super::plan::GridSpec;
-use super::plot::{COLOURS, lines_of, scale, text, values_of};
+use super::plot::{COLOURS, lines_of, scale, text};
 use super::results::Results;
 
 const COLUMNS: usize = 4;
@@ -53,7 +53,7 @@ type Root<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Result<(), String> {
     let mut panels: Vec<Panel> = Vec::new();
     let mut names = Vec::new();
-    for value in values_of(results, &spec.each, &spec.at) {
+    for value in results.values_of(&spec.each, &spec.at) {
         let name = label(&value);
         let mut at = spec.at.clone();
         at.insert(spec.each.clone(), value);

@@ -56,7 +56,7 @@ pub(super) fn draw_all(
         draw(plot, results, &out.join(file))?;
     }
     for (plot, (key, at)) in plots.iter().filter_map(|plot| Some((plot, plot.file_each()?))) {
-        for value in values_of(results, key, at) {
+        for value in results.values_of(key, at) {
             let file = format!("{experiment}-{}.svg", label(&value));
             draw(&plot.only(key, value), results, &out.join(file))?;
         }
@@ -75,17 +75,6 @@ fn draw(spec: &PlotSpec, results: &Results, file: &Path) -> Result<(), String> {
     }
 }
 
-/// The values of a key among these combinations, in the order in which they were run.
-pub(super) fn values_of(results: &Results, key: &str, at: &Table) -> Vec<toml::Value> {
-    let mut known: Vec<toml::Value> = Vec::new();
-    for value in results.select(at).filter_map(|cell| cell.value(key)) {
-        if !known.contains(value) {
-            known.push(value.clone());
-        }
-    }
-    known
-}
-
 /// One selection for each line: its name, and the values that it has.
 pub(super) fn lines_of(results: &Results, series: Option<&String>, at: &Table) -> Vec<(String, Table)> {
     let Some(key) = series else { return vec![(String::new(), at.clone())] };
@@ -95,7 +84,7 @@ pub(super) fn lines_of(results: &Results, series: Option<&String>, at: &Table) -
         chosen.insert(key.clone(), value);
         (name, chosen)
     };
-    values_of(results, key, at).into_iter().map(line).collect()
+    results.values_of(key, at).into_iter().map(line).collect()
 }
 
 /// The unit in which numbers of this size are drawn.
@@ -256,8 +245,8 @@ fn after(first: i32, size: i32, index: usize) -> i32 {
 }
 
 fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), String> {
-    let columns = values_of(results, &spec.columns, &spec.at);
-    let rows = values_of(results, &spec.rows, &spec.at);
+    let columns = results.values_of(&spec.columns, &spec.at);
+    let rows = results.values_of(&spec.rows, &spec.at);
     let size = (after(NAMES, COLUMN, columns.len()), after(HEAD, ROW, rows.len()) + 8);
     let root = SVGBackend::new(file, (size.0 as u32, size.1 as u32)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;

@@ -86,6 +86,17 @@ impl Results {
         Ok(Self { cells: combinations.into_iter().map(cell).collect() })
     }
 
+    /// The values of a key among these combinations, in the order in which they were run.
+    pub(super) fn values_of(&self, key: &str, at: &Table) -> Vec<toml::Value> {
+        let mut known: Vec<toml::Value> = Vec::new();
+        for value in self.select(at).filter_map(|cell| cell.value(key)) {
+            if !known.contains(value) {
+                known.push(value.clone());
+            }
+        }
+        known
+    }
+
     /// The runs with all of these values, which must be those of one combination.
     pub(super) fn cell(&self, at: &Table) -> Result<&Cell, String> {
         let mut found = self.select(at);

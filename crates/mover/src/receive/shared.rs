@@ -12,7 +12,7 @@ use haul_wire::control::{
 };
 
 use crate::journal::FileIdentity;
-use crate::link::ControlLink;
+use crate::link::{ControlLink, is_small_talk};
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
@@ -21,7 +21,6 @@ use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
 use crate::receive::{Expectations, ReceiveOptions};
-use crate::send::is_small_talk;
 use crate::stage::{Origin, Stage};
 use crate::threads::Job;
 

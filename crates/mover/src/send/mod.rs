@@ -17,7 +17,7 @@ use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Fault, FaultCode, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
-pub(crate) use peer::{is_small_talk, listen};
+pub(crate) use peer::listen;
 pub(crate) use plan::jobs::Requests;
 pub(crate) use select::Rules;
 pub use select::check_selection;

@@ -7,6 +7,7 @@ use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, 
 
 use crate::entries::{Kind, State};
 use crate::fault::{protocol, unexpected};
+use crate::link::is_small_talk;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
@@ -65,11 +66,6 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             Err(fault) => shared.fail(fault),
         }
     }
-}
-
-/// What says nothing of the job.
-pub(crate) fn is_small_talk(message: &ControlMessage) -> bool {
-    matches!(message, ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. })
 }
 
 /// The receiver says what it does to a name, or would do.

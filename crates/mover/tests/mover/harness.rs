@@ -6,47 +6,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_base::{Piece, Rng};
 use haul_mover::{
-    ControlLink, MoveReport, ReceiveHandle, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits,
-    receive_files, send_files,
+    MoveReport, ReceiveHandle, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files,
+    send_files,
 };
 use haul_proto::{ObjectSink, ObjectSource};
-use haul_wire::control::{ControlMessage, Durability, Fault, FaultCode, Layout, Selection, encode_frame};
+use haul_wire::control::{Durability, Fault, Layout, Selection};
+
+use crate::check::link::links;
+
+pub(crate) use crate::check::link::Link;
 
 /// Payload of a packet.
 const PACKET: usize = 1400;
 
-/// One end of a control channel in memory.
-pub(crate) struct Link {
-    out: Sender<ControlMessage>,
-    inc: Receiver<ControlMessage>,
-}
-
-/// Two ends.
+/// Two ends of a control channel.
 pub(crate) fn link_pair() -> (Arc<Link>, Arc<Link>) {
-    let (a, b) = (unbounded(), unbounded());
-    (Arc::new(Link { out: a.0, inc: b.1 }), Arc::new(Link { out: b.0, inc: a.1 }))
-}
-
-fn lost() -> Fault {
-    Fault::new(FaultCode::ControlLost, "the other end is gone", "")
-}
-
-impl ControlLink for Link {
-    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
-        encode_frame(&message, &mut Vec::new()).expect("every message fits a frame");
-        self.out.send(message).map_err(|_| lost())
-    }
-
-    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
-        match self.inc.recv_timeout(timeout) {
-            Ok(message) => Ok(Some(message)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(lost()),
-        }
-    }
+    let (a, b) = links();
+    (Arc::new(a), Arc::new(b))
 }
 
 /// A transport: takes pieces in random order out of a window, and loses some the first time.

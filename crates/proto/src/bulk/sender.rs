@@ -11,7 +11,7 @@ use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
 use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_PASSED, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::{ChosenLaw, LOST_BY};
-use crate::micro::shared::{Clock, LawNow, PeerHost, RateNow, SendWindow, Waiting};
+use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, SendWindow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -120,8 +120,8 @@ pub struct SenderStats {
     pub min_rtt: Span,
     /// The highest delivery rate seen over about a round trip, bits per second of UDP payload.
     pub peak_delivery_bps: u64,
-    /// The control law in force.
-    pub law: LawNow,
+    /// The control law in force; `None` if the recipe has no `rate_control`.
+    pub law: Option<LawNow>,
     /// How often a rule of the recipe has exchanged the control law.
     pub law_switches: u64,
     /// Where time went while nothing could be sent.
@@ -147,7 +147,7 @@ impl SenderStats {
             min_rtt: path.min_rtt,
             waiting: stack.shared::<Clock>().map(Clock::waiting).unwrap_or_default(),
             receiver_host: stack.shared::<PeerHost>().copied().unwrap_or_default(),
-            law: stack.shared::<LawNow>().copied().unwrap_or_default(),
+            law: stack.shared::<LawNow>().copied(),
             ..Self::default()
         };
         stack.statistics(|part, counter, value| stats.take(part, counter, value));
@@ -310,9 +310,9 @@ impl Sender {
         self.stack.raise(now, LAW_CHOSEN, &mut law);
     }
 
-    /// As [`DiagnosedWindow::take`].
+    /// As [`DiagnosedWindows::take_of`].
     pub fn take_window(&mut self) -> Option<DiagnosedWindow> {
-        DiagnosedWindow::take(&mut self.stack)
+        DiagnosedWindows::take_of(&mut self.stack)
     }
 
     /// Whether every byte has arrived.

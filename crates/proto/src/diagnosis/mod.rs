@@ -10,10 +10,8 @@ mod tests;
 
 use haul_base::{Cause, CauseCounts, Verdict};
 use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};
-use haul_stack::Stack;
 
 use crate::control::{Boundary, FeedbackSample};
-use crate::micro::shared::DiagnosedWindows;
 use kernel::Kernel;
 use queue::Queue;
 
@@ -78,14 +76,6 @@ pub struct DiagnosedWindow {
     pub by_signature: Diagnosis,
     /// Lost packets by cause, of all evidence.
     pub counts: CauseCounts,
-}
-
-impl DiagnosedWindow {
-    /// The oldest transmission window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked: the newest
-    /// 8 are kept.
-    pub fn take(stack: &mut Stack) -> Option<Self> {
-        stack.shared_mut::<DiagnosedWindows>()?.take()
-    }
 }
 
 /// What was found of a window.

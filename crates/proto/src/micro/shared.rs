@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use haul_base::{HostSample, Rate, Span, Time};
 
 use haul_diagnosis::Signature;
+use haul_stack::Stack;
 
 use crate::control::{Boundary, RateState};
 use crate::diagnosis::{DiagnosedWindow, Told};
@@ -52,8 +53,8 @@ impl Default for RateNow {
 }
 
 /// The control law in force: that of the recipe, of one of its rules, or the one that was chosen since. Written by
-/// `rate_control` when it changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// `rate_control`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LawNow {
     /// Its name.
     pub name: &'static str,
@@ -77,7 +78,7 @@ pub struct PeerHost {
 /// Transmission windows that were diagnosed and that nobody has taken yet, the newest ones, from when they are first asked for.
 /// Written by `rate_control`, taken by the stack's runner.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DiagnosedWindows {
+pub struct DiagnosedWindows {
     are_wanted: bool,
     list: VecDeque<DiagnosedWindow>,
 }
@@ -98,9 +99,12 @@ impl DiagnosedWindows {
         self.list.push_back(DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts });
     }
 
-    pub(crate) fn take(&mut self) -> Option<DiagnosedWindow> {
-        self.are_wanted = true;
-        self.list.pop_front()
+    /// The oldest window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked: the
+    /// newest 8 are kept.
+    pub fn take_of(stack: &mut Stack) -> Option<DiagnosedWindow> {
+        let windows = stack.shared_mut::<Self>()?;
+        windows.are_wanted = true;
+        windows.list.pop_front()
     }
 }
 

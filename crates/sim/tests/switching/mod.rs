@@ -110,12 +110,12 @@ fn another_ceiling_keeps_the_law_that_a_rule_has_chosen_and_another_law_does_not
     {
         let mut run = Run::of_recipe(3, &recipe, 100_000_000, &Channel::clean(ms(20), Rate::from_mbps(100)));
         run.run(ms(3_000));
-        assert_eq!(run.session.sender(&run.world).stats().law.name, "cubic");
+        assert_eq!(run.session.sender(&run.world).stats().law.unwrap().name, "cubic");
         let (now, sender, mut part) = (run.world.now(), run.session.sender, part.clone());
         let law = ChosenLaw::change(&mut part, &[(name.to_owned(), value.to_owned())]).unwrap();
         run.world.node_mut::<SenderNode>(sender).unwrap().machine_mut().switch_law(now, law);
         run.run(ms(4_000));
-        let law = run.session.sender(&run.world).stats().law;
+        let law = run.session.sender(&run.world).stats().law.unwrap();
         assert_eq!((law.name, law.ceiling), (wanted, (name == "rate").then_some(Rate::from_mbps(20))));
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use haul_base::{Span, Time};
 use haul_sim::DropReason;
 
+use super::Way;
 use super::pool::Slot;
-use crate::emulator::Way;
 
 /// Bytes of a UDP payload that are logged: in packets of `haul`, the kind, the packet number and one more.
 const LOGGED: usize = 8;

@@ -3,55 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_base::Piece;
 use haul_wire::check::{Steps, message};
-use haul_wire::control::{ControlMessage, Fault, FaultCode, encode_frame};
+use haul_wire::control::Fault;
 
 use haul_mover::{ControlLink, MoveReport, ReceiveJob, SendJob};
+
+use super::link::{Link, links};
 
 /// Most steps of a conversation.
 const STEPS: usize = 48;
 /// How long a waiting step waits.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The job's end of a control channel in memory.
-struct Link {
-    out: Sender<ControlMessage>,
-    inc: Receiver<ControlMessage>,
-}
-
-impl ControlLink for Link {
-    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
-        encode_frame(&message, &mut Vec::new()).expect("a job says only what a frame can hold");
-        self.out.send(message).map_err(|_| lost())
-    }
-
-    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
-        match self.inc.recv_timeout(timeout) {
-            Ok(message) => Ok(Some(message)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(lost()),
-        }
-    }
-}
-
-fn lost() -> Fault {
-    Fault::new(FaultCode::ControlLost, "the other end is gone", "")
-}
-
 /// The peer's end; when it is dropped, the peer is gone.
 pub(super) struct Peer {
-    out: Sender<ControlMessage>,
-    inc: Receiver<ControlMessage>,
+    link: Link,
     understood: bool,
 }
 
 impl Peer {
     pub(super) fn new() -> (Self, Arc<dyn ControlLink>) {
-        let (ours, theirs) = (unbounded(), unbounded());
-        let link = Link { out: ours.0, inc: theirs.1 };
-        (Self { out: theirs.0, inc: ours.1, understood: false }, Arc::new(link))
+        let (ours, link) = links();
+        (Self { link, understood: false }, Arc::new(ours))
     }
 
     /// Says what the body of a frame means, if it means anything.
@@ -59,14 +33,14 @@ impl Peer {
         if let Some(message) = message(body) {
             self.understood = true;
             // It may have ended.
-            let _ = self.out.send(message);
+            let _ = self.link.out.send(message);
         }
     }
 
     /// Waits for the job for a moment.
     fn wait(&self) {
-        let _ = self.inc.recv_timeout(PAUSE);
-        while self.inc.try_recv().is_ok() {}
+        let _ = self.link.inc.recv_timeout(PAUSE);
+        while self.link.inc.try_recv().is_ok() {}
     }
 }
 

@@ -2,6 +2,7 @@
 //! directory; what the job reads and writes lies in it.
 
 mod conversation;
+pub(crate) mod link;
 mod world;
 
 use std::fs;

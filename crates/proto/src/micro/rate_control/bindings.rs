@@ -43,12 +43,12 @@ pub(super) struct Bindings {
 }
 
 impl Bindings {
-    pub(super) fn declare(declaration: &mut Declaration<'_>, initial_rtt: Span) -> Self {
+    pub(super) fn declare(declaration: &mut Declaration<'_>, initial_rtt: Span, law_now: LawNow) -> Self {
         Self {
             send_window: declaration.shared(SendWindow::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
-            law_now: declaration.shared(LawNow::default),
+            law_now: declaration.shared(|| law_now),
             clock: declaration.shared(Clock::default),
             rate: declaration.shared(RateNow::default),
             interval: declaration.shared(LawInterval::default),

@@ -124,9 +124,10 @@ impl Law {
         Self { name: kept.name.clone(), parameters: kept.parameters.clone(), ..self }
     }
 
-    /// For those who look on.
+    /// For those who look on, once it has been built.
     pub(super) fn now(&self) -> LawNow {
-        LawNow { name: law(&self.name).map_or("", |law| law.name), ceiling: self.ceiling }
+        let registered = law(&self.name).expect("what was built is registered");
+        LawNow { name: registered.name, ceiling: self.ceiling }
     }
 
     /// Whether it can be built.

@@ -474,7 +474,7 @@ impl RateControl {
 
 impl MicroProtocol for RateControl {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.bindings = Some(Bindings::declare(declaration, self.law.initial_rtt));
+        self.bindings = Some(Bindings::declare(declaration, self.law.initial_rtt, self.law.now()));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -505,6 +505,7 @@ impl MicroProtocol for RateControl {
         {
             self.controller = controller;
         }
+        // In a stack that was changed, the one before has left its own.
         *context.shared(self.bindings().law_now) = self.law.now();
         let ledger = context.shared(self.bindings().ledger);
         ledger.record_signatures(self.diagnostician.wants_signatures());

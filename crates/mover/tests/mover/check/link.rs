@@ -1,0 +1,38 @@
+//! A control channel in memory.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use haul_mover::ControlLink;
+use haul_wire::control::{ControlMessage, Fault, FaultCode, encode_frame};
+
+/// One end.
+pub(crate) struct Link {
+    pub(super) out: Sender<ControlMessage>,
+    pub(super) inc: Receiver<ControlMessage>,
+}
+
+/// Two ends.
+pub(crate) fn links() -> (Link, Link) {
+    let (a, b) = (unbounded(), unbounded());
+    (Link { out: a.0, inc: b.1 }, Link { out: b.0, inc: a.1 })
+}
+
+fn lost() -> Fault {
+    Fault::new(FaultCode::ControlLost, "the other end is gone", "")
+}
+
+impl ControlLink for Link {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        encode_frame(&message, &mut Vec::new()).expect("every message fits a frame");
+        self.out.send(message).map_err(|_| lost())
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        match self.inc.recv_timeout(timeout) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(lost()),
+        }
+    }
+}
