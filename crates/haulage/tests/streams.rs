@@ -5,15 +5,15 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use haul_engine::{AssociateOptions, associate};
 use haulage::{
-    Connection, ConnectionError, Ends, Event, Listener, Options, Recipe, RecvStream, SendError, SendOptions,
-    SendStream, Url, WaitError, preset, registry,
+    Bytes, Connection, ConnectionError, Ends, Event, Listener, Options, Recipe, RecvStream, SendError,
+    SendOptions, SendStream, Url, WaitError, preset, registry,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,8 +50,9 @@ fn accept(connection: &Connection) -> (SendStream, RecvStream) {
     connection.accept_stream(Some(TIMEOUT)).unwrap()
 }
 
-/// A path to a server that is bad for UDP. Gives the port for clients, of which there may be one.
-fn bad_path(server: SocketAddr) -> u16 {
+/// A path to a server that is bad for UDP, and loses everything while it is `cut`. Gives the port for clients, of which
+/// there may be one.
+fn bad_path(server: SocketAddr, cut: &Arc<AtomicBool>) -> u16 {
     let (tcp, udp) = loop {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
@@ -59,6 +60,7 @@ fn bad_path(server: SocketAddr) -> u16 {
         }
     };
     let port = tcp.local_addr().unwrap().port();
+    let (cut_back, cut) = (cut.clone(), cut.clone());
     thread::spawn(move || {
         for client in tcp.incoming().map_while(Result::ok) {
             let server = TcpStream::connect(server).unwrap();
@@ -78,17 +80,25 @@ fn bad_path(server: SocketAddr) -> u16 {
         let (_, client) = udp.peek_from(&mut [0; 2_000]).unwrap();
         let (front, other) = (udp.try_clone().unwrap(), back.try_clone().unwrap());
         thread::spawn(move || {
-            forward(2, |buffer| other.recv(buffer), |packet| drop(front.send_to(packet, client)));
+            forward(2, &cut_back, |buffer| other.recv(buffer), |packet| drop(front.send_to(packet, client)));
         });
-        forward(1, |buffer| udp.recv(buffer), |packet| drop(back.send(packet)));
+        forward(1, &cut, |buffer| udp.recv(buffer), |packet| drop(back.send(packet)));
     });
     port
 }
 
 /// Of every hundred packets six are lost, six doubled and six late.
-fn forward(mut random: u32, mut recv: impl FnMut(&mut [u8]) -> io::Result<usize>, send: impl Fn(&[u8])) {
+fn forward(
+    mut random: u32,
+    cut: &AtomicBool,
+    mut recv: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    send: impl Fn(&[u8]),
+) {
     let (mut buffer, mut late) = (vec![0; 65_536], Vec::new());
     while let Ok(len) = recv(&mut buffer) {
+        if cut.load(Ordering::Relaxed) {
+            continue;
+        }
         let packet = &buffer[..len];
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         match random >> 28 {
@@ -112,7 +122,7 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
     const LEN: u32 = 300_000;
     let listener = listener();
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
-    let url = Url { port: bad_path(listener.local_addr()), ..url }.to_string();
+    let url = Url { port: bad_path(listener.local_addr(), &Arc::default()), ..url }.to_string();
     let client = Connection::open(&url, &recipe(), &Options::default()).unwrap();
     let server = listener.accept(Some(TIMEOUT)).unwrap();
     thread::scope(|scope| {
@@ -144,6 +154,41 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
     });
     client.close(TIMEOUT).unwrap();
     assert!(client.statistics().totals.data_resent > 0, "the path has lost nothing");
+}
+
+/// What the streams themselves have to say finds no room either then. They must not try again and again: the thread that
+/// does is the one that would receive the acknowledgements.
+#[test]
+fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
+    let (listener, cut) = (listener(), Arc::new(AtomicBool::new(false)));
+    let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    let url = Url { port: bad_path(listener.local_addr(), &cut), ..url }.to_string();
+    let options = Options { queue: Bytes(100_000), ..Options::default() };
+    let client = Connection::open(&url, &recipe(), &options).unwrap();
+    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let ((mut long, _a), (mut other, unread)) = (open(&client), open(&client));
+    long.write_all(b"long").unwrap();
+    other.write_all(b"other").unwrap();
+    client.flush(Some(TIMEOUT)).unwrap();
+    cut.store(true, Ordering::Relaxed);
+    let (piece, mut written) = (vec![7; 10_000], 4);
+    while let Ok(bytes) = long.write_timeout(&piece, SHORT) {
+        written += bytes;
+    }
+    while client.try_send(b"").unwrap().is_some() {}
+    drop(unread);
+    // Retransmissions leave meanwhile.
+    thread::sleep(Duration::from_secs(1));
+    cut.store(false, Ordering::Relaxed);
+    let ((_b, mut reader), (mut answer, _c)) = (accept(&server), accept(&server));
+    long.finish().unwrap();
+    assert_eq!(read_to_end(&mut reader).len(), written);
+    let error = loop {
+        if let Err(error) = answer.write_timeout(&piece, TIMEOUT) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl Streams {
         result
     }
 
-    /// Takes what has come and sends what is owed. One thread at a time does, and goes on for those that come meanwhile:
-    /// sending wakes these streams too.
+    /// Takes what has come and sends what is owed. One thread at a time does, and goes on for those that come meanwhile,
+    /// as sending wakes these streams too. So what one thread still owes is never missed by another that has seen room.
     fn run(&self) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -103,12 +103,19 @@ impl Streams {
 
     /// Sends the frames that this end owes. What finds no room leaves when the channel has changed.
     fn send_owed(&self) {
+        let mut context = Context::from_waker(&self.waker);
         while let Some((owed, frame)) = self.with(Multiplexer::next_owed) {
-            match self.channel.try_send(&frame.to_bytes(), SendOptions::default()) {
-                Ok(None) => return self.with(|it| it.owe(owed)),
+            match self.channel.poll_send(&mut context, &frame.to_bytes(), SendOptions::default()) {
+                Poll::Pending => return self.with(|it| it.owe(owed)),
                 // The end of the connection comes with the messages.
-                Ok(Some(_)) | Err(_) => self.with(Multiplexer::on_left),
+                Poll::Ready(_) => self.with(Multiplexer::on_left),
             }
+        }
+    }
+
+    fn run_if_owing(&self) {
+        if self.with(|it| it.owes()) {
+            self.run();
         }
     }
 
@@ -144,13 +151,13 @@ impl Streams {
     /// The next message of the application.
     pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<Result<Message, Error>> {
         let message = self.with(|it| it.message(context.waker()));
-        self.send_owed();
+        self.run_if_owing();
         message
     }
 
     /// Waits until the ends of streams have left too.
     pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.send_owed();
+        self.run_if_owing();
         ready!(self.with(|it| it.flushed(context.waker())))?;
         self.channel.poll_flush(context)
     }
@@ -167,7 +174,7 @@ impl Streams {
         context: &Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let read = self.with(|it| it.read(number, into, context.waker()));
-        self.send_owed();
+        self.run_if_owing();
         read
     }
 
@@ -192,7 +199,7 @@ impl Streams {
     /// Ends a direction of a stream.
     pub(super) fn end<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
         let result = self.with(change);
-        self.send_owed();
+        self.run_if_owing();
         result
     }
 }

@@ -342,6 +342,11 @@ impl Multiplexer {
         self.wake(Wait::Permit);
     }
 
+    /// Whether a frame is to leave.
+    pub(super) fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
     /// The next frame to send; it is given back with [`Multiplexer::owe`] or counts as sent with
     /// [`Multiplexer::on_left`].
     pub(super) fn next_owed(&mut self) -> Option<(Owed, Frame<'static>)> {
