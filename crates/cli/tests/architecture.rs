@@ -1,5 +1,6 @@
 //! The rules of ARCHITECTURE.md that no compiler holds: which crate may import which, that the sans-IO crates
-//! have nothing to do with clocks, threads, sockets or files, and where unsafe code may be.
+//! have nothing to do with clocks, threads, sockets or files, where unsafe code may be, and that files do not
+//! import each other in circles.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -272,10 +273,25 @@ fn rate_laws_stand_alone() {
     assert!(!names(&pacer, "control"), "the pacer knows no law");
 }
 
-/// Crates whose files must not import each other in circles.
-const WITHOUT_CIRCLES: [&str; 4] = ["haul-engine", "haul-mover", "haul-cli", "haulage"];
-/// Circles that are left, all of them in the engine.
-const CIRCLES_LEFT: usize = 1;
+/// The circles of files that are left in all crates together, at most three. No other may come; these may lose files.
+const CIRCLES_LEFT: [(&str, &[&str]); 2] = [
+    (
+        "haul-engine",
+        &[
+            "endpoint::accept",
+            "endpoint::address",
+            "endpoint::connection",
+            "endpoint::driver",
+            "endpoint::event_loop",
+            "endpoint::guard",
+            "endpoint::phase",
+            "endpoint::shared",
+            "endpoint::table",
+        ],
+    ),
+    // A micro-protocol is given its context, and the context calls micro-protocols.
+    ("haul-stack", &["context", "protocol"]),
+];
 
 /// The modules of a crate, one a file, by path (`receive::commit`), and the code of each without its tests.
 fn modules(package: &Package) -> BTreeMap<String, String> {
@@ -422,16 +438,19 @@ fn circles<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<BTree
 
 #[test]
 fn files_do_not_import_each_other_in_circles() {
-    let mut found = Vec::new();
-    for package in packages().iter().filter(|package| WITHOUT_CIRCLES.contains(&package.name.as_str())) {
-        let modules = modules(package);
-        let circles = circles(&imports(&modules));
-        found.extend(circles.iter().map(|circle| format!("{}: {circle:?}", package.name)));
+    let (mut left, mut new) = (Vec::new(), Vec::new());
+    for package in packages() {
+        let modules = modules(&package);
+        for circle in circles(&imports(&modules)) {
+            let is_left = CIRCLES_LEFT.iter().any(|(name, members)| {
+                *name == package.name && circle.iter().all(|module| members.contains(module))
+            });
+            let found = format!("{}: {circle:?}", package.name);
+            if is_left { left.push(found) } else { new.push(found) }
+        }
     }
-    println!("{}", found.join("\n"));
-    let elsewhere: Vec<_> = found.iter().filter(|circle| !circle.starts_with("haul-engine")).collect();
-    assert!(elsewhere.is_empty(), "{elsewhere:#?}");
-    assert!(found.len() <= CIRCLES_LEFT, "at most {CIRCLES_LEFT}: {found:#?}");
+    assert!(new.is_empty(), "{new:#?}");
+    assert!(left.len() <= CIRCLES_LEFT.len(), "{left:#?}");
 }
 
 #[test]

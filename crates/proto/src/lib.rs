@@ -30,12 +30,12 @@ pub use control::{
     Boundary, BuildLaw, CauseAware, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed,
     LONGEST_HOLD, LawRegistration, Limits, LossRun, LossRuns, MIN_RATE, MIN_WINDOW, OwnHost, Permit,
     RateController, RateState, SentBatch, Unit, build_controller, burst_for, highspeed_response, law,
-    law_names, laws, register_law,
+    law_names, laws,
 };
 pub use diagnosis::{DiagnosedWindow, WindowCounts};
 pub use limit::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, limit_of_sender};
 pub use link::Link;
-pub use micro::rate_control::ChosenLaw;
+pub use micro::rate_control::{ChosenLaw, register_law};
 pub use micro::shared::{LawNow, PeerHost, Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;

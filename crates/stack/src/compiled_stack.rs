@@ -1,79 +1,14 @@
 //! A recipe that has been checked: what all stacks of one recipe share.
 
-use std::any::Any;
 use std::sync::Arc;
 
-use haul_base::{Span, Time};
+use haul_base::Time;
 
-use crate::context::{Ends, SharedValues};
-use crate::declaration::{Clash, Declaration, Resolution, Tables};
-use crate::guard;
+use crate::declaration::{Clash, Declaration, Resolution, SharedValues, Tables};
 use crate::protect::{Open, Seal, Unauthentic};
-use crate::protocol::MicroProtocol;
+use crate::protocol::{MicroProtocol, checked};
 use crate::recipe::{Parameters, Recipe, RecipeError};
-use crate::registry::{Registration, Registry};
-
-/// What one end of a session brings to its stack.
-#[derive(Debug)]
-pub struct Setup {
-    /// When it starts.
-    pub now: Time,
-    /// Whether this end opened the session.
-    pub initiator: bool,
-    /// Names the session in packets, for the recipes that carry it.
-    pub identity: u32,
-    /// The keys. `seal` in the recipe takes them.
-    pub keys: Option<(Box<dyn Seal>, Box<dyn Open>)>,
-    /// Number of the first packet; lower ones may have been used during set-up.
-    pub first_pn: u64,
-    /// Datagram size that is known to pass, UDP payload bytes.
-    pub datagram: u16,
-    /// Size that probably passes, because it did in the other direction.
-    pub likely_datagram: u16,
-    /// Largest datagram that may ever be tried.
-    pub max_datagram: u16,
-    /// First guess of the round-trip time.
-    pub initial_rtt: Span,
-    /// Bytes of messages that may wait to be sent.
-    pub queue_bytes: usize,
-    /// The user's ends.
-    pub ends: Ends,
-    /// What single micro-protocols take for themselves; see [`Setup::provide`].
-    pub provided: Vec<Box<dyn Any + Send>>,
-}
-
-impl Setup {
-    /// A set-up with nothing but a start; the fields are public.
-    pub fn new(now: Time) -> Self {
-        Self {
-            now,
-            initiator: true,
-            identity: 0,
-            keys: None,
-            first_pn: 0,
-            datagram: 1_200,
-            likely_datagram: 1_200,
-            max_datagram: 8_972,
-            initial_rtt: Span::from_millis(100),
-            queue_bytes: 4 << 20,
-            ends: Ends::default(),
-            provided: Vec::new(),
-        }
-    }
-
-    /// Brings a value that a recipe cannot hold, for the micro-protocol that takes this type with [`Setup::take`].
-    #[must_use]
-    pub fn provide<T: Any + Send>(mut self, value: T) -> Self {
-        self.provided.push(Box::new(value));
-        self
-    }
-
-    /// The value of this type, if one was brought and nobody has taken it; for whoever builds a micro-protocol.
-    pub fn take<T: Any + Send>(&mut self) -> Option<T> {
-        let index = self.provided.iter().position(|value| value.is::<T>())?;
-        self.provided.swap_remove(index).downcast().ok().map(|value| *value)
-    }
-}
+use crate::registry::{PeerProtocols, Registration, Registry, Setup};
 
 /// A checked recipe, ready to make stacks.
 #[derive(Debug)]
@@ -147,7 +82,7 @@ impl CompiledStack {
         setup: &mut Setup,
     ) -> Result<Box<dyn MicroProtocol>, RecipeError> {
         let (registration, parameters) = &self.parts[index];
-        guard::checked(registration.name, || (registration.build)(parameters, setup))?
+        checked(registration.name, || (registration.build)(parameters, setup))?
             .map_err(|message| RecipeError::Unbuildable { protocol: registration.name.to_owned(), message })
     }
 
@@ -172,13 +107,13 @@ impl CompiledStack {
         for (owner, protocol) in protocols.iter_mut().enumerate() {
             if let Some(protocol) = protocol {
                 let mut declaration = Declaration { owner: owner as u8, tables: &mut tables, shared };
-                guard::checked(self.parts[owner].0.name, || protocol.declare(&mut declaration))?;
+                checked(self.parts[owner].0.name, || protocol.declare(&mut declaration))?;
             }
         }
         for (owner, protocol) in protocols.iter_mut().enumerate() {
             if let Some(protocol) = protocol {
                 let mut resolution = Resolution { owner: owner as u8, tables: &mut tables };
-                guard::checked(self.parts[owner].0.name, || protocol.bind(&mut resolution))?;
+                checked(self.parts[owner].0.name, || protocol.bind(&mut resolution))?;
             }
         }
         tables.finish();
@@ -206,5 +141,31 @@ impl CompiledStack {
             None if tables != self.tables => Err(RecipeError::Clash(Clash::Changed)),
             None => Ok(()),
         }
+    }
+}
+
+/// The smallest datagram over which every recipe must leave room for data.
+const SMALLEST_DATAGRAM: usize = 1_200;
+/// Room for data that headers must leave in the smallest datagram.
+const SMALLEST_PAYLOAD: usize = 64;
+
+impl Registry {
+    /// Checks a recipe: permission, names, parameters, needs, conflicts, headers. `tag_len` is the length of the packets' tag.
+    ///
+    /// # Errors
+    /// What is wrong or missing, in words for whoever wrote the recipe.
+    pub fn compile(
+        self: &Arc<Self>,
+        recipe: &Recipe,
+        tag_len: usize,
+    ) -> Result<Arc<CompiledStack>, RecipeError> {
+        let parts = self.parts_of(recipe)?;
+        let compiled = CompiledStack::new(recipe.clone(), self.clone(), parts, tag_len)?;
+        PeerProtocols { parts: &compiled.parts, recipe }.agrees()?;
+        let header = compiled.layout().data_overhead();
+        if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
+            return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });
+        }
+        Ok(Arc::new(compiled))
     }
 }

@@ -3,44 +3,16 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Span, Time};
 
 use crate::batch::{Batch, Kind};
-use crate::compiled_stack::CompiledStack;
-use crate::event::{BatchEvent, Event, EventId};
+use crate::declaration::{SharedValue, SharedValues, Tables};
+use crate::event::{BatchEvent, Event, EventId, StackEvent};
 use crate::lazy_deque::LazyDeque;
 use crate::message::{Buffer, Delivery, Inbox, MessageSink, MessageSource, Pool, SendQueue, Verdict};
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
-use crate::stack::{StackEvent, StackStats};
-
-/// A value that several micro-protocols of one stack use; see [`Declaration::shared`](crate::Declaration::shared).
-pub struct SharedValue<T> {
-    index: u16,
-    of_type: PhantomData<fn() -> T>,
-}
-
-impl<T> SharedValue<T> {
-    pub(crate) fn at(index: usize) -> Self {
-        Self { index: index as u16, of_type: PhantomData }
-    }
-}
-
-impl<T> Clone for SharedValue<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for SharedValue<T> {}
-
-impl<T> fmt::Debug for SharedValue<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedValue({})", self.index)
-    }
-}
 
 /// What is known of the path. Whoever measures writes, everybody reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +64,6 @@ impl fmt::Debug for Ends {
     }
 }
 
-/// Values of any type by type, in the order in which they were asked for.
-#[derive(Default)]
-pub(crate) struct SharedValues {
-    pub(crate) values: Vec<Box<dyn Any + Send>>,
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     at: Time,
@@ -110,6 +76,35 @@ pub(crate) struct Delayed {
     at: Option<Time>,
     event: u16,
     notice: Box<dyn Any + Send>,
+}
+
+/// Counters of a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackStats {
+    /// Data packets sent, repeated ones included.
+    pub data_sent: u64,
+    /// Of these, repeated ones.
+    pub data_resent: u64,
+    /// Control packets sent, and messages on the control channel.
+    pub control_sent: u64,
+    /// UDP payload bytes sent.
+    pub bytes_sent: u64,
+    /// Authentic data packets received.
+    pub data_received: u64,
+    /// Authentic control packets received, and messages on the control channel.
+    pub control_received: u64,
+    /// UDP payload bytes received in authentic packets.
+    pub bytes_received: u64,
+    /// Packets that are not from the other side, or too short.
+    pub unauthentic: u64,
+    /// Authentic packets that break the recipe.
+    pub violations: u64,
+    /// Messages that the user handed over.
+    pub messages_submitted: u64,
+    /// Of these, those that were suppressed.
+    pub messages_suppressed: u64,
+    /// Messages handed to the user.
+    pub messages_delivered: u64,
 }
 
 /// What a stack has besides its micro-protocols.
@@ -202,7 +197,7 @@ pub struct Context<'c> {
     pub(crate) now: Time,
     pub(crate) core: &'c mut Core,
     pub(crate) slots: &'c mut Slots,
-    pub(crate) compiled: &'c CompiledStack,
+    pub(crate) tables: &'c Tables,
 }
 
 impl fmt::Debug for Context<'_> {
@@ -308,7 +303,7 @@ impl Context<'_> {
     /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets that
     /// are being handled are done. To be called while packets are handled.
     pub fn recovered(&mut self, kind: Kind, pn: u64, body: &[u8]) {
-        let layout = &self.compiled.tables.layout;
+        let layout = &self.tables.layout;
         let (header, tag) = (layout.clear_len(), layout.tag_len());
         let mut packet = self.core.pool.get(header + body.len() + tag);
         packet.extend(&[kind.0]);
@@ -360,7 +355,7 @@ impl Context<'_> {
 
     /// Ends the session by the name of this micro-protocol, with the reason, when the present input has been handled.
     pub fn fail(&mut self, reason: String) {
-        let protocol = self.compiled.tables.names[usize::from(self.core.running)].clone();
+        let protocol = self.tables.names[usize::from(self.core.running)].clone();
         let failed = || Box::new(StackEvent::Failed { protocol, message: reason });
         self.core.failure.get_mut().get_or_insert_with(failed);
     }
@@ -388,8 +383,8 @@ impl Context<'_> {
     }
 
     pub(crate) fn dispatch(&mut self, event: u16, notice: &mut dyn Any) {
-        let compiled = self.compiled;
-        for &(_, owner) in &compiled.tables.notice_events[usize::from(event)].1 {
+        let tables = self.tables;
+        for &(_, owner) in &tables.notice_events[usize::from(event)].1 {
             self.run(owner, |protocol, context| protocol.on_event(EventId(event), notice, context));
         }
     }
@@ -397,8 +392,8 @@ impl Context<'_> {
     /// Raises an event with a batch and returns when all handlers bound to it have run.
     #[inline]
     pub fn raise_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>) {
-        let compiled = self.compiled;
-        for &(_, owner) in &compiled.tables.batch_events[usize::from(event.0)].1 {
+        let tables = self.tables;
+        for &(_, owner) in &tables.batch_events[usize::from(event.0)].1 {
             self.run(owner, |protocol, context| protocol.on_batch(event, batch, context));
         }
     }
@@ -406,16 +401,16 @@ impl Context<'_> {
     /// Hands a message to the user, through every handler bound to it.
     #[inline]
     pub fn deliver(&mut self, id: u64, data: &[u8]) {
-        if self.compiled.tables.deliver.is_empty() || self.passes(id, data) {
+        if self.tables.deliver.is_empty() || self.passes(id, data) {
             self.deliver_now(id, data);
         }
     }
 
     /// Whether all handlers bound to messages let this one pass.
     fn passes(&mut self, id: u64, data: &[u8]) -> bool {
-        let compiled = self.compiled;
+        let tables = self.tables;
         let mut delivery = Delivery { id, data, verdict: Verdict::Pass };
-        compiled.tables.deliver.iter().all(|&(_, owner)| {
+        tables.deliver.iter().all(|&(_, owner)| {
             self.run(owner, |protocol, context| protocol.on_delivery(&mut delivery, context));
             delivery.verdict == Verdict::Pass
         })

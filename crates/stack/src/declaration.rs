@@ -1,10 +1,10 @@
 //! How the parts of a stack get their places: attributes their offsets, kinds and events their owners.
 
 use std::any::Any;
+use std::marker::PhantomData;
 
 use crate::attribute::{Attribute, AttributeInfo, AttributeType, Layout};
 use crate::batch::{Kind, PACKET_HEADER_LEN};
-use crate::context::{SharedValue, SharedValues};
 use crate::event::{BUILT_IN_NOTICES, BatchEvent, Event, Order};
 
 /// Why micro-protocols do not fit together.
@@ -96,6 +96,38 @@ impl Tables {
         });
         index as u16
     }
+}
+
+/// A value that several micro-protocols of one stack use; see [`Declaration::shared`].
+pub struct SharedValue<T> {
+    pub(crate) index: u16,
+    of_type: PhantomData<fn() -> T>,
+}
+
+impl<T> SharedValue<T> {
+    fn at(index: usize) -> Self {
+        Self { index: index as u16, of_type: PhantomData }
+    }
+}
+
+impl<T> Clone for SharedValue<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SharedValue<T> {}
+
+impl<T> std::fmt::Debug for SharedValue<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedValue({})", self.index)
+    }
+}
+
+/// Values of any type by type, in the order in which they were asked for.
+#[derive(Default)]
+pub(crate) struct SharedValues {
+    pub(crate) values: Vec<Box<dyn Any + Send>>,
 }
 
 /// The first phase: every micro-protocol says what it brings.

@@ -1,8 +1,10 @@
-//! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1). Events of packets carry a batch,
-//! events of messages carry the message, all others carry a typed notice.
+//! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1), and what a stack tells its runner.
+//! Events of packets carry a batch, events of messages carry the message, all others carry a typed notice.
 
 use std::any::Any;
 use std::marker::PhantomData;
+
+use haul_base::{Rate, Span};
 
 /// An event that carries a batch of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +95,7 @@ pub struct SendPermit {
     /// UDP payload bytes that may leave back to back.
     pub burst: u64,
     /// How much earlier it might have been sent: whoever sends was not woken in time.
-    pub late: haul_base::Span,
+    pub late: Span,
 }
 
 impl SendPermit {
@@ -113,10 +115,10 @@ pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitT
 /// Nothing has come for a while.
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
 /// The other side asks for another rate.
-pub const RATE_WANTED: Event<haul_base::Rate> = Event::with_id(Built::RateWanted as u16);
+pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
 /// The other side has answered whoever runs the stack after this time, which stands in the path's state: the first guess of a
 /// round trip may have been wrong.
-pub const PATH_ANSWERED: Event<haul_base::Span> = Event::with_id(Built::PathAnswered as u16);
+pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
 
 /// The built-in events with notices.
 #[derive(Clone, Copy)]
@@ -147,4 +149,41 @@ pub struct Settled {
 pub struct Missing {
     /// Which segments; empty: everything that is outstanding.
     pub sequence_numbers: Vec<u64>,
+}
+
+/// What a stack tells its runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StackEvent {
+    /// All of the object that was to be sent has arrived.
+    Delivered,
+    /// All of an object has come; it has this length.
+    Complete(u64),
+    /// Messages can be received.
+    Message,
+    /// A message has arrived at the other side for certain, or was given up.
+    Settled {
+        /// Its number.
+        message: u64,
+        /// Whether it has arrived.
+        arrived: bool,
+    },
+    /// A larger or smaller datagram is in use now.
+    PathMtu(u16),
+    /// The other side asks for this rate, and it is in force.
+    Rate(Rate),
+    /// Nothing authentic has come for so long.
+    Silent(Span),
+    /// The recipe in force has changed.
+    Reconfigured,
+    /// The other side does not take the recipe, for this reason; the old one goes on.
+    Refused(String),
+    /// A micro-protocol has failed; the session is over, the process and other sessions go on.
+    Failed {
+        /// Which.
+        protocol: String,
+        /// How.
+        message: String,
+    },
+    /// Something that a user's micro-protocol tells.
+    User(&'static str, u64),
 }

@@ -1,32 +1,13 @@
-//! Micro-protocols may panic: that ends the session by their name, or is an error where there is none yet, and never
-//! unwinds through whoever called.
+//! Micro-protocols may panic: that ends the session by their name, and never unwinds through whoever called.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use haul_base::Time;
 
-use crate::protocol::MicroProtocol;
-use crate::recipe::RecipeError;
-use crate::stack::{Stack, StackEvent};
-
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
-}
-
-pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
-}
-
-/// Lets a micro-protocol do something while a recipe is checked or a stack is made of it.
-pub(crate) fn checked<R>(protocol: &str, work: impl FnOnce() -> R) -> Result<R, RecipeError> {
-    caught(work).map_err(|text| {
-        let message = format!("it panicked: {text}");
-        RecipeError::Unbuildable { protocol: protocol.to_owned(), message }
-    })
-}
+use crate::event::StackEvent;
+use crate::protocol::{MicroProtocol, caught, text_of};
+use crate::stack::Stack;
 
 impl Stack {
     /// Whether a micro-protocol has failed: nothing more will happen.

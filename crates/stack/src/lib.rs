@@ -28,12 +28,12 @@ mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
 pub use batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, PACKET_HEADER_LEN};
-pub use compiled_stack::{CompiledStack, Setup};
-pub use context::{Arrival, Context, Ends, PathState, SharedValue};
-pub use declaration::{Clash, Declaration, Resolution};
+pub use compiled_stack::CompiledStack;
+pub use context::{Arrival, Context, Ends, PathState, StackStats};
+pub use declaration::{Clash, Declaration, Resolution, SharedValue};
 pub use event::{
     BatchEvent, Event, EventId, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED, RATE_WANTED,
-    RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled,
+    RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, StackEvent,
 };
 pub use fields::Fields;
 pub use message::{
@@ -43,7 +43,7 @@ pub use object::{Available, ObjectSink, ObjectSource};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::MicroProtocol;
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
-pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry};
-pub use stack::{SendError, Stack, StackEvent, StackStats};
+pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry, Setup};
+pub use stack::{SendError, Stack};
 pub use together::Together;
 pub use walk::{Live, Values};

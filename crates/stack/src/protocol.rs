@@ -2,13 +2,14 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::batch::{Batch, Kind};
 use crate::context::Context;
 use crate::declaration::{Declaration, Resolution};
 use crate::event::{BatchEvent, EventId};
 use crate::message::{Delivery, Submission};
-use crate::recipe::Parameters;
+use crate::recipe::{Parameters, RecipeError};
 
 /// One property of a transport. It declares what it adds to packets, binds handlers to events, and raises events
 /// that others handle; it holds no reference to any of them.
@@ -100,4 +101,23 @@ pub trait MicroProtocol: Debug + Send {
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let _ = each;
     }
+}
+
+/// What a panic says.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+/// Lets code from outside this crate run; a panic is an error with its text.
+pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
+}
+
+/// Lets a micro-protocol do something while a recipe is checked or a stack is made of it.
+pub(crate) fn checked<R>(protocol: &str, work: impl FnOnce() -> R) -> Result<R, RecipeError> {
+    caught(work).map_err(|text| {
+        let message = format!("it panicked: {text}");
+        RecipeError::Unbuildable { protocol: protocol.to_owned(), message }
+    })
 }

@@ -1,12 +1,77 @@
-//! Which micro-protocols there are: the project's own and the user's.
+//! Which micro-protocols there are, the project's own and the user's, and what they are made from.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::compiled_stack::{CompiledStack, Setup};
-use crate::guard::caught;
-use crate::protocol::MicroProtocol;
+use haul_base::{Span, Time};
+
+use crate::context::Ends;
+use crate::protect::{Open, Seal};
+use crate::protocol::{MicroProtocol, caught};
 use crate::recipe::{ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
+
+/// What one end of a session brings to its stack.
+#[derive(Debug)]
+pub struct Setup {
+    /// When it starts.
+    pub now: Time,
+    /// Whether this end opened the session.
+    pub initiator: bool,
+    /// Names the session in packets, for the recipes that carry it.
+    pub identity: u32,
+    /// The keys. `seal` in the recipe takes them.
+    pub keys: Option<(Box<dyn Seal>, Box<dyn Open>)>,
+    /// Number of the first packet; lower ones may have been used during set-up.
+    pub first_pn: u64,
+    /// Datagram size that is known to pass, UDP payload bytes.
+    pub datagram: u16,
+    /// Size that probably passes, because it did in the other direction.
+    pub likely_datagram: u16,
+    /// Largest datagram that may ever be tried.
+    pub max_datagram: u16,
+    /// First guess of the round-trip time.
+    pub initial_rtt: Span,
+    /// Bytes of messages that may wait to be sent.
+    pub queue_bytes: usize,
+    /// The user's ends.
+    pub ends: Ends,
+    /// What single micro-protocols take for themselves; see [`Setup::provide`].
+    pub provided: Vec<Box<dyn Any + Send>>,
+}
+
+impl Setup {
+    /// A set-up with nothing but a start; the fields are public.
+    pub fn new(now: Time) -> Self {
+        Self {
+            now,
+            initiator: true,
+            identity: 0,
+            keys: None,
+            first_pn: 0,
+            datagram: 1_200,
+            likely_datagram: 1_200,
+            max_datagram: 8_972,
+            initial_rtt: Span::from_millis(100),
+            queue_bytes: 4 << 20,
+            ends: Ends::default(),
+            provided: Vec::new(),
+        }
+    }
+
+    /// Brings a value that a recipe cannot hold, for the micro-protocol that takes this type with [`Setup::take`].
+    #[must_use]
+    pub fn provide<T: Any + Send>(mut self, value: T) -> Self {
+        self.provided.push(Box::new(value));
+        self
+    }
+
+    /// The value of this type, if one was brought and nobody has taken it; for whoever builds a micro-protocol.
+    pub fn take<T: Any + Send>(&mut self) -> Option<T> {
+        let index = self.provided.iter().position(|value| value.is::<T>())?;
+        self.provided.swap_remove(index).downcast().ok().map(|value| *value)
+    }
+}
 
 /// How a micro-protocol is made. The message of an error says what is wrong with the parameters or the set-up.
 pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
@@ -22,8 +87,8 @@ pub type Further = fn(&Part) -> &'static [ParameterSpec];
 /// The micro-protocols of a recipe, for [`Compare`].
 #[derive(Clone, Copy, Debug)]
 pub struct PeerProtocols<'p> {
-    parts: &'p [(Arc<Registration>, Parameters)],
-    recipe: &'p Recipe,
+    pub(crate) parts: &'p [(Arc<Registration>, Parameters)],
+    pub(crate) recipe: &'p Recipe,
 }
 
 impl PeerProtocols<'_> {
@@ -45,7 +110,7 @@ impl PeerProtocols<'_> {
         self.recipe.get(name, parameter).or_else(|| default().map(|spec| spec.default)).unwrap_or_default()
     }
 
-    fn agrees(&self) -> Result<(), RecipeError> {
+    pub(crate) fn agrees(&self) -> Result<(), RecipeError> {
         for (registration, parameters) in self.parts {
             let protocol = registration.name;
             (registration.compare)(parameters, self).map_err(|(parameter, allowed)| RecipeError::Value {
@@ -102,11 +167,6 @@ impl Registration {
         }
     }
 }
-
-/// The smallest datagram over which every recipe must leave room for data.
-const SMALLEST_DATAGRAM: usize = 1_200;
-/// Room for data that headers must leave in the smallest datagram.
-const SMALLEST_PAYLOAD: usize = 64;
 
 /// Says why a recipe must not run at this end.
 type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
@@ -183,15 +243,11 @@ impl Registry {
         })
     }
 
-    /// Checks a recipe: permission, names, parameters, needs, conflicts, headers. `tag_len` is the length of the packets' tag.
-    ///
-    /// # Errors
-    /// What is wrong or missing, in words for whoever wrote the recipe.
-    pub fn compile(
-        self: &Arc<Self>,
+    /// The micro-protocols of a recipe with their parameters: checks permission, names, parameters, needs, conflicts.
+    pub(crate) fn parts_of(
+        &self,
         recipe: &Recipe,
-        tag_len: usize,
-    ) -> Result<Arc<CompiledStack>, RecipeError> {
+    ) -> Result<Vec<(Arc<Registration>, Parameters)>, RecipeError> {
         self.permits(recipe)?;
         if recipe.parts.is_empty() {
             return Err(RecipeError::Empty);
@@ -210,13 +266,7 @@ impl Registry {
         for (registration, _) in &parts {
             check_company(registration, recipe)?;
         }
-        let compiled = CompiledStack::new(recipe.clone(), self.clone(), parts, tag_len)?;
-        PeerProtocols { parts: &compiled.parts, recipe }.agrees()?;
-        let header = compiled.layout().data_overhead();
-        if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
-            return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });
-        }
-        Ok(Arc::new(compiled))
+        Ok(parts)
     }
 
     /// Name and version of each micro-protocol of a recipe, for the other side to compare.

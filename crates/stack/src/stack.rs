@@ -8,85 +8,20 @@ use std::sync::Arc;
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, Span, Time, Transmit};
 
 use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
-use crate::compiled_stack::{CompiledStack, Setup};
-use crate::context::{Arrival, Context, Core, PathState};
-use crate::event::{BatchEvent, SEND_PERMIT, SendPermit};
+use crate::compiled_stack::CompiledStack;
+use crate::context::{Arrival, Context, Core, PathState, StackStats};
+use crate::event::{BatchEvent, SEND_PERMIT, SendPermit, StackEvent};
 use crate::lazy_deque::LazyDeque;
 use crate::message::{Buffer, Inbox, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Changes;
+use crate::registry::Setup;
 
 /// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
 const MAX_VIOLATIONS: u64 = 64;
 /// Buffers that a stack keeps for reuse.
 const POOLED_BUFFERS: usize = 64;
-
-/// What a stack tells its runner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StackEvent {
-    /// All of the object that was to be sent has arrived.
-    Delivered,
-    /// All of an object has come; it has this length.
-    Complete(u64),
-    /// Messages can be received.
-    Message,
-    /// A message has arrived at the other side for certain, or was given up.
-    Settled {
-        /// Its number.
-        message: u64,
-        /// Whether it has arrived.
-        arrived: bool,
-    },
-    /// A larger or smaller datagram is in use now.
-    PathMtu(u16),
-    /// The other side asks for this rate, and it is in force.
-    Rate(Rate),
-    /// Nothing authentic has come for so long.
-    Silent(Span),
-    /// The recipe in force has changed.
-    Reconfigured,
-    /// The other side does not take the recipe, for this reason; the old one goes on.
-    Refused(String),
-    /// A micro-protocol has failed; the session is over, the process and other sessions go on.
-    Failed {
-        /// Which.
-        protocol: String,
-        /// How.
-        message: String,
-    },
-    /// Something that a user's micro-protocol tells.
-    User(&'static str, u64),
-}
-
-/// Counters of a stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackStats {
-    /// Data packets sent, repeated ones included.
-    pub data_sent: u64,
-    /// Of these, repeated ones.
-    pub data_resent: u64,
-    /// Control packets sent, and messages on the control channel.
-    pub control_sent: u64,
-    /// UDP payload bytes sent.
-    pub bytes_sent: u64,
-    /// Authentic data packets received.
-    pub data_received: u64,
-    /// Authentic control packets received, and messages on the control channel.
-    pub control_received: u64,
-    /// UDP payload bytes received in authentic packets.
-    pub bytes_received: u64,
-    /// Packets that are not from the other side, or too short.
-    pub unauthentic: u64,
-    /// Authentic packets that break the recipe.
-    pub violations: u64,
-    /// Messages that the user handed over.
-    pub messages_submitted: u64,
-    /// Of these, those that were suppressed.
-    pub messages_suppressed: u64,
-    /// Messages handed to the user.
-    pub messages_delivered: u64,
-}
 
 /// Why a message was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -325,7 +260,7 @@ impl Stack {
     }
 
     pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
-        Context { now, core: &mut self.core, slots: &mut self.slots, compiled: &self.compiled }
+        Context { now, core: &mut self.core, slots: &mut self.slots, tables: &self.compiled.tables }
     }
 
     /// Calls `on_start` of the micro-protocols that are `new`.
@@ -363,7 +298,8 @@ impl Stack {
         let compiled = self.compiled.clone();
         let start = Start { datagram, limit, next_pn: self.core.next_pn, generation: self.generation };
         let mut batch = Batch::outgoing(slot, &compiled.tables.layout, &start);
-        let mut context = Context { now, core: &mut self.core, slots: &mut self.slots, compiled: &compiled };
+        let mut context =
+            Context { now, core: &mut self.core, slots: &mut self.slots, tables: &compiled.tables };
         work(&mut context, &mut batch);
         (!batch.is_empty()).then(|| {
             context.core.next_pn = batch.next_pn();
@@ -473,7 +409,7 @@ impl Stack {
 
 /// Sends packets that were worked out from others the way of those that came, but for those before number `first`.
 fn take_recovered(context: &mut Context<'_>, first: u64) {
-    let layout = &context.compiled.tables.layout;
+    let layout = &context.tables.layout;
     while let Some(mut packet) = context.core.recovered.pop_front() {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
@@ -503,7 +439,7 @@ fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Ve
             batch.take(i);
             continue;
         }
-        let owner = context.compiled.tables.kinds.iter().find(|known| known.0 == kind);
+        let owner = context.tables.kinds.iter().find(|known| known.0 == kind);
         match owner {
             None => batch.reject(i),
             Some(&(_, owner)) => {

@@ -9,8 +9,7 @@ use std::sync::OnceLock;
 use socket2::{Domain, Socket, Type};
 
 use crate::cmsg::Control;
-use crate::send::{push_ecn, push_segment_size};
-use crate::sys;
+use crate::sys::{self, SEND_CONTROL, push_ecn, push_segment_size};
 
 /// Segments per call that kernels have allowed (`UDP_MAX_SEGMENTS` of linux/udp.h): 128 since Linux 6.9.
 const SEGMENT_LIMITS: [usize; 2] = [128, SEGMENTS_OF_OLD];
@@ -49,7 +48,7 @@ fn try_on(ip: IpAddr) -> io::Result<Found> {
 }
 
 fn segments(socket: &Socket) -> Result<usize, String> {
-    let mut control = Control::<{ sys::SEND_CONTROL }>::EMPTY;
+    let mut control = Control::<SEND_CONTROL>::EMPTY;
     push_segment_size(&mut control, 1);
     let mut failure = String::new();
     for limit in SEGMENT_LIMITS {
@@ -62,7 +61,7 @@ fn segments(socket: &Socket) -> Result<usize, String> {
 }
 
 fn ecn_per_call(socket: &Socket, ip: IpAddr) -> bool {
-    let mut control = Control::<{ sys::SEND_CONTROL }>::EMPTY;
+    let mut control = Control::<SEND_CONTROL>::EMPTY;
     push_ecn(&mut control, ip.is_ipv4(), haul_base::Ecn::Ect0);
     sys::send(socket.as_fd(), &[0], None, control.as_bytes()).is_ok()
 }

@@ -1,34 +1,21 @@
 //! Sending batches of datagrams.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use haul_base::Ecn;
 
-use crate::capabilities::{Capabilities, Support};
 use crate::cmsg::Control;
 use crate::errors::{Full, SendError, Sort};
 use crate::name::Name;
+use crate::send_state::{Method, is_v4};
 use crate::socket::UdpSocket;
-use crate::sys::{self, MAX_MESSAGES, SEND_CONTROL};
+use crate::sys::{self, MAX_MESSAGES, SEND_CONTROL, ecn_option, push_ecn, push_segment_size};
 
-/// Most bytes in one call: 65,535 of an IP packet (RFC 791) less 20 of IPv4 header and 8 of UDP header.
-const MAX_CALL: usize = 65_507;
 /// After the kernel has refused GSO, this many calls go without, before the next try. A refusal costs one
 /// system call, so that a route which never takes GSO costs about 0.4 % more calls.
 const CALLS_WITHOUT_GSO: u32 = 256;
-
-/// How a batch went out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// Cut up by the kernel or the network card.
-    Gso,
-    /// Datagram by datagram, because there was only one or GSO is off or absent.
-    Plain,
-    /// Datagram by datagram, because the kernel has refused GSO for this call or a short while ago.
-    Fallback,
-}
 
 /// What the kernel took of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,54 +27,6 @@ pub struct Sent {
     pub datagrams: usize,
     /// How the last of them went.
     pub method: Method,
-}
-
-/// What sending remembers from call to call.
-#[derive(Debug)]
-pub(crate) struct SendState {
-    max_segments: usize,
-    ecn_per_call: bool,
-    /// Calls that still go without GSO.
-    without_gso: AtomicU32,
-    /// ECN bits that the socket has as its own; only used if not per call.
-    socket_ecn: AtomicU8,
-    /// Whether the peer that the socket is connected to has an IPv4 address: to ask the kernel would be a call more for
-    /// each batch.
-    is_peer_v4: AtomicBool,
-}
-
-impl SendState {
-    pub(crate) fn new(capabilities: &Capabilities) -> Self {
-        Self {
-            max_segments: capabilities.gso.max_segments,
-            ecn_per_call: capabilities.ecn_send == Support::Available,
-            without_gso: AtomicU32::new(0),
-            socket_ecn: AtomicU8::new(Ecn::NotEct as u8),
-            is_peer_v4: AtomicBool::new(true),
-        }
-    }
-
-    /// The socket is connected to `peer` from now on.
-    pub(crate) fn set_peer(&self, peer: SocketAddr) {
-        self.is_peer_v4.store(is_v4(peer.ip()), Ordering::Relaxed);
-    }
-
-    /// The way for a batch of several datagrams.
-    fn method(&self) -> Method {
-        if self.max_segments <= 1 {
-            return Method::Plain;
-        }
-        let count_down = |left: u32| left.checked_sub(1);
-        match self.without_gso.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count_down) {
-            Ok(_) => Method::Fallback,
-            Err(_) => Method::Gso,
-        }
-    }
-
-    /// Bytes that one GSO call can take.
-    fn gso_bytes(&self, segment_size: usize) -> usize {
-        (MAX_CALL / segment_size).clamp(1, self.max_segments) * segment_size
-    }
 }
 
 /// A batch on its way.
@@ -234,32 +173,12 @@ impl UdpSocket {
     }
 }
 
-/// Whether packets to `ip` are IPv4 packets.
-fn is_v4(ip: IpAddr) -> bool {
-    ip.to_canonical().is_ipv4()
-}
-
-fn ecn_option(v4: bool) -> (i32, i32) {
-    if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) }
-}
-
-pub(crate) fn push_ecn(control: &mut Control<SEND_CONTROL>, v4: bool, ecn: Ecn) {
-    let (level, name) = ecn_option(v4);
-    let fits = control.push(level, name, &(ecn as i32).to_ne_bytes());
-    debug_assert!(fits, "SEND_CONTROL has room for one of each");
-}
-
-pub(crate) fn push_segment_size(control: &mut Control<SEND_CONTROL>, segment_size: usize) {
-    // More than 65,535 never comes here: such a batch does not fit into one call.
-    let fits = control.push(libc::SOL_UDP, sys::UDP_SEGMENT, &(segment_size as u16).to_ne_bytes());
-    debug_assert!(fits, "SEND_CONTROL has room for one of each");
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::send_state::MAX_CALL;
     use crate::{Interest, Options, Receiver};
 
     fn pair() -> (UdpSocket, UdpSocket) {

@@ -11,7 +11,7 @@ use socket2::Socket;
 use crate::capabilities::Capabilities;
 use crate::errors::SocketError;
 use crate::options::Options;
-use crate::send::SendState;
+use crate::send_state::SendState;
 use crate::stats::{Counters, SocketMemory, Stats};
 use crate::{setup, sys};
 

@@ -1,5 +1,5 @@
-//! The system calls. All unsafe code of this crate is here: each function takes slices and gives a checked
-//! result, and no pointer outlives its call.
+//! The system calls and what they take. All unsafe code of this crate is here: each function takes slices and gives a
+//! checked result, and no pointer outlives its call.
 #![expect(unsafe_code, reason = "sendmsg, sendmmsg, recvmsg, recvmmsg and socket options need pointers")]
 
 use std::ffi::c_int;
@@ -8,6 +8,8 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
+
+use haul_base::Ecn;
 
 use crate::cmsg::{Control, space};
 use crate::name::Name;
@@ -66,6 +68,25 @@ pub(crate) fn get_option(
         unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, into.as_mut_ptr().cast(), &raw mut len) };
     checked(result as isize)?;
     Ok(len as usize / size_of::<u32>())
+}
+
+/// The option, level and name, of the ECN bits of what is sent.
+pub(crate) fn ecn_option(v4: bool) -> (i32, i32) {
+    if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) }
+}
+
+/// Adds the ECN bits of a datagram.
+pub(crate) fn push_ecn(control: &mut Control<SEND_CONTROL>, v4: bool, ecn: Ecn) {
+    let (level, name) = ecn_option(v4);
+    let fits = control.push(level, name, &(ecn as i32).to_ne_bytes());
+    debug_assert!(fits, "SEND_CONTROL has room for one of each");
+}
+
+/// Adds the size at which the kernel is to cut a batch.
+pub(crate) fn push_segment_size(control: &mut Control<SEND_CONTROL>, segment_size: usize) {
+    // More than 65,535 never comes here: such a batch does not fit into one call.
+    let fits = control.push(libc::SOL_UDP, UDP_SEGMENT, &(segment_size as u16).to_ne_bytes());
+    debug_assert!(fits, "SEND_CONTROL has room for one of each");
 }
 
 /// A message header for sending. It borrows nothing in the compiler's eyes: the caller keeps `vector`,

@@ -6,10 +6,9 @@ use std::path::Path;
 use plotters::prelude::*;
 use toml::Table;
 
-use super::measure::Stretch;
-use super::measure::label;
+use super::lines::{COLOURS, lines_of, scale, text};
+use super::measure::{Stretch, label};
 use super::plan::GridSpec;
-use super::plot::{COLOURS, lines_of, scale, text};
 use super::results::Results;
 
 const COLUMNS: usize = 4;

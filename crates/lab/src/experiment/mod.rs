@@ -5,6 +5,7 @@ mod built_in;
 mod check;
 mod classes;
 mod grid;
+mod lines;
 mod measure;
 mod plan;
 mod plot;
@@ -26,7 +27,6 @@ use crate::problem::{Problem, While};
 use crate::sim::RunReport;
 use check::{Judged, Verdict};
 use plan::{Plan, Runner};
-use results::Results;
 
 const EXAMPLES: &str = "Examples:
   haul-lab run asynch-1
@@ -156,7 +156,7 @@ fn run_one(
     emulator: Option<&Emulator>,
 ) -> Result<(Vec<Judged>, Vec<String>), Problem> {
     let profile = plan.profile(args.full);
-    let results = Results::run(plan, profile, threads, emulator)?;
+    let results = plan.run(profile, threads, emulator)?;
     let bad = |message: String| Problem::failed(format!("experiment {name}: {message}"), "");
     let judged: Vec<Judged> =
         plan.check.iter().map(|check| check.judge(&results)).collect::<Result<_, _>>().map_err(bad)?;

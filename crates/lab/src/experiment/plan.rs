@@ -10,8 +10,11 @@ use toml::{Table, Value};
 
 use super::check::CheckSpec;
 use super::measure::{Quantity, Stretch};
+use super::results::{Cell, Results};
+use crate::emulator::Emulator;
 use crate::problem::Problem;
-use crate::sim::{self, Axis, Values};
+use crate::sim::real::RealJob;
+use crate::sim::{self, Axis, RunReport, Values};
 
 /// The shipped plans. Add one with a line here.
 const PLANS: &[(&str, &str)] = &[
@@ -353,6 +356,43 @@ impl Plan {
         }
         Ok(table)
     }
+
+    /// Runs one of its profiles: simulated runs on so many threads, real ones one at a time.
+    pub(super) fn run(
+        &self,
+        profile: &Profile,
+        threads: usize,
+        emulator: Option<&Emulator>,
+    ) -> Result<Results, Problem> {
+        let bad = |message: String| Problem::failed(format!("the plan cannot be run: {message}"), "");
+        let combinations = self.combinations(profile).map_err(bad)?;
+        let (mut jobs, mut real) = (Vec::new(), Vec::new());
+        for (world, values) in &combinations {
+            for seed in 1..=profile.seeds.get() {
+                let table = self.scenario(values, seed).map_err(bad)?;
+                match world {
+                    World::Simulator => jobs.push(sim::prepare(table, values.clone()).map_err(bad)?),
+                    World::Emulator => real.push(sim::real::prepare(table, values.clone()).map_err(bad)?),
+                }
+            }
+        }
+        let mut reports = sim::run_all(jobs, threads);
+        reports.extend(run_real(&real, emulator)?);
+        let mut reports = reports.into_iter();
+        let seeds = profile.seeds.get() as usize;
+        let cell = |(_, values)| Cell { values, runs: reports.by_ref().take(seeds).collect() };
+        Ok(Results { cells: combinations.into_iter().map(cell).collect() })
+    }
+}
+
+fn run_real(jobs: &[RealJob], emulator: Option<&Emulator>) -> Result<Vec<RunReport>, Problem> {
+    let Some(emulator) = emulator else { return Ok(Vec::new()) };
+    let haul = sim::real::haul()?;
+    let run = |(number, job): (usize, &RealJob)| {
+        eprintln!("haul-lab: run {} of {} on the emulator", number + 1, jobs.len());
+        job.run(emulator, &haul)
+    };
+    jobs.iter().enumerate().map(run).collect()
 }
 
 /// Adds entries to a list of the scenario, which may not be there yet.

@@ -3,11 +3,7 @@
 use toml::Table;
 
 use super::measure::{Quantity, label};
-use super::plan::{Plan, Profile, World};
-use crate::emulator::Emulator;
-use crate::problem::Problem;
-use crate::sim::real::RealJob;
-use crate::sim::{self, KeptWindow, RunReport, Values};
+use crate::sim::{KeptWindow, RunReport, Values};
 
 /// All runs of one combination of values.
 #[derive(Debug)]
@@ -26,16 +22,6 @@ pub(super) struct Results {
 /// Whether a combination has all of these values.
 pub(super) fn matches(values: &Values, at: &Table) -> bool {
     at.iter().all(|(key, wanted)| values.iter().any(|(known, value)| known == key && value == wanted))
-}
-
-fn run_real(jobs: &[RealJob], emulator: Option<&Emulator>) -> Result<Vec<RunReport>, Problem> {
-    let Some(emulator) = emulator else { return Ok(Vec::new()) };
-    let haul = sim::real::haul()?;
-    let run = |(number, job): (usize, &RealJob)| {
-        eprintln!("haul-lab: run {} of {} on the emulator", number + 1, jobs.len());
-        job.run(emulator, &haul)
-    };
-    jobs.iter().enumerate().map(run).collect()
 }
 
 impl Cell {
@@ -59,33 +45,6 @@ impl Cell {
 }
 
 impl Results {
-    /// Runs a profile of a plan: simulated runs on so many threads, real ones one at a time.
-    pub(super) fn run(
-        plan: &Plan,
-        profile: &Profile,
-        threads: usize,
-        emulator: Option<&Emulator>,
-    ) -> Result<Self, Problem> {
-        let bad = |message: String| Problem::failed(format!("the plan cannot be run: {message}"), "");
-        let combinations = plan.combinations(profile).map_err(bad)?;
-        let (mut jobs, mut real) = (Vec::new(), Vec::new());
-        for (world, values) in &combinations {
-            for seed in 1..=profile.seeds.get() {
-                let table = plan.scenario(values, seed).map_err(bad)?;
-                match world {
-                    World::Simulator => jobs.push(sim::prepare(table, values.clone()).map_err(bad)?),
-                    World::Emulator => real.push(sim::real::prepare(table, values.clone()).map_err(bad)?),
-                }
-            }
-        }
-        let mut reports = sim::run_all(jobs, threads);
-        reports.extend(run_real(&real, emulator)?);
-        let mut reports = reports.into_iter();
-        let seeds = profile.seeds.get() as usize;
-        let cell = |(_, values)| Cell { values, runs: reports.by_ref().take(seeds).collect() };
-        Ok(Self { cells: combinations.into_iter().map(cell).collect() })
-    }
-
     /// The values of a key among these combinations, in the order in which they were run.
     pub(super) fn values_of(&self, key: &str, at: &Table) -> Vec<toml::Value> {
         let mut known: Vec<toml::Value> = Vec::new();

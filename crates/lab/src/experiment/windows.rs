@@ -6,8 +6,8 @@ use haul_diagnosis::{Curve, Model, Signature, Words};
 use toml::Table;
 
 use super::classes::reliability;
+use super::lines::{Line, Style, draw_lines, lines_of};
 use super::plan::{WindowView, WindowsSpec};
-use super::plot::{Line, Style, draw_lines, lines_of};
 use super::results::Results;
 use super::stats::{deviation, mean};
 

@@ -1,24 +1,17 @@
 //! Side A: sends streams, messages and readings.
 
-use std::io::{ErrorKind, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_engine::{AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, associate};
-use haul_proto::{micro, presets};
-use haul_stack::{Ends, Recipe, SendOptions};
+use haul_engine::{Channel, ChannelOptions, EngineError};
+use haul_stack::SendOptions;
 
-use super::job::{Carrier, Job, Stream, load, save};
-use super::server::{TCP_PORT, engine};
+use super::connect::{TIMEOUT, channel, engine, recipe, recipe_of, tcp, wait_for};
+use super::job::{Carrier, Job, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
-/// A message that is not answered in this time counts as lost for good.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// Within this time the other side must have written its results.
-const RESULTS: Duration = Duration::from_secs(20);
 const READING: usize = 16;
 
 /// Does A's part; writes `a.json` where there is something to tell.
@@ -41,64 +34,6 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
             read_out(carrier, *readings, Duration::from_micros(*gap_us), *constant, directory)
         }
     }
-}
-
-fn wait_for(path: &Path) -> Result<(), Problem> {
-    let until = Instant::now() + RESULTS;
-    while !path.exists() {
-        if Instant::now() > until {
-            return Err(Problem::failed(format!("the other side did not write {}", path.display()), ""));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-pub(super) fn channel(
-    recipe: &Recipe,
-    channel: ChannelOptions,
-    directory: &Path,
-) -> Result<Channel, Problem> {
-    wait_for(&directory.join("url.json"))?;
-    let text: String = load(directory, "url.json")?;
-    let url: HaulUrl =
-        text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
-    let registry = Arc::new(micro::registry());
-    let channel = ChannelOptions { datagram: 1_472, ..channel };
-    let options = AssociateOptions { channel, ..AssociateOptions::default() };
-    associate(None, &url, recipe, &registry, &options, Ends::default())
-        .map_err(|e| engine("cannot associate", &e))
-}
-
-/// The recipe of a stream, with its rate.
-pub(super) fn recipe_of(name: &str, stream: &Stream) -> Result<Recipe, Problem> {
-    let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
-    recipe(name, &rate.into_iter().collect::<Vec<_>>())
-}
-
-pub(super) fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
-    let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
-    let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
-    for (key, value) in changes {
-        recipe.set(key, value).map_err(|e| Problem::failed(e.to_string(), ""))?;
-    }
-    Ok(recipe)
-}
-
-pub(super) fn tcp(lane: u16) -> Result<TcpStream, Problem> {
-    let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
-    let until = Instant::now() + TIMEOUT;
-    let stream = loop {
-        // The other side may still be about to listen.
-        match TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            result => break result.while_doing("cannot connect")?,
-        }
-    };
-    stream.set_nodelay(true).while_doing("cannot set TCP_NODELAY")?;
-    Ok(stream)
 }
 
 /// Sends until the time is over; messages are numbered, so that no two are equal.

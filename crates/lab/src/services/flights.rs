@@ -7,7 +7,7 @@ use haul_engine::{Channel, ChannelOptions, Listener, Terms};
 use haul_proto::micro;
 use haul_stack::Recipe;
 
-use super::server::engine;
+use super::connect::engine;
 use crate::problem::Problem;
 
 /// How long one look for a client or for a flight takes at most.

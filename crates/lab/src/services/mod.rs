@@ -2,6 +2,7 @@
 //! times, rates that the receiver changes, jitter beside UDT too, turn-around of small messages, packets per reading.
 
 mod client;
+mod connect;
 mod emulated;
 mod figures;
 mod flights;

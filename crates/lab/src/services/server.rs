@@ -6,22 +6,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{EngineError, ListenOptions, Listener};
+use haul_engine::{ListenOptions, Listener};
 
-use super::client::recipe_of;
+use super::connect::{FOREVER, engine, recipe_of, tcp_listener};
 use super::figures::{Arrival, seen};
 use super::flights::Flights;
 use super::job::{Carrier, Job, Seen, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
-/// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
-pub(super) const TCP_PORT: u16 = 7_920;
 /// Where associations are agreed on.
 const PORT: u16 = 7_910;
 /// A stream ends when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(1_500);
-pub(super) const FOREVER: Duration = Duration::from_secs(600);
 
 /// Does B's part, writes `b.json` where there is something to tell, and waits to be ended.
 pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
@@ -54,20 +51,12 @@ fn panicked() -> Problem {
     Problem::failed("a receiver has panicked", "")
 }
 
-pub(super) fn engine(what: &str, error: &EngineError) -> Problem {
-    Problem::failed(format!("{what}: {error}"), "")
-}
-
 fn listen(directory: &Path) -> Result<Listener, Problem> {
     let options = ListenOptions::new((Ipv4Addr::UNSPECIFIED, PORT).into());
     let listener = Listener::bind(options).map_err(|e| engine("cannot listen", &e))?;
     let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
     save(directory, "url.json", &listener.url(&host, b"").to_string())?;
     Ok(listener)
-}
-
-pub(super) fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
-    TcpListener::bind((Ipv4Addr::UNSPECIFIED, TCP_PORT + lane)).while_doing("cannot listen for TCP")
 }
 
 fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<Seen, Problem> {

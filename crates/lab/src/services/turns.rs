@@ -9,13 +9,12 @@ use haul_engine::{Channel, ChannelOptions};
 use haul_stack::SendOptions;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::client::{TIMEOUT, channel, recipe, tcp};
+use super::connect::{FOREVER, TIMEOUT, channel, engine, recipe, tcp, tcp_listener};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
 use super::flights::Flights;
 use super::ideal::Comparison;
 use super::job::{Carrier, Job, Turns};
-use super::server::{FOREVER, engine, tcp_listener};
 use super::theft::{QUIET, Ticks};
 use super::{Courier, Points, ROUNDS};
 use crate::problem::{Problem, While};
@@ -31,7 +30,7 @@ const EARLY: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
 
 /// Means and 99 % quantiles of the rounds of one carrier, milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct Rounds {
+struct Rounds {
     means: Vec<f64>,
     p99s: Vec<f64>,
     /// Processor time of A for a turn, microseconds.
@@ -70,7 +69,7 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
             for (way, rounds) in all {
                 println!("| {rtt_ms} | {loss} | {} | {} |", name(&way), rounds.cells());
                 if way.0 == Carrier::Recipe("msg".to_owned()) {
-                    comparison.add(point, &name(&way), &rounds);
+                    comparison.add(point, &name(&way), rounds.medians());
                 }
                 if loss == "0%" {
                     early.push(format!("| {rtt_ms} | {} | {} |", name(&way), rounds.early_cells()));
@@ -143,7 +142,7 @@ impl Rounds {
     }
 
     /// Of means and 99 % quantiles, milliseconds.
-    pub(super) fn medians(&self) -> [f64; 2] {
+    fn medians(&self) -> [f64; 2] {
         [median(&self.means), median(&self.p99s)]
     }
 

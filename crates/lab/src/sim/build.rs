@@ -2,35 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use haul_base::{PathId, Span, Time};
-use haul_proto::presets;
+use haul_base::{Span, Time};
 use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{Gro, HostConfig, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
-use haul_sim::{Effect, HostId, LinkId, NodeId, Path, PathSpec, StageSpec, World};
-use haul_stack::Recipe;
+use haul_sim::{Effect, HostId, LinkId, Path, PathSpec, StageSpec, World};
 
 use super::checks::{Condition, Subject};
-use super::ends::Late;
 use super::flows::{self, Session, Traffic};
 use super::loads::load_of;
 use super::locate::{Fault, Step};
 use super::scenario::{Direction, HostEntry, PathEntry, Scenario, SchedulerName};
 use super::service::{self, Service};
-
-/// The two directions of a link.
-#[derive(Debug)]
-pub(super) struct Duplex {
-    /// Its name.
-    pub name: String,
-    /// Toward the receivers.
-    pub forward: LinkId,
-    /// Toward the senders.
-    pub back: LinkId,
-    /// What all delay stages of both directions hold packets for.
-    pub delay: Span,
-    /// Whether a stage changes bytes.
-    pub damages: bool,
-}
+use super::site::{Duplex, Site, known};
 
 /// A scenario that is ready to run.
 #[derive(Debug)]
@@ -45,11 +28,6 @@ pub(super) struct Built {
     pub traffic: Vec<Traffic>,
     /// The conditions, in the order of the checks.
     pub conditions: Vec<Condition>,
-}
-
-fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let list = names.collect::<Vec<_>>().join(", ");
-    if list.is_empty() { "none".to_owned() } else { list }
 }
 
 /// Names of entries of one list must differ, as reports and keys use them.
@@ -145,71 +123,6 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId
     }
     Ok(host)
 }
-
-/// The world while flows are added to it.
-#[derive(Debug)]
-pub(super) struct Site<'a> {
-    pub world: &'a mut World,
-    pub links: &'a [Duplex],
-    pub hosts: &'a [(String, HostId)],
-}
-
-impl Site<'_> {
-    /// The links of those names, in order, for an entry of a list.
-    pub(super) fn route(&self, names: &[String], list: &str, index: usize) -> Result<Vec<&Duplex>, Fault> {
-        if names.is_empty() {
-            return Err(Fault::of(list, index, "path", "needs at least one path"));
-        }
-        let find = |name: &String| {
-            self.links.iter().find(|link| link.name == *name).ok_or_else(|| {
-                let list_of = known(self.links.iter().map(|link| link.name.as_str()));
-                Fault::of(list, index, "path", format!("there is no path `{name}`; there are: {list_of}"))
-            })
-        };
-        names.iter().map(find).collect()
-    }
-
-    /// Puts a node on the host that `key` of an entry names.
-    pub(super) fn place(
-        &mut self,
-        node: NodeId,
-        host: Option<&String>,
-        (list, index, key): (&str, usize, &str),
-    ) -> Result<(), Fault> {
-        let Some(name) = host else { return Ok(()) };
-        let Some((_, id)) = self.hosts.iter().find(|(known, _)| known == name) else {
-            let hosts = known(self.hosts.iter().map(|(name, _)| name.as_str()));
-            return Err(Fault::of(
-                list,
-                index,
-                key,
-                format!("there is no host `{name}`; there are: {hosts}"),
-            ));
-        };
-        self.world.place(node, *id).map_err(|error| Fault::of(list, index, key, error.to_string()))
-    }
-}
-
-/// The shipped recipe of this name with other parameters, for an entry of a list.
-pub(super) fn recipe_of(
-    name: &str,
-    set: &BTreeMap<String, String>,
-    (list, index): (&str, usize),
-) -> Result<Recipe, Fault> {
-    let fault = |key: &str, message: String| Fault::of(list, index, key, message);
-    let preset = presets::preset(name).ok_or_else(|| {
-        let list_of = known(presets::PRESETS.iter().map(|preset| preset.0));
-        fault("recipe", format!("there is no recipe `{name}`; there are: {list_of}"))
-    })?;
-    let mut recipe = preset.map_err(|error| fault("recipe", error.to_string()))?;
-    for (key, value) in set {
-        recipe.set(key, value).map_err(|error| fault("set", error.to_string()))?;
-    }
-    Ok(recipe)
-}
-
-/// Where every machine is connected.
-pub(super) const PORT: PathId = PathId(0);
 
 fn add_events(scenario: &Scenario, world: &mut World, links: &[Duplex]) -> Result<(), Fault> {
     for (index, event) in scenario.event.iter().enumerate() {
@@ -339,13 +252,4 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
         world.record_every(interval.0);
     }
     Ok(Built { world, sessions, services, traffic, conditions })
-}
-
-/// A machine's node, if it is that machine's.
-pub(super) fn node<M>(world: &World, id: NodeId) -> Option<&Late<M>>
-where
-    M: haul_base::Machine + std::fmt::Debug + Send + 'static,
-    M::Event: std::fmt::Debug + Send,
-{
-    world.node::<Late<M>>(id)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use haul_base::{HostSample, Machine, Piece, Rate, Span, Time, Verdict};
 use haul_proto::{Available, Link, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
-use haul_sim::{Arrival, Node, Outbox, SessionNode};
+use haul_sim::{Arrival, Node, NodeId, Outbox, SessionNode, World};
 
 const TAG: usize = 8;
 
@@ -220,6 +220,14 @@ impl<M: Machine> Late<M> {
     fn ahead(&self) -> Span {
         self.jumps.last().map_or(Span::ZERO, |(_, ahead)| *ahead)
     }
+}
+/// A machine's node, if it is that machine's.
+pub(super) fn node<M>(world: &World, id: NodeId) -> Option<&Late<M>>
+where
+    M: Machine + Debug + Send + 'static,
+    M::Event: Debug + Send,
+{
+    world.node::<Late<M>>(id)
 }
 
 impl<M> Node for Late<M>

@@ -12,16 +12,14 @@ use haul_sim::tcp::{
     BbrConfig, ControlKind, CubicConfig, MSS, TcpEvent, TcpReceiver, TcpReceiverConfig, TcpSender,
     TcpSenderConfig,
 };
-use haul_sim::{
-    Aggregate, ChannelSpec, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError,
-};
+use haul_sim::{Aggregate, ChannelSpec, FlowId, NodeId, SessionNode, Sink, UdpSource, World, WorldError};
 use haul_stack::{Part, Recipe, RecipeError};
 
-use super::build::{PORT, Site, node, recipe_of};
 use super::discriminate::Watched;
-use super::ends::{Application, Bin, Late, Source, UNWRITTEN, link};
+use super::ends::{Application, Bin, Late, Source, UNWRITTEN, link, node};
 use super::locate::Fault;
 use super::scenario::{SessionEnd, SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
+use super::site::{PORT, Site, recipe_of, ways};
 
 /// A transfer in a world.
 #[derive(Debug)]
@@ -131,11 +129,6 @@ impl Traffic {
         let sender = self.ends.and_then(|id| node::<TcpSender>(world, id));
         sender.is_none_or(|n| n.events().iter().any(|(_, event)| matches!(event, TcpEvent::Complete { .. })))
     }
-}
-
-/// The links of a route toward the receivers, and back in the other order.
-pub(super) fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
-    (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
 }
 
 /// Datagrams that the protocol can work with: it must carry its headers, and UDP has room for no more.

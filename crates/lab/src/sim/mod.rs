@@ -14,6 +14,7 @@ mod run;
 mod scenario;
 mod service;
 mod shipped;
+mod site;
 mod sweep;
 mod text;
 

@@ -8,11 +8,10 @@ use haul_sim::{FlowId, FlowTruth, NodeId, SessionNode, World, WorldError};
 use haul_stack::{SendError, SendOptions, Setup, Stack, StackEvent, StackStats};
 use serde::Serialize;
 
-use super::build::{PORT, Site, node, recipe_of};
-use super::ends::{Late, keys};
-use super::flows::ways;
+use super::ends::{Late, keys, node};
 use super::locate::Fault;
 use super::scenario::ServiceEntry;
+use super::site::{PORT, Site, recipe_of, ways};
 
 /// What a sender keeps queued when it sends as fast as the stack lets it.
 const AHEAD: usize = 128 << 10;

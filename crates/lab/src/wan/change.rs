@@ -3,16 +3,13 @@
 use std::str::FromStr;
 
 use haul_base::{Rate, Span};
-use haul_sim::{CorruptionSpec, Effect, StageChange, StageRef};
 use haul_wan::Way;
 
-use super::args::PathArgs;
-use super::plan::Direction;
 use super::values::{self, Bursts, QueueSize, Reorder, Share};
 
 /// What is to be different.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum What {
+pub(super) enum What {
     Rtt(Span),
     Rate(Rate),
     Queue(QueueSize),
@@ -30,8 +27,8 @@ enum What {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Change {
     text: String,
-    what: What,
-    ways: &'static [Way],
+    pub(super) what: What,
+    pub(super) ways: &'static [Way],
 }
 
 /// A change with the time at which it happens, from the start.
@@ -95,98 +92,6 @@ impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
-}
-
-/// What the present values of both directions are, for changes that follow from several of them.
-#[derive(Debug, Clone)]
-pub(crate) struct Present {
-    forth: Direction,
-    back: Direction,
-    /// Whether the queue is one of bandwidth-delay products that the options describe.
-    queue_follows: bool,
-}
-
-/// A change for one stage.
-pub(crate) type Step = (Way, StageRef, StageChange);
-
-impl Present {
-    /// At the start. `from_args` says that the path is what the options describe, and not a file.
-    pub(crate) fn new(args: &PathArgs, mtu: u32, from_args: bool) -> Self {
-        let (forth, back) = (Direction::forth(args, mtu), Direction::back(args, mtu));
-        Self { forth, back, queue_follows: from_args }
-    }
-
-    /// Notes a change, and says which stages have to change for it.
-    pub(crate) fn apply(&mut self, change: &Change) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for way in change.ways {
-            let direction = match way {
-                Way::Forth => &mut self.forth,
-                Way::Back => &mut self.back,
-            };
-            let of = |(stage, change): (&str, StageChange)| (*way, StageRef::Name(stage.to_owned()), change);
-            let follows = self.queue_follows && matches!(direction.queue, QueueSize::Bdp(_));
-            steps.extend(steps_of(direction, change.what, follows).into_iter().map(of));
-        }
-        steps
-    }
-}
-
-/// `queue_follows`: the queue grows and shrinks with the bandwidth-delay product.
-fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(&'static str, StageChange)> {
-    match what {
-        What::Rtt(rtt) => {
-            direction.rtt = rtt;
-            direction.delay = rtt / 2;
-            vec![("delay", StageChange::Delay(direction.delay))]
-        }
-        What::Rate(rate) => {
-            direction.rate = rate;
-            let mut steps = vec![("bottleneck", StageChange::Rate(rate))];
-            if queue_follows {
-                steps.push(("bottleneck", StageChange::Queue(direction.queue_spec())));
-            }
-            steps
-        }
-        What::Queue(queue) => {
-            direction.queue = queue;
-            vec![("bottleneck", StageChange::Queue(direction.queue_spec()))]
-        }
-        What::Loss(Share(share)) => {
-            direction.loss = share;
-            match direction.bursts {
-                Some(Bursts::Length(mean_run)) => vec![burst_length(share, mean_run)],
-                _ => vec![("loss", StageChange::Share(share))],
-            }
-        }
-        What::Bursts(Bursts::Length(mean_run)) => {
-            direction.bursts = Some(Bursts::Length(mean_run));
-            vec![burst_length(direction.loss, mean_run)]
-        }
-        What::Bursts(Bursts::Channel { begins, ends }) => {
-            let channel = haul_sim::GilbertElliottSpec {
-                to_bad: begins,
-                to_good: ends,
-                loss_good: haul_base::Probability::ZERO,
-                loss_bad: haul_base::Probability::new(1.0).unwrap_or_default(),
-            };
-            vec![("gilbert_elliott", StageChange::GilbertElliott(channel))]
-        }
-        What::Jitter(most) => vec![("jitter", StageChange::Jitter(Direction::jitter_spec(most)))],
-        What::Reorder(reorder) => {
-            vec![("reordering", StageChange::Reordering(direction.reordering_spec(reorder)))]
-        }
-        What::Duplicate(Share(share)) => vec![("duplication", StageChange::Share(share))],
-        What::Corrupt(Share(share)) => {
-            vec![("corruption", StageChange::Corruption(CorruptionSpec { share, effect: Effect::Flip }))]
-        }
-        What::Outage(length) => vec![("outages", StageChange::Outage(length))],
-        What::PathMtu(longest) => vec![("mtu", StageChange::Mtu(longest))],
-    }
-}
-
-fn burst_length(share: haul_base::Probability, mean_run: f64) -> (&'static str, StageChange) {
-    ("burst_loss", StageChange::BurstLoss(haul_sim::BurstLossSpec { share, mean_run }))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! From options to the stages of both directions.
+//! From options to the stages of both directions, and from changes to changes of stages.
 
 use std::fs;
 use std::path::Path as FilePath;
@@ -6,11 +6,14 @@ use std::path::Path as FilePath;
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_sim::{
     BottleneckSpec, BurstLossSpec, CodelSpec, CorruptionSpec, Distribution, Effect, GilbertElliottSpec,
-    JitterSpec, Limit, Order, Outage, PathSpec, QueueSpec, RedSpec, ReorderingSpec, Signal, StageSpec,
+    JitterSpec, Limit, Order, Outage, PathSpec, QueueSpec, RedSpec, ReorderingSpec, Signal, StageChange,
+    StageRef, StageSpec,
 };
+use haul_wan::Way;
 use serde::{Deserialize, Serialize};
 
 use super::args::PathArgs;
+use super::change::{Change, What};
 use super::values::{Aqm, Bursts, OutageTime, QueueSize, Reorder, Share};
 use crate::problem::Problem;
 
@@ -251,6 +254,98 @@ impl Plan {
         }
         Ok(plan)
     }
+}
+
+/// What the present values of both directions are, for changes that follow from several of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Present {
+    forth: Direction,
+    back: Direction,
+    /// Whether the queue is one of bandwidth-delay products that the options describe.
+    queue_follows: bool,
+}
+
+/// A change for one stage.
+pub(crate) type Step = (Way, StageRef, StageChange);
+
+impl Present {
+    /// At the start. `from_args` says that the path is what the options describe, and not a file.
+    pub(crate) fn new(args: &PathArgs, mtu: u32, from_args: bool) -> Self {
+        let (forth, back) = (Direction::forth(args, mtu), Direction::back(args, mtu));
+        Self { forth, back, queue_follows: from_args }
+    }
+
+    /// Notes a change, and says which stages have to change for it.
+    pub(crate) fn apply(&mut self, change: &Change) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for way in change.ways {
+            let direction = match way {
+                Way::Forth => &mut self.forth,
+                Way::Back => &mut self.back,
+            };
+            let of = |(stage, change): (&str, StageChange)| (*way, StageRef::Name(stage.to_owned()), change);
+            let follows = self.queue_follows && matches!(direction.queue, QueueSize::Bdp(_));
+            steps.extend(steps_of(direction, change.what, follows).into_iter().map(of));
+        }
+        steps
+    }
+}
+
+/// `queue_follows`: the queue grows and shrinks with the bandwidth-delay product.
+fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(&'static str, StageChange)> {
+    match what {
+        What::Rtt(rtt) => {
+            direction.rtt = rtt;
+            direction.delay = rtt / 2;
+            vec![("delay", StageChange::Delay(direction.delay))]
+        }
+        What::Rate(rate) => {
+            direction.rate = rate;
+            let mut steps = vec![("bottleneck", StageChange::Rate(rate))];
+            if queue_follows {
+                steps.push(("bottleneck", StageChange::Queue(direction.queue_spec())));
+            }
+            steps
+        }
+        What::Queue(queue) => {
+            direction.queue = queue;
+            vec![("bottleneck", StageChange::Queue(direction.queue_spec()))]
+        }
+        What::Loss(Share(share)) => {
+            direction.loss = share;
+            match direction.bursts {
+                Some(Bursts::Length(mean_run)) => vec![burst_length(share, mean_run)],
+                _ => vec![("loss", StageChange::Share(share))],
+            }
+        }
+        What::Bursts(Bursts::Length(mean_run)) => {
+            direction.bursts = Some(Bursts::Length(mean_run));
+            vec![burst_length(direction.loss, mean_run)]
+        }
+        What::Bursts(Bursts::Channel { begins, ends }) => {
+            let channel = GilbertElliottSpec {
+                to_bad: begins,
+                to_good: ends,
+                loss_good: Probability::ZERO,
+                loss_bad: Probability::new(1.0).unwrap_or_default(),
+            };
+            vec![("gilbert_elliott", StageChange::GilbertElliott(channel))]
+        }
+        What::Jitter(most) => vec![("jitter", StageChange::Jitter(Direction::jitter_spec(most)))],
+        What::Reorder(reorder) => {
+            vec![("reordering", StageChange::Reordering(direction.reordering_spec(reorder)))]
+        }
+        What::Duplicate(Share(share)) => vec![("duplication", StageChange::Share(share))],
+        What::Corrupt(Share(share)) => {
+            vec![("corruption", StageChange::Corruption(CorruptionSpec { share, effect: Effect::Flip }))]
+        }
+        What::Outage(length) => vec![("outages", StageChange::Outage(length))],
+        What::PathMtu(longest) => vec![("mtu", StageChange::Mtu(longest))],
+    }
+}
+
+fn burst_length(share: Probability, mean_run: f64) -> (&'static str, StageChange) {
+    ("burst_loss", StageChange::BurstLoss(BurstLossSpec { share, mean_run }))
 }
 
 #[cfg(test)]

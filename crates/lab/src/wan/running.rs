@@ -6,9 +6,9 @@ use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Snapshot, V4, Way, W
 use serde_json::{Value, json};
 
 use super::args::WanArgs;
-use super::change::{Change, Present, Scheduled};
+use super::change::{Change, Scheduled};
 use super::control::Command;
-use super::plan::Plan;
+use super::plan::{Plan, Present};
 use super::report::{AppliedChange, DirectionReport, Report};
 use crate::load::{Burners, Flow, Generator, last_cpu};
 use crate::problem::{Problem, While};

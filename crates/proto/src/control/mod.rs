@@ -24,6 +24,7 @@ mod predictor;
 mod proactive;
 mod rapid_plus;
 mod reaction;
+mod registration;
 mod registry;
 mod reno;
 mod sabul;
@@ -50,10 +51,9 @@ pub use cause_aware::CauseAware;
 pub use delivery::Delivery;
 pub use fixed::Fixed;
 pub use highspeed::response as highspeed_response;
-pub use registry::{
-    BuildLaw, ControllerConfig, ControllerError, LawRegistration, build_controller, law, law_names, laws,
-    register_law,
-};
+pub use registration::{BuildLaw, ControllerConfig, ControllerError, LawRegistration};
+pub(crate) use registry::add_law;
+pub use registry::{build_controller, law, law_names, laws};
 pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, OwnHost, SentBatch, Unit};
 
 /// What a controller allows.

@@ -2,120 +2,11 @@
 
 use std::sync::RwLock;
 
-use haul_base::{Rate, Span};
-use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
-
+use super::registration::{ControllerConfig, ControllerError, LawRegistration};
 use super::{
     RateController, asynch, bbr, cubic, delivery, fast, fixed, gtp, highspeed, ledbat_plus_plus,
     non_aggressive, proactive, rapid_plus, reno, sabul, scalable, state_based, stop_and_go, tfrc, udt,
 };
-
-/// Makes a law from its checked parameters.
-pub type BuildLaw = fn(&Parameters, &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError>;
-
-/// One line of the registry of control laws. Help texts, tables and checks come from it.
-#[derive(Clone, Copy, Debug)]
-pub struct LawRegistration {
-    /// Its name in recipes and with `--controller`.
-    pub name: &'static str,
-    /// Changes whenever the law behaves differently with equal parameters.
-    pub version: u16,
-    /// A line for people: what it does, without a full stop.
-    pub summary: &'static str,
-    /// Where it is from: a paper, an RFC, a draft.
-    pub source: &'static str,
-    /// What it can be told, in `[rate_control]` of a recipe. The names of `rate_control`'s own parameters are taken.
-    pub parameters: &'static [ParameterSpec],
-    /// Makes one.
-    pub build: BuildLaw,
-}
-
-impl LawRegistration {
-    /// Checks parameters that are given as text; those not given have their defaults.
-    ///
-    /// # Errors
-    /// [`ControllerError::Parameter`] names the law's parameters, or what the value may be.
-    pub fn parameters(&self, given: &[(&str, &str)]) -> Result<Parameters, ControllerError> {
-        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        let part = Part { name: self.name.to_owned(), parameters: given.iter().map(owned).collect() };
-        Parameters::check(&part, self.parameters, "")
-            .map_err(|error| ControllerError::Parameter(Box::new(error)))
-    }
-
-    /// Makes one with these parameters.
-    ///
-    /// # Errors
-    /// If a parameter or the configuration does not suit it.
-    pub fn build(
-        &self,
-        given: &[(&str, &str)],
-        config: &ControllerConfig,
-    ) -> Result<Box<dyn RateController>, ControllerError> {
-        self.build_checked(&self.parameters(given)?, config)
-    }
-
-    /// The same, with parameters that have been checked.
-    pub(crate) fn build_checked(
-        &self,
-        parameters: &Parameters,
-        config: &ControllerConfig,
-    ) -> Result<Box<dyn RateController>, ControllerError> {
-        if config.ceiling == Some(Rate::ZERO) {
-            return Err(ControllerError::ZeroRate);
-        }
-        (self.build)(parameters, config)
-    }
-}
-
-/// What every controller is built from, whatever its parameters.
-#[derive(Clone, Copy, Debug)]
-pub struct ControllerConfig {
-    /// Ceiling that is never exceeded; also the rate of `fixed`.
-    pub ceiling: Option<Rate>,
-    /// First guess of the round-trip time.
-    pub initial_rtt: Span,
-    /// The recipe's report interval; [`crate::FeedbackSample::report_interval`] has the one in force.
-    pub feedback_interval: Span,
-}
-
-/// Why a controller cannot be built, registered or go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ControllerError {
-    /// No controller has this name.
-    #[error("there is no controller named `{0}`; known are: {known}", known = law_names().join(", "))]
-    Unknown(String),
-    /// The controller needs a rate.
-    #[error("controller `{0}` needs a rate, for example --rate 950Mbit")]
-    NeedsRate(&'static str),
-    /// Nothing can be sent at a rate of 0.
-    #[error("a rate must be more than nothing, for example 950Mbit")]
-    ZeroRate,
-    /// A parameter that it does not have, or a value that it cannot have.
-    #[error(transparent)]
-    Parameter(Box<RecipeError>),
-    /// Parameters that are possible singly and not together.
-    #[error("controller `{law}`: {message}")]
-    Unsuitable {
-        /// Which.
-        law: &'static str,
-        /// What is wrong, and what is wanted instead.
-        message: String,
-    },
-    /// Rules of exchange that cannot be: what is wrong, in words.
-    #[error("rate_control.switch: {0}")]
-    Rules(String),
-    /// A law of this name is registered already, or one of its parameters has the name of one of `rate_control`.
-    #[error("the controller `{law}` cannot be registered: {message}")]
-    Taken {
-        /// Which.
-        law: &'static str,
-        /// What is taken.
-        message: String,
-    },
-    /// It sends nothing and says no time at which it will: that ends the session.
-    #[error("the controller `{0}` would send nothing for ever")]
-    HoldsForEver(String),
-}
 
 /// The project's own. Add a law with one line here.
 static OWN: &[&LawRegistration] = &[
@@ -165,22 +56,21 @@ pub fn law_names() -> Vec<&'static str> {
 /// # Errors
 /// [`ControllerError::Unknown`] lists those that there are.
 pub fn law(name: &str) -> Result<&'static LawRegistration, ControllerError> {
-    laws().into_iter().find(|law| law.name == name).ok_or_else(|| ControllerError::Unknown(name.to_owned()))
+    laws().into_iter().find(|law| law.name == name).ok_or_else(|| {
+        let known = law_names().join(", ");
+        ControllerError::Unknown { name: name.to_owned(), known }
+    })
 }
 
-/// Adds a law to those of this process: recipes can name it from now on, for files as for messages.
+/// Adds a law whose parameters have been compared with those of `rate_control`.
 ///
 /// # Errors
-/// [`ControllerError::Taken`] if its name, or that of one of its parameters, is taken.
-pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
-    let taken = |message: String| Err(ControllerError::Taken { law: law.name, message });
-    let own = crate::micro::rate_control::PARAMETERS;
-    if let Some(both) = law.parameters.iter().find(|new| own.iter().any(|known| known.name == new.name)) {
-        return taken(format!("`rate_control` has a parameter `{}` itself", both.name));
-    }
+/// [`ControllerError::Taken`] if its name is taken.
+pub(crate) fn add_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
     let mut registered = REGISTERED.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     if OWN.iter().chain(registered.iter()).any(|known| known.name == law.name) {
-        return taken("there is one of this name already".to_owned());
+        let message = "there is one of this name already".to_owned();
+        return Err(ControllerError::Taken { law: law.name, message });
     }
     registered.push(law);
     Ok(())

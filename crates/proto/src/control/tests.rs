@@ -8,6 +8,7 @@ use super::held_rate::Mode;
 use super::registry::own_laws;
 use super::testing::{Harness, PathModel, config};
 use super::*;
+use crate::register_law;
 use crate::rtt::RttEstimator;
 
 #[test]

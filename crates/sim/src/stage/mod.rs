@@ -16,7 +16,8 @@ mod spec;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
-use haul_base::Time;
+use haul_base::{Probability, Rate, Span, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::counters::StageCounters;
 use crate::line::Line;
@@ -32,7 +33,7 @@ pub use outages::Outage;
 pub use random::Distribution;
 pub(crate) use random::{Chance, exponential, pareto_bytes};
 pub use reordering::ReorderingSpec;
-pub use spec::{PathSpec, SpecError, StageChange, StageRef, StageSpec};
+pub use spec::{PathSpec, SpecError, StageRef, StageSpec};
 
 /// One thing that a path does to packets. Everything that a stage decides, it decides from its own state, its own
 /// random numbers, and the time that it is given.
@@ -66,6 +67,38 @@ pub trait Stage: Debug + Send {
 
     /// Changes the stage while it runs; packets inside stay. `false` if that change is not for this stage.
     fn change(&mut self, now: Time, change: &StageChange) -> bool;
+}
+
+/// What can be changed while packets are under way. Each fits some stages only; times count from the change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageChange {
+    /// Of `delay`.
+    Delay(#[serde(with = "crate::text")] Span),
+    /// Of `bottleneck`: another rate, for what is queued too.
+    Rate(#[serde(with = "crate::text")] Rate),
+    /// Of `bottleneck`: another discipline or limit; what is queued stays.
+    Queue(QueueSpec),
+    /// Of `bottleneck`: both.
+    Bottleneck(BottleneckSpec),
+    /// Of `loss`, `reordering`, `duplication`, `corruption`: another share of the packets.
+    Share(#[serde(with = "crate::text")] Probability),
+    /// Of `gilbert_elliott` and `burst_loss`.
+    GilbertElliott(GilbertElliottSpec),
+    /// Of `gilbert_elliott` and `burst_loss`.
+    BurstLoss(BurstLossSpec),
+    /// Of `outages`: one more, that begins now and lasts so long.
+    Outage(#[serde(with = "crate::text")] Span),
+    /// Of `outages`: another schedule.
+    Outages(Vec<Outage>),
+    /// Of `jitter`.
+    Jitter(JitterSpec),
+    /// Of `reordering`.
+    Reordering(ReorderingSpec),
+    /// Of `corruption`.
+    Corruption(CorruptionSpec),
+    /// Of `mtu`.
+    Mtu(u32),
 }
 
 /// Where a stage puts what becomes of packets.

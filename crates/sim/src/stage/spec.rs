@@ -1,4 +1,4 @@
-//! Paths written down, and changes to them.
+//! Paths written down, and what is wrong with them and with changes to them.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::outages::Outages;
 use super::reordering::Reordering;
 use super::{
     BottleneckSpec, BurstLossSpec, CorruptionSpec, GilbertElliottSpec, JitterSpec, Outage, QueueSpec,
-    ReorderingSpec, Stage,
+    ReorderingSpec, Stage, StageChange,
 };
 
 /// A path as a list of stages, the first one at the sender.
@@ -61,38 +61,6 @@ pub enum StageSpec {
     /// Some packets are damaged.
     Corruption(CorruptionSpec),
     /// Longer IP packets (bytes) vanish.
-    Mtu(u32),
-}
-
-/// What can be changed while packets are under way. Each fits some stages only; times count from the change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StageChange {
-    /// Of `delay`.
-    Delay(#[serde(with = "crate::text")] Span),
-    /// Of `bottleneck`: another rate, for what is queued too.
-    Rate(#[serde(with = "crate::text")] Rate),
-    /// Of `bottleneck`: another discipline or limit; what is queued stays.
-    Queue(QueueSpec),
-    /// Of `bottleneck`: both.
-    Bottleneck(BottleneckSpec),
-    /// Of `loss`, `reordering`, `duplication`, `corruption`: another share of the packets.
-    Share(#[serde(with = "crate::text")] Probability),
-    /// Of `gilbert_elliott` and `burst_loss`.
-    GilbertElliott(GilbertElliottSpec),
-    /// Of `gilbert_elliott` and `burst_loss`.
-    BurstLoss(BurstLossSpec),
-    /// Of `outages`: one more, that begins now and lasts so long.
-    Outage(#[serde(with = "crate::text")] Span),
-    /// Of `outages`: another schedule.
-    Outages(Vec<Outage>),
-    /// Of `jitter`.
-    Jitter(JitterSpec),
-    /// Of `reordering`.
-    Reordering(ReorderingSpec),
-    /// Of `corruption`.
-    Corruption(CorruptionSpec),
-    /// Of `mtu`.
     Mtu(u32),
 }
 

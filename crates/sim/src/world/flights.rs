@@ -2,7 +2,6 @@
 
 use haul_base::{Ecn, PathId, Time, Transmit};
 
-use super::node::SLOT;
 use crate::parcel::{Damage, FlowId, MAX_PARCEL, PacketInfo, Parcel};
 
 /// Buffers by place; what has arrived gives its buffer back.
@@ -15,6 +14,9 @@ pub(super) struct Flights {
     slot: Vec<u8>,
     scratch: Vec<u8>,
 }
+
+/// Size of the slot that a writer gets: what one buffer of the kernel holds.
+const SLOT: usize = 65_536;
 
 /// log2 of the smallest and the largest buffer.
 const SMALLEST: u32 = 7;

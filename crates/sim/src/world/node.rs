@@ -83,9 +83,6 @@ pub struct Outbox<'a> {
 /// Batches that leave in one go where nothing bounds them.
 pub const MOST_BATCHES: usize = 1_024;
 
-/// Size of the slot that a writer gets: what one buffer of the kernel holds.
-pub(super) const SLOT: usize = 65_536;
-
 impl Outbox<'_> {
     /// From here on the release times of packets come from a clock that is `by` ahead of the world's.
     pub fn set_ahead(&mut self, by: Span) {

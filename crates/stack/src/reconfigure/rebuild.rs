@@ -5,8 +5,9 @@ use std::sync::Arc;
 use haul_base::Time;
 
 use crate::batch::GENERATION_BIT;
-use crate::compiled_stack::{CompiledStack, Setup};
+use crate::compiled_stack::CompiledStack;
 use crate::recipe::RecipeError;
+use crate::registry::Setup;
 use crate::stack::Stack;
 
 impl Stack {

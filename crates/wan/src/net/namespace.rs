@@ -9,11 +9,13 @@ use std::thread;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::sweep::NamespaceId;
 use super::sys;
 
 /// Where `ip netns` looks for names.
 pub(super) const NAMES: &str = "/run/netns";
+
+/// The device and inode by which the kernel knows a namespace.
+pub(crate) type NamespaceId = (u64, u64);
 
 /// A network namespace; its name is gone when this is dropped, and the namespace itself when nothing is left
 /// inside.

@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::namespace::{NAMES, release};
+use super::namespace::{NAMES, NamespaceId, release};
 
 /// How long processes have to end by themselves.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How often to look whether they have.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// The device and inode by which the kernel knows a namespace.
-pub(crate) type NamespaceId = (u64, u64);
 
 /// The processes, other than this one, whose network namespace is one of these.
 fn processes_inside(ids: &[NamespaceId]) -> Vec<Pid> {

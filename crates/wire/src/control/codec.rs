@@ -1,7 +1,7 @@
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
-use super::{ControlMessage, InvalidEntry, body_len};
+use super::{ControlMessage, InvalidEntry};
 
 /// Longest body of a frame in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
@@ -38,6 +38,15 @@ pub enum FrameError {
     /// The message holds a value out of its range.
     #[error("a control message holds an impossible value: {0}")]
     Invalid(#[from] InvalidEntry),
+}
+
+/// How long the body of a frame is, from the four bytes in front of it.
+///
+/// # Errors
+/// [`FrameError::TooLong`] if it is more than `limit`, or than [`MAX_FRAME`].
+pub fn body_len(length: [u8; LENGTH_LEN], limit: usize) -> Result<usize, FrameError> {
+    let (len, limit) = (u32::from_be_bytes(length) as usize, limit.min(MAX_FRAME));
+    if len > limit { Err(FrameError::TooLong { len, limit }) } else { Ok(len) }
 }
 
 /// Appends `message` to `out` as one frame. On an error `out` is as it was.

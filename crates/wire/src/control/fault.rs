@@ -3,8 +3,6 @@ use std::fmt;
 use haul_base::Printable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::InvalidEntry;
-
 /// Something that went wrong, in a form that travels to the peer and ends up before a person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
@@ -39,11 +37,6 @@ const MAX_MESSAGE: usize = 56 << 10;
 const MAX_HINT: usize = 4 << 10;
 
 impl Fault {
-    /// Checks the bounds that the types do not hold: faults of entries are kept and counted.
-    pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
-        if self.message.len() + self.hint.len() > MAX_FAULT_TEXT { Err(InvalidEntry::Text) } else { Ok(()) }
-    }
-
     /// The same fault, and where it happened unless that is known.
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {

@@ -97,6 +97,12 @@ pub enum InvalidEntry {
     Text,
 }
 
+/// Checks the bounds that the types do not hold: faults of entries are kept and counted.
+pub(super) fn validate_fault(fault: &Fault) -> Result<(), InvalidEntry> {
+    let len = fault.message.len() + fault.hint.len();
+    if len > MAX_FAULT_TEXT { Err(InvalidEntry::Text) } else { Ok(()) }
+}
+
 impl EntryKind {
     /// Why the sender could not read it, if it could not.
     pub(super) fn fault(&mut self) -> Option<&mut Fault> {
@@ -131,7 +137,7 @@ impl Entry {
             {
                 Err(InvalidEntry::Target)
             }
-            EntryKind::Failed(fault) => fault.validate(),
+            EntryKind::Failed(fault) => validate_fault(fault),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,5 @@
+use super::PROTOCOL_VERSION;
 use super::codec::FrameError;
-use super::{MAX_FRAME, PROTOCOL_VERSION};
 
 /// Longest body of a [`Hello`](super::Hello)'s frame in bytes.
 pub const MAX_HELLO_BODY: usize = 128 << 10;
@@ -49,19 +49,10 @@ fn take<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]),
     postcard::take_from_bytes(bytes)
 }
 
-/// How long the body of a frame is, from the four bytes in front of it.
-///
-/// # Errors
-/// [`FrameError::TooLong`] if it is more than `limit`, or than [`MAX_FRAME`].
-pub fn body_len(length: [u8; 4], limit: usize) -> Result<usize, FrameError> {
-    let (len, limit) = (u32::from_be_bytes(length) as usize, limit.min(MAX_FRAME));
-    if len > limit { Err(FrameError::TooLong { len, limit }) } else { Ok(len) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{BenchLimit, ControlMessage, Hello, Request, Settings, encode_frame};
+    use crate::control::{BenchLimit, ControlMessage, Hello, Request, Settings, body_len, encode_frame};
 
     fn hello(version: u16) -> Vec<u8> {
         let settings = Settings {

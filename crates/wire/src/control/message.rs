@@ -1,9 +1,11 @@
 use serde::{Deserialize, Serialize};
 
+use super::files::validate_fault;
+use super::selection::validate_rules;
 use super::{
     Accept, Counted, Destination, DestinationAttributes, DestinationLineage, Entry, Extent, Fault,
     FileDigest, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary, WantRun,
-    Withheld, selection::validate_rules,
+    Withheld,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -108,12 +110,12 @@ impl ControlMessage {
                 settings.validate()
             }
             Self::Accept(accept) => accept.settings.validate(),
-            Self::Refuse(fault) | Self::Abort(fault) => fault.validate(),
+            Self::Refuse(fault) | Self::Abort(fault) => validate_fault(fault),
             Self::Digests(digests) => {
-                digests.iter().filter_map(|digest| digest.result.as_ref().err()).try_for_each(Fault::validate)
+                digests.iter().filter_map(|digest| digest.result.as_ref().err()).try_for_each(validate_fault)
             }
             Self::Outcomes(outcomes) => {
-                outcomes.iter().filter_map(|outcome| outcome.fault.as_ref()).try_for_each(Fault::validate)
+                outcomes.iter().filter_map(|outcome| outcome.fault.as_ref()).try_for_each(validate_fault)
             }
             Self::LeftOut(rules) => Ok(validate_rules(rules)?),
             Self::DestinationLineage(lineage) => lineage.validate(),

@@ -20,7 +20,7 @@ mod selection;
 mod setup;
 mod wants;
 
-pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
+pub use codec::{FrameDecoder, FrameError, MAX_FRAME, body_len, encode_frame, encoded_len};
 pub use counted::{Counted, CountedSending};
 pub use durability::{Durability, Readback};
 pub use extras::{
@@ -31,7 +31,7 @@ pub use fault::{Fault, FaultCode, Host};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,
 };
-pub use hello_head::{HelloHead, MAX_HELLO_BODY, body_len};
+pub use hello_head::{HelloHead, MAX_HELLO_BODY};
 pub use items::{Action, Extent, Item, Removal};
 pub use lineage::{DestinationAttributes, DestinationLineage, DirectoryId, MAX_LINEAGE};
 pub use message::{ControlMessage, MAX_TRANSPORT};

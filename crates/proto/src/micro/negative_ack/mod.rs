@@ -11,11 +11,11 @@ mod receiving;
 mod sending;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod wire;
 
 use std::any::Any;
 
-use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
     ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
@@ -23,46 +23,12 @@ use haul_stack::{
 
 use self::receiving::Receiving;
 use self::sending::{Bindings, Sending};
+use self::timing::{CONFIRM, GAP, Limits, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
 
 /// Its control packets.
 const NACK: Kind = Kind(9);
-
-/// Names of the timers.
-const GAP: u8 = 0;
-const SILENCE: u8 = 1;
-const FORGET: u8 = 2;
-const CONFIRM: u8 = 3;
-
-/// Reports and questions are not repeated sooner.
-const SHORTEST_REPEAT: Span = Span::from_millis(10);
-/// So many reports of silence must fit the time for which segments are kept.
-const LEAST_REPORTS: u64 = 8;
-
-/// The parameters.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    silence: Span,
-    reordering: Span,
-    retention: Span,
-}
-
-impl Limits {
-    fn read(parameters: &Parameters) -> Result<Self, String> {
-        let limits = Self {
-            silence: parameters.span("silence"),
-            reordering: parameters.span("reordering"),
-            retention: parameters.span("retention"),
-        };
-        if limits.silence == Span::ZERO || limits.retention < limits.silence * LEAST_REPORTS {
-            return Err(format!(
-                "retention must be at least {LEAST_REPORTS} times silence, and that more than nothing"
-            ));
-        }
-        Ok(limits)
-    }
-}
 
 pub(super) fn registration() -> Registration {
     Registration {
@@ -109,11 +75,6 @@ pub(super) fn registration() -> Registration {
             },
         )
     }
-}
-
-/// When a report or a question that was not answered is repeated.
-fn repeat_after(context: &Context<'_>) -> Span {
-    (context.path().rtt * 3 / 2).max(SHORTEST_REPEAT)
 }
 
 #[derive(Clone, Copy, Debug)]

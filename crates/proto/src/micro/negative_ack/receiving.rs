@@ -3,8 +3,8 @@
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
 
+use super::timing::{GAP, Limits, SILENCE, repeat_after};
 use super::wire::{FIXED, Holdings, Report, Stretches};
-use super::{GAP, Limits, SILENCE, repeat_after};
 use crate::micro::arrived::Arrived;
 
 /// Reports of silence at the first interval, if none is answered; after them, and after an answer, it doubles.

@@ -3,8 +3,8 @@
 use haul_base::Time;
 use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
 
+use super::timing::{CONFIRM, FORGET, Limits, repeat_after};
 use super::wire::{Holdings, MOST_STRETCHES, Report, STATE_LEN, STRETCH, stretches};
-use super::{CONFIRM, FORGET, Limits, repeat_after};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
 use crate::micro::scoreboard::{Scoreboard, State};
 

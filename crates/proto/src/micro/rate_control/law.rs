@@ -3,15 +3,18 @@
 use haul_base::{Bytes, Rate, Span};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
 
-use super::ANY_DELAY;
-use super::rules::Rules;
 use crate::control::held_rate::Mode;
-use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
+use crate::control::{
+    CauseAware, ControllerConfig, ControllerError, LawRegistration, RateController, add_law, law,
+};
 use crate::diagnosis::Evidence;
 use crate::micro::shared::LawNow;
 
+/// Bounds nothing: for checking that a law can be built.
+pub(super) const ANY_DELAY: Span = Span::from_millis(2);
+
 /// What every law can be told; the law's own parameters stand beside these in the recipe.
-pub(crate) const PARAMETERS: &[ParameterSpec] = &[
+pub(super) const PARAMETERS: &[ParameterSpec] = &[
     ParameterSpec {
         name: "controller",
         kind: ParameterKind::Text,
@@ -88,6 +91,19 @@ pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
     law(name).map_or(&[], |law| law.parameters)
 }
 
+/// Adds a law to those of this process: recipes can name it from now on, for files as for messages.
+///
+/// # Errors
+/// [`ControllerError::Taken`] if its name, or that of one of its parameters, is taken.
+pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
+    let is_taken = |new: &&ParameterSpec| PARAMETERS.iter().any(|known| known.name == new.name);
+    if let Some(both) = law.parameters.iter().find(is_taken) {
+        let message = format!("`rate_control` has a parameter `{}` itself", both.name);
+        return Err(ControllerError::Taken { law: law.name, message });
+    }
+    add_law(law)
+}
+
 /// What the law is built from.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Law {
@@ -155,98 +171,5 @@ impl Law {
     pub(super) fn wrapped(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
         let law = self.mode.hold(law, self.initial_rtt);
         if self.cause_aware { Box::new(CauseAware::new(law)) } else { law }
-    }
-}
-
-/// A law and its parameters, checked, for a session that runs.
-#[derive(Clone, Debug)]
-pub struct ChosenLaw {
-    pub(super) parameters: Parameters,
-    /// If a rule of the recipe has chosen another law meanwhile, that one stays.
-    pub(super) keeps_law: bool,
-}
-
-impl ChosenLaw {
-    /// Checks what a recipe says of its `rate_control`; parameters that it does not name have their defaults.
-    ///
-    /// # Errors
-    /// If there is no such law or parameter, or they do not suit each other.
-    pub fn check(part: &Part) -> Result<Self, ControllerError> {
-        let wrong = |error| ControllerError::Parameter(Box::new(error));
-        let specs = [PARAMETERS, law_parameters(part)].concat();
-        let parameters = Parameters::check(part, &specs, "").map_err(wrong)?;
-        let law = Law::read(&parameters, ANY_DELAY);
-        law.check()?;
-        Rules::of(&parameters, &law).map_err(ControllerError::Rules)?;
-        Ok(Self { parameters, keeps_law: false })
-    }
-
-    /// Changes some parameters of what a recipe says of its `rate_control`. If the law changes, parameters that only
-    /// the one before had are left out. If what is changed is no law's own, the law that runs stays, also where a rule
-    /// has chosen it.
-    ///
-    /// # Errors
-    /// As [`ChosenLaw::check`]; `part` is as before then.
-    pub fn change(part: &mut Part, changes: &[(String, String)]) -> Result<Self, ControllerError> {
-        let changed = Self::changed(part, changes);
-        let bounds = |name: &str| PARAMETERS[1..].iter().any(|spec| spec.name == name);
-        let keeps_law = changes.iter().all(|(name, _)| bounds(name) && name != "switch");
-        let chosen = Self { keeps_law, ..Self::check(&changed)? };
-        *part = changed;
-        Ok(chosen)
-    }
-
-    fn changed(part: &Part, changes: &[(String, String)]) -> Part {
-        let mut changed = part.clone();
-        for (name, value) in changes {
-            changed.parameters.retain(|(known, _)| known != name);
-            changed.parameters.push((name.clone(), value.clone()));
-        }
-        let (before, after) = (law_parameters(part), law_parameters(&changed));
-        let named = |specs: &[ParameterSpec], name: &str| specs.iter().any(|spec| spec.name == name);
-        changed.parameters.retain(|(name, _)| !named(before, name) || named(after, name));
-        changed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn part(parameters: &[(&str, &str)]) -> Part {
-        let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Part { name: "rate_control".to_owned(), parameters: parameters.collect() }
-    }
-
-    fn changed(before: &[(&str, &str)], changes: &[(&str, &str)]) -> Part {
-        ChosenLaw::changed(&part(before), &part(changes).parameters)
-    }
-
-    #[test]
-    fn a_change_replaces_what_it_names_and_drops_what_only_the_old_law_had() {
-        let before = [("controller", "reno"), ("rate", "9Mbit"), ("initial_window", "20")];
-        assert_eq!(changed(&before, &[("rate", "5Mbit")]).parameters.len(), 3);
-        let other = changed(&before, &[("controller", "delivery")]);
-        assert_eq!(other, part(&[("rate", "9Mbit"), ("controller", "delivery")]));
-        assert!(ChosenLaw::check(&other).is_ok());
-        // Both have it.
-        let alike = changed(&before, &[("controller", "scalable")]);
-        assert!(alike.parameters.iter().any(|(name, _)| name == "initial_window"), "{alike:?}");
-    }
-
-    #[test]
-    fn what_no_law_can_be_is_refused_in_words() {
-        for (wrong, words) in [
-            (part(&[("controller", "frobnicate")]), "frobnicate"),
-            (part(&[("controller", "fixed")]), "needs a rate"),
-            (part(&[("rate", "0bit")]), "above zero"),
-            (part(&[("rate", "fast")]), "fast"),
-            (part(&[("window", "3")]), "window"),
-            (part(&[("controller", "delivery"), ("ecn", "true")]), "marks of congestion"),
-            (part(&[("controller", "reno"), ("initial_window", "1")]), "initial_window"),
-        ] {
-            let error = ChosenLaw::check(&wrong).unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod advice;
 mod bindings;
+mod chosen;
 mod law;
 mod observer;
 mod quota;
@@ -31,15 +32,12 @@ use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use advice::Looked;
 use bindings::Bindings;
-pub use law::ChosenLaw;
-pub(crate) use law::PARAMETERS;
-use law::{Law, law_parameters};
+pub use chosen::ChosenLaw;
+pub use law::register_law;
+use law::{ANY_DELAY, Law, PARAMETERS, law_parameters};
 pub(crate) use observer::{Observer, Own};
 use quota::QuotaBound;
 use rules::{Rules, Totals};
-
-/// Bounds nothing: for checking that a law can be built.
-const ANY_DELAY: Span = Span::from_millis(2);
 
 /// A law's deadline that has passed comes no sooner again.
 const SOONEST: Span = Span::from_micros(100);

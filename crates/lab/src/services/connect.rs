@@ -1,0 +1,89 @@
+//! How the two sides connect: channels with a recipe, and TCP beside them.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_engine::{AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, associate};
+use haul_proto::{micro, presets};
+use haul_stack::{Ends, Recipe};
+
+use super::job::{Stream, load};
+use crate::problem::{Problem, While};
+
+/// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
+pub(super) const TCP_PORT: u16 = 7_920;
+/// A message that is not answered in this time counts as lost for good.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than any job takes.
+pub(super) const FOREVER: Duration = Duration::from_secs(600);
+/// Within this time the other side must have written its results.
+const RESULTS: Duration = Duration::from_secs(20);
+
+pub(super) fn engine(what: &str, error: &EngineError) -> Problem {
+    Problem::failed(format!("{what}: {error}"), "")
+}
+
+pub(super) fn wait_for(path: &Path) -> Result<(), Problem> {
+    let until = Instant::now() + RESULTS;
+    while !path.exists() {
+        if Instant::now() > until {
+            return Err(Problem::failed(format!("the other side did not write {}", path.display()), ""));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+pub(super) fn channel(
+    recipe: &Recipe,
+    channel: ChannelOptions,
+    directory: &Path,
+) -> Result<Channel, Problem> {
+    wait_for(&directory.join("url.json"))?;
+    let text: String = load(directory, "url.json")?;
+    let url: HaulUrl =
+        text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
+    let registry = Arc::new(micro::registry());
+    let channel = ChannelOptions { datagram: 1_472, ..channel };
+    let options = AssociateOptions { channel, ..AssociateOptions::default() };
+    associate(None, &url, recipe, &registry, &options, Ends::default())
+        .map_err(|e| engine("cannot associate", &e))
+}
+
+/// The recipe of a stream, with its rate.
+pub(super) fn recipe_of(name: &str, stream: &Stream) -> Result<Recipe, Problem> {
+    let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
+    recipe(name, &rate.into_iter().collect::<Vec<_>>())
+}
+
+pub(super) fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
+    let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
+    let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
+    for (key, value) in changes {
+        recipe.set(key, value).map_err(|e| Problem::failed(e.to_string(), ""))?;
+    }
+    Ok(recipe)
+}
+
+pub(super) fn tcp(lane: u16) -> Result<TcpStream, Problem> {
+    let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
+    let until = Instant::now() + TIMEOUT;
+    let stream = loop {
+        // The other side may still be about to listen.
+        match TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => break result.while_doing("cannot connect")?,
+        }
+    };
+    stream.set_nodelay(true).while_doing("cannot set TCP_NODELAY")?;
+    Ok(stream)
+}
+
+pub(super) fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, TCP_PORT + lane)).while_doing("cannot listen for TCP")
+}

@@ -1,0 +1,101 @@
+//! The world while flows are added to it: its links and hosts by name.
+
+use std::collections::BTreeMap;
+
+use haul_base::{PathId, Span};
+use haul_proto::presets;
+use haul_sim::{HostId, LinkId, NodeId, World};
+use haul_stack::Recipe;
+
+use super::locate::Fault;
+
+/// The two directions of a link.
+#[derive(Debug)]
+pub(super) struct Duplex {
+    /// Its name.
+    pub name: String,
+    /// Toward the receivers.
+    pub forward: LinkId,
+    /// Toward the senders.
+    pub back: LinkId,
+    /// What all delay stages of both directions hold packets for.
+    pub delay: Span,
+    /// Whether a stage changes bytes.
+    pub damages: bool,
+}
+
+/// Names for a message that says what there is.
+pub(super) fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let list = names.collect::<Vec<_>>().join(", ");
+    if list.is_empty() { "none".to_owned() } else { list }
+}
+
+/// The world while flows are added to it.
+#[derive(Debug)]
+pub(super) struct Site<'a> {
+    pub world: &'a mut World,
+    pub links: &'a [Duplex],
+    pub hosts: &'a [(String, HostId)],
+}
+
+impl Site<'_> {
+    /// The links of those names, in order, for an entry of a list.
+    pub(super) fn route(&self, names: &[String], list: &str, index: usize) -> Result<Vec<&Duplex>, Fault> {
+        if names.is_empty() {
+            return Err(Fault::of(list, index, "path", "needs at least one path"));
+        }
+        let find = |name: &String| {
+            self.links.iter().find(|link| link.name == *name).ok_or_else(|| {
+                let list_of = known(self.links.iter().map(|link| link.name.as_str()));
+                Fault::of(list, index, "path", format!("there is no path `{name}`; there are: {list_of}"))
+            })
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// Puts a node on the host that `key` of an entry names.
+    pub(super) fn place(
+        &mut self,
+        node: NodeId,
+        host: Option<&String>,
+        (list, index, key): (&str, usize, &str),
+    ) -> Result<(), Fault> {
+        let Some(name) = host else { return Ok(()) };
+        let Some((_, id)) = self.hosts.iter().find(|(known, _)| known == name) else {
+            let hosts = known(self.hosts.iter().map(|(name, _)| name.as_str()));
+            return Err(Fault::of(
+                list,
+                index,
+                key,
+                format!("there is no host `{name}`; there are: {hosts}"),
+            ));
+        };
+        self.world.place(node, *id).map_err(|error| Fault::of(list, index, key, error.to_string()))
+    }
+}
+
+/// The shipped recipe of this name with other parameters, for an entry of a list.
+pub(super) fn recipe_of(
+    name: &str,
+    set: &BTreeMap<String, String>,
+    (list, index): (&str, usize),
+) -> Result<Recipe, Fault> {
+    let fault = |key: &str, message: String| Fault::of(list, index, key, message);
+    let preset = presets::preset(name).ok_or_else(|| {
+        let list_of = known(presets::PRESETS.iter().map(|preset| preset.0));
+        fault("recipe", format!("there is no recipe `{name}`; there are: {list_of}"))
+    })?;
+    let mut recipe = preset.map_err(|error| fault("recipe", error.to_string()))?;
+    for (key, value) in set {
+        recipe.set(key, value).map_err(|error| fault("set", error.to_string()))?;
+    }
+    Ok(recipe)
+}
+
+/// Where every machine is connected.
+pub(super) const PORT: PathId = PathId(0);
+
+/// The links of a route toward the receivers, and back in the other order.
+pub(super) fn ways(route: &[&Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
+    (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
+}

@@ -1,0 +1,44 @@
+//! The times of both halves: parameters, timers, repetition.
+
+use haul_base::Span;
+use haul_stack::{Context, Parameters};
+
+/// Names of the timers.
+pub(super) const GAP: u8 = 0;
+pub(super) const SILENCE: u8 = 1;
+pub(super) const FORGET: u8 = 2;
+pub(super) const CONFIRM: u8 = 3;
+
+/// Reports and questions are not repeated sooner.
+const SHORTEST_REPEAT: Span = Span::from_millis(10);
+/// So many reports of silence must fit the time for which segments are kept.
+const LEAST_REPORTS: u64 = 8;
+
+/// The parameters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) silence: Span,
+    pub(super) reordering: Span,
+    pub(super) retention: Span,
+}
+
+impl Limits {
+    pub(super) fn read(parameters: &Parameters) -> Result<Self, String> {
+        let limits = Self {
+            silence: parameters.span("silence"),
+            reordering: parameters.span("reordering"),
+            retention: parameters.span("retention"),
+        };
+        if limits.silence == Span::ZERO || limits.retention < limits.silence * LEAST_REPORTS {
+            return Err(format!(
+                "retention must be at least {LEAST_REPORTS} times silence, and that more than nothing"
+            ));
+        }
+        Ok(limits)
+    }
+}
+
+/// When a report or a question that was not answered is repeated.
+pub(super) fn repeat_after(context: &Context<'_>) -> Span {
+    (context.path().rtt * 3 / 2).max(SHORTEST_REPEAT)
+}
