@@ -8,7 +8,7 @@ use haul_wan::Way;
 
 use super::args::PathArgs;
 use super::plan::Direction;
-use super::values::{self, Bursts, QueueSize, Reorder, Share};
+use super::values::{self, Bursts, Policing, QueueSize, Reorder, Share};
 
 /// What is to be different.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,6 +16,7 @@ enum What {
     Rtt(Span),
     Rate(Rate),
     Queue(QueueSize),
+    Policer(Policing),
     Loss(Share),
     Bursts(Bursts),
     Jitter(Span),
@@ -44,7 +45,7 @@ pub(crate) struct Scheduled {
 }
 
 const KEYS: &str =
-    "rtt, rate, queue, loss, burst-loss, jitter, reorder, duplicate, corrupt, outage or path-mtu";
+    "rtt, rate, queue, policer, loss, burst-loss, jitter, reorder, duplicate, corrupt, outage or path-mtu";
 
 impl FromStr for Change {
     type Err = String;
@@ -62,6 +63,7 @@ impl FromStr for Change {
             "rtt" => What::Rtt(span()?),
             "rate" => What::Rate(values::rate(value)?),
             "queue" => What::Queue(value.parse()?),
+            "policer" => What::Policer(value.parse()?),
             "loss" => What::Loss(value.parse()?),
             "burst-loss" => What::Bursts(value.parse()?),
             "jitter" => What::Jitter(span()?),
@@ -152,6 +154,7 @@ fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(
             direction.queue = queue;
             vec![("bottleneck", StageChange::Queue(direction.queue_spec()))]
         }
+        What::Policer(Policing(spec)) => vec![("policer", StageChange::Policer(spec))],
         What::Loss(Share(share)) => {
             direction.loss = share;
             match direction.bursts {
