@@ -17,6 +17,8 @@ struct Arrived {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryMeter {
     history: VecDeque<Arrived>,
+    /// The stretch begins behind a gap that the sender has made by itself.
+    is_resumed: bool,
 }
 
 /// Feedback remembered. At one every half millisecond this spans 128 ms; over a longer stretch not all is remembered.
@@ -25,10 +27,26 @@ const HISTORY: usize = 256;
 /// Parts of the stretch that are told apart, at least.
 const PARTS: u64 = 128;
 
+/// Behind a gap of the sender's making a quarter of the stretch is enough, or this: it may be absent again before the whole has
+/// passed. Our choice: a few bursts.
+const RESUMED_PART: u64 = 4;
+const RESUMED: Span = Span::from_millis(5);
+
 /// Shorter stretches measure the bunching of the receive path, not the path.
 const SHORTEST: Span = Span::from_millis(1);
 
 impl DeliveryMeter {
+    /// What arrives from the next feedback on left behind a gap that the sender has made by itself: it is not measured across.
+    pub(crate) fn resume(&mut self) {
+        self.history.clear();
+        self.is_resumed = true;
+    }
+
+    /// Whether all that is known arrived behind such a gap, in less than a whole stretch.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.is_resumed
+    }
+
     /// Takes the receiver's byte counter and its wrapped clock in microseconds, and returns the rate over the
     /// last `span` or a little more. `None` while too little is known, and for feedback that came late.
     pub(crate) fn on_feedback(&mut self, received_at: u32, bytes: u64, span: Span) -> Option<Rate> {
@@ -62,7 +80,13 @@ impl DeliveryMeter {
         }
         let from = self.history.front()?;
         let stretch = at - from.at;
-        (stretch >= span).then(|| Rate::from_transfer(bytes - from.bytes, Span::from_micros(stretch)))
+        self.is_resumed &= stretch < span;
+        let least = if self.is_resumed {
+            (span / RESUMED_PART).clamp(SHORTEST.as_micros(), RESUMED.as_micros())
+        } else {
+            span
+        };
+        (stretch >= least).then(|| Rate::from_transfer(bytes - from.bytes, Span::from_micros(stretch)))
     }
 }
 
@@ -102,6 +126,32 @@ mod tests {
         assert!(rates.len() > 18_700, "{}", rates.len());
         assert!(rates.iter().all(|&rate| rate == Rate::from_mbps(100)), "{:?}", rates.iter().max());
         assert!(meter.history.len() <= HISTORY);
+    }
+
+    #[test]
+    fn a_gap_of_the_senders_making_is_not_measured_across_and_a_part_behind_it_is_enough() {
+        let mut meter = DeliveryMeter::default();
+        let span = Span::from_millis(20);
+        // 100 Mbit/s for 20 ms, then nothing for 80 ms.
+        let told = |n: u64| ((n / 20 * 100 + n % 20) as u32 * 1_000, n * 12_500);
+        let rates: Vec<_> = (0..200u64)
+            .filter_map(|n| {
+                if n % 20 == 0 {
+                    meter.resume();
+                }
+                let (at, bytes) = told(n);
+                let rate = meter.on_feedback(at, bytes, span);
+                assert!(meter.is_resumed(), "{n}");
+                rate
+            })
+            .collect();
+        assert_eq!(rates.len(), 10 * 15, "from 5 ms on");
+        assert!(rates.iter().all(|&rate| rate == Rate::from_mbps(100)), "{rates:?}");
+        // Without a further one the whole stretch counts again.
+        for n in 0..21 {
+            meter.on_feedback(2_000_000 + n * 1_000, 10_000_000, span);
+        }
+        assert!(!meter.is_resumed());
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub use parcel::{Damage, DropReason, Exit, FlowId, MAX_PARCEL, Origin, PacketInf
 pub use path::Path;
 pub use stage::{
     AboveMaximum, BottleneckSpec, BurstLossSpec, CodelSpec, CorruptionSpec, Distribution, Effect, Emitter,
-    GilbertElliottSpec, JitterSpec, Limit, Order, Outage, PathSpec, QueueSpec, RedSpec, ReorderingSpec,
-    Signal, SpecError, Stage, StageChange, StageRef, StageSpec, StandingQueue,
+    GilbertElliottSpec, JitterSpec, Limit, Order, Outage, PathSpec, PolicerSpec, QueueSpec, RedSpec,
+    ReorderingSpec, Signal, SpecError, Stage, StageChange, StageRef, StageSpec, StandingQueue,
 };
 pub use traffic::{Aggregate, AggregateSpec, Pattern, Sink, UdpSource, UdpSourceSpec};
 pub use world::{

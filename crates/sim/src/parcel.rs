@@ -33,6 +33,8 @@ pub enum DropReason {
     Red,
     /// `CoDel`.
     Codel,
+    /// More than a policer lets pass.
+    Policed,
     /// Random loss.
     Random,
     /// The Gilbert-Elliott channel, in either state.
@@ -55,10 +57,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of reports.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::QueueFull,
         Self::Red,
         Self::Codel,
+        Self::Policed,
         Self::Random,
         Self::GilbertElliott,
         Self::Outage,
@@ -74,7 +77,7 @@ impl DropReason {
     /// no rate law counts as lost.
     pub const fn cause(self) -> Option<Cause> {
         Some(match self {
-            Self::QueueFull | Self::Red | Self::Codel => Cause::Congestion,
+            Self::QueueFull | Self::Red | Self::Codel | Self::Policed => Cause::Congestion,
             Self::Random | Self::GilbertElliott | Self::Corrupted => Cause::Random,
             Self::Outage => Cause::Outage,
             Self::NicRing | Self::SocketBuffer => Cause::ReceiverHost,
@@ -89,6 +92,7 @@ impl DropReason {
             Self::QueueFull => "queue_full",
             Self::Red => "red",
             Self::Codel => "codel",
+            Self::Policed => "policed",
             Self::Random => "random",
             Self::GilbertElliott => "gilbert_elliott",
             Self::Outage => "outage",

@@ -165,6 +165,23 @@ fn rates_over_time_show_a_change() {
 }
 
 #[test]
+fn drops_over_time_are_told_by_reason() {
+    let summary = crowded(11);
+    let rates = summary.rates.unwrap();
+    for (flow, (all, reasons)) in summary.flows.iter().zip(rates.dropped.iter().zip(&rates.dropped_by)) {
+        assert!(reasons.len() >= 2, "{reasons:?}");
+        for (tenth, total) in all.iter().enumerate() {
+            assert_eq!(reasons.values().map(|list| list[tenth]).sum::<u64>(), *total, "{tenth}");
+        }
+        for (reason, list) in reasons {
+            let whole: u64 = list.iter().sum();
+            let of = flow.truth.drops.iter().find(|(known, _)| known.name() == *reason).map(|(_, n)| n);
+            assert!(of.is_some_and(|of| whole <= of && of - whole < 100), "{reason}: {whole} of {of:?}");
+        }
+    }
+}
+
+#[test]
 fn the_trace_tells_of_every_packet() {
     let (mut world, link, sink) =
         world(5, vec![StageSpec::Loss(share(0.2)), StageSpec::Delay(Span::from_millis(3))]);

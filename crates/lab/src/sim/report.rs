@@ -304,13 +304,19 @@ impl RunReport {
     /// `host_load.rx`): the length of an interval in seconds, and one number for each.
     pub(crate) fn recorded(&self, series: &str) -> Option<(f64, &[u64])> {
         let report = self.rates.as_ref()?;
+        let seconds = report.rates.interval_ns as f64 / 1e9;
         let (kind, name) = series.split_once('.')?;
+        if let Some(reason) = kind.strip_prefix("dropped_by_") {
+            let flow = report.flows.iter().position(|known| known == name)?;
+            return Some((seconds, report.rates.dropped_by.get(flow)?.get(reason)?.as_slice()));
+        }
         let (names, lists) = match kind {
             "delivered_bps" => (&report.flows, &report.rates.delivered_bps),
             "dropped" => (&report.flows, &report.rates.dropped),
             "goodput_bps" => (&report.nodes, &report.rates.goodput_bps),
             "law_bps" => (&report.nodes, &report.rates.law_bps),
             "waited" => (&report.nodes, &report.rates.waited),
+            "socket_fill" => (&report.nodes, &report.rates.socket_fill),
             "sleep_average_us" => (&report.nodes, &report.rates.sleep_average_us),
             "host_load" => (&report.hosts, &report.rates.host_load),
             "queue_bytes" => (&report.links, &report.rates.queue_bytes),
@@ -320,7 +326,7 @@ impl RunReport {
         let ends = ["", " receiver", " end"].map(|end| format!("{name}{end}"));
         let named = ends.iter().filter_map(|name| lists.get(names.iter().position(|known| known == name)?));
         let list = named.into_iter().find(|list| !list.is_empty())?;
-        Some((report.rates.interval_ns as f64 / 1e9, list.as_slice()))
+        Some((seconds, list.as_slice()))
     }
 
     /// The windows of its sessions that were kept.

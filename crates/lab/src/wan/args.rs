@@ -8,7 +8,7 @@ use haul_base::{Rate, Span};
 use haul_wan::TcpWindow;
 
 use super::change::Scheduled;
-use super::values::{self, Aqm, Bursts, OutageTime, QueueSize, Reorder, Share};
+use super::values::{self, Aqm, Bursts, OutageTime, Policing, QueueSize, Reorder, Share};
 use crate::load::Background;
 
 const EXAMPLES: &str = "Examples:
@@ -109,7 +109,7 @@ pub(crate) struct WanArgs {
 }
 
 /// Options that describe stages, which a file describes instead.
-const PATH_OPTIONS: [&str; 22] = [
+const PATH_OPTIONS: [&str; 24] = [
     "rtt",
     "rate",
     "rate_back",
@@ -117,6 +117,8 @@ const PATH_OPTIONS: [&str; 22] = [
     "queue_back",
     "aqm",
     "aqm_back",
+    "policer",
+    "policer_back",
     "loss",
     "loss_back",
     "burst_loss",
@@ -165,6 +167,14 @@ pub(crate) struct PathArgs {
     /// Queue management of the way back
     #[arg(long, value_name = "KIND")]
     pub aqm_back: Option<Aqm>,
+
+    /// Drops what exceeds a rate and a burst, before the bottleneck: 50Mbit:64KiB
+    #[arg(long, value_name = "RATE:SIZE")]
+    pub policer: Option<Policing>,
+
+    /// Policer of the way back
+    #[arg(long, value_name = "RATE:SIZE")]
+    pub policer_back: Option<Policing>,
 
     /// Share of the packets lost at random: 0.1% or 0.001
     #[arg(long, value_name = "SHARE")]

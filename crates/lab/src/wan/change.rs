@@ -5,7 +5,7 @@ use std::str::FromStr;
 use haul_base::{Rate, Span};
 use haul_wan::Way;
 
-use super::values::{self, Bursts, QueueSize, Reorder, Share};
+use super::values::{self, Bursts, Policing, QueueSize, Reorder, Share};
 
 /// What is to be different.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,6 +13,7 @@ pub(super) enum What {
     Rtt(Span),
     Rate(Rate),
     Queue(QueueSize),
+    Policer(Policing),
     Loss(Share),
     Bursts(Bursts),
     Jitter(Span),
@@ -41,7 +42,7 @@ pub(crate) struct Scheduled {
 }
 
 const KEYS: &str =
-    "rtt, rate, queue, loss, burst-loss, jitter, reorder, duplicate, corrupt, outage or path-mtu";
+    "rtt, rate, queue, policer, loss, burst-loss, jitter, reorder, duplicate, corrupt, outage or path-mtu";
 
 impl FromStr for Change {
     type Err = String;
@@ -59,6 +60,7 @@ impl FromStr for Change {
             "rtt" => What::Rtt(span()?),
             "rate" => What::Rate(values::rate(value)?),
             "queue" => What::Queue(value.parse()?),
+            "policer" => What::Policer(value.parse()?),
             "loss" => What::Loss(value.parse()?),
             "burst-loss" => What::Bursts(value.parse()?),
             "jitter" => What::Jitter(span()?),

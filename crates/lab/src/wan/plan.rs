@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::PathArgs;
 use super::change::{Change, What};
-use super::values::{Aqm, Bursts, OutageTime, QueueSize, Reorder, Share};
+use super::values::{Aqm, Bursts, OutageTime, Policing, QueueSize, Reorder, Share};
 use crate::problem::Problem;
 
 /// The least number of packets that a queue of bandwidth-delay products holds.
@@ -51,6 +51,8 @@ pub(crate) struct Direction {
     pub queue: QueueSize,
     /// How it is managed.
     pub aqm: Option<Aqm>,
+    /// A rate and a burst that are enforced in front of it.
+    pub policer: Option<Policing>,
     /// Random loss.
     pub loss: Probability,
     /// Loss in bursts.
@@ -81,6 +83,7 @@ impl Direction {
             rate: args.rate,
             queue: args.queue,
             aqm: args.aqm,
+            policer: args.policer,
             loss: share(args.loss),
             bursts: args.burst_loss,
             jitter: args.jitter,
@@ -102,6 +105,7 @@ impl Direction {
             rate: args.rate_back.unwrap_or(forth.rate),
             queue: args.queue_back.unwrap_or(forth.queue),
             aqm: args.aqm_back.or(forth.aqm),
+            policer: args.policer_back.or(forth.policer),
             loss: args.loss_back.map_or(forth.loss, |Share(p)| p),
             bursts: args.burst_loss_back.or(forth.bursts),
             jitter: args.jitter_back.or(forth.jitter),
@@ -191,6 +195,7 @@ impl Direction {
         let outages = self.outages.iter();
         let outage = |o: &OutageTime| Outage { at: o.at, length: o.length, every: o.every };
         stages.push(StageSpec::Outages(outages.map(outage).collect()));
+        stages.extend(self.policer.map(|Policing(spec)| StageSpec::Policer(spec)));
         if self.rate != Rate::MAX {
             let bottleneck = BottleneckSpec { rate: self.rate, queue: self.queue_spec() };
             stages.push(StageSpec::Bottleneck(bottleneck));
@@ -311,6 +316,7 @@ fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(
             direction.queue = queue;
             vec![("bottleneck", StageChange::Queue(direction.queue_spec()))]
         }
+        What::Policer(Policing(spec)) => vec![("policer", StageChange::Policer(spec))],
         What::Loss(Share(share)) => {
             direction.loss = share;
             match direction.bursts {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use haul_base::{Bytes, Probability, Rate, Span};
+use haul_sim::PolicerSpec;
 
 /// A share in `[0, 1]`, as a fraction or in per cent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,6 +46,10 @@ pub(crate) struct OutageTime {
     /// From one beginning to the next, if it comes again.
     pub every: Option<Span>,
 }
+
+/// What a policer lets pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Policing(pub(crate) PolicerSpec);
 
 /// Packets that come late.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -138,6 +143,17 @@ impl FromStr for OutageTime {
     }
 }
 
+impl FromStr for Policing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let spec = text.split_once(':').and_then(|(rate, burst)| {
+            Some(PolicerSpec { rate: rate.trim().parse().ok()?, burst: burst.trim().parse().ok()? })
+        });
+        spec.map(Self).ok_or_else(|| "write RATE:SIZE, for example 50Mbit:64KiB".to_owned())
+    }
+}
+
 impl FromStr for Reorder {
     type Err = String;
 
@@ -206,6 +222,15 @@ mod tests {
         assert!("5s".parse::<OutageTime>().is_err());
     }
 
+    #[test]
+    fn policers_have_a_rate_and_a_burst() {
+        let spec = PolicerSpec { rate: Rate::from_mbps(50), burst: Bytes(65_536) };
+        assert_eq!("50Mbit:64KiB".parse(), Ok(Policing(spec)));
+        for wrong in ["50Mbit", "50Mbit:", ":64KiB", "64KiB:50Mbit"] {
+            assert!(wrong.parse::<Policing>().unwrap_err().contains("50Mbit:64KiB"), "{wrong}");
+        }
+    }
+
     proptest! {
         #[test]
         fn parsing_never_panics(text in ".{0,16}") {
@@ -213,6 +238,7 @@ mod tests {
             let _ = text.parse::<QueueSize>();
             let _ = text.parse::<Bursts>();
             let _ = text.parse::<OutageTime>();
+            let _ = text.parse::<Policing>();
             let _ = text.parse::<Reorder>();
             let _ = rate(&text);
             let _ = mtu(&text);

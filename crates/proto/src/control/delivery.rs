@@ -240,7 +240,7 @@ impl RateController for Delivery {
         self.on_round_trip(feedback.rtt);
         self.round_acked += feedback.acked_packets;
         self.round_lost += feedback.lost_packets;
-        self.app_limited_round |= feedback.app_limited;
+        self.app_limited_round |= feedback.app_limited || feedback.sender_absent;
         if let Some(rate) = feedback.arrival_rate {
             // A sender without data says nothing about the path, unless it went faster than ever.
             if !feedback.app_limited || self.known_rate().is_none_or(|known| rate > known) {

@@ -170,6 +170,7 @@ impl Window {
             host: self.host,
             verdict: self.verdict,
             app_limited: self.app_limited_packets > self.acked_packets / 2,
+            sender_absent: false,
             report_interval: last.report_interval,
         }
     }

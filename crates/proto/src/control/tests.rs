@@ -220,6 +220,7 @@ fn sample<'a>(
         host: Some(HostSample { run_delay: told.delays.0.map(Span::from_micros), ..HostSample::default() }),
         verdict: Verdict::mixed(&[(Cause::ReceiverHost, told.share)]),
         app_limited: told.app_limited,
+        sender_absent: false,
         report_interval: Span::from_millis(2),
     }
 }

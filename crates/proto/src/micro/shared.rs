@@ -162,6 +162,7 @@ pub struct Clock {
     waiting: Waiting,
     reason: Option<WaitingFor>,
     since: Time,
+    absence: Span,
 }
 
 impl Clock {
@@ -182,7 +183,11 @@ impl Clock {
 
     /// At `now`, the sender goes on that waited for its rate; the pacer had released its packets at `released`.
     pub fn released(&mut self, now: Time, released: Time) {
+        if matches!(self.reason, None | Some(WaitingFor::Late)) {
+            self.note_absence(now, released);
+        }
         if let Some(WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota) = self.reason {
+            self.note_absence(now, released);
             self.late(now, released);
         }
     }
@@ -190,9 +195,21 @@ impl Clock {
     /// At `now`, the sender reads what had come to its host at `arrived`. A round trip later nothing was under way any more, and
     /// the path had nothing to do.
     pub fn heard(&mut self, now: Time, arrived: Time, round_trip: Span) {
+        if self.reason == Some(WaitingFor::Window) {
+            self.note_absence(now, arrived);
+        }
         if let Some(WaitingFor::Window | WaitingFor::Receiver | WaitingFor::Acknowledgement) = self.reason {
             self.late(now, arrived + round_trip);
         }
+    }
+
+    /// How late the sender went on at most since this was taken last, though it could have sent: it had no processor.
+    pub(crate) fn take_absence(&mut self) -> Span {
+        std::mem::take(&mut self.absence)
+    }
+
+    fn note_absence(&mut self, now: Time, ready: Time) {
+        self.absence = self.absence.max(now.since(self.since.max(ready)));
     }
 
     /// What was waited for was there at `ready`: since then the processor has been behind.
@@ -277,6 +294,32 @@ mod tests {
         assert_eq!(told(WaitingFor::Window, &Clock::released), prompt);
         assert_eq!(told(WaitingFor::Source, &Clock::released), prompt);
         assert_eq!(told(WaitingFor::Source, &heard), prompt);
+    }
+
+    #[test]
+    fn an_absence_is_how_late_it_went_on_though_it_could_send() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let after = |reason: Option<WaitingFor>, ready: &dyn Fn(&mut Clock)| {
+            let mut clock = Clock::default();
+            clock.busy(at(10));
+            if let Some(reason) = reason {
+                clock.wait(at(10), reason);
+            }
+            ready(&mut clock);
+            (clock.take_absence(), clock.take_absence())
+        };
+        let told = |ms| (Span::from_millis(ms), Span::ZERO);
+        // Released 15 ms after it sent, and on its way again at 90 ms; in the middle of its work too.
+        let released = |clock: &mut Clock| clock.released(at(90), at(25));
+        assert_eq!(after(Some(WaitingFor::Pacer), &released), told(65));
+        assert_eq!(after(None, &released), told(65));
+        assert_eq!(after(None, &|clock| clock.released(at(90), at(3))), told(80), "not before it sent");
+        // A report that came at 20 ms would have made room in the window.
+        let heard = |clock: &mut Clock| clock.heard(at(90), at(20), Span::from_millis(40));
+        assert_eq!(after(Some(WaitingFor::Window), &heard), told(70));
+        // Who has nothing to send is not missed.
+        assert_eq!(after(Some(WaitingFor::Source), &heard), told(0));
+        assert_eq!(after(Some(WaitingFor::Source), &released), told(0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::*;
 use crate::parcel::{DropReason, FlowId};
 use crate::stage::{
     BottleneckSpec, BurstLossSpec, CodelSpec, CorruptionSpec, Distribution, Effect, JitterSpec, Limit, Order,
-    Outage, QueueSpec, RedSpec, ReorderingSpec, Signal,
+    Outage, PolicerSpec, QueueSpec, RedSpec, ReorderingSpec, Signal,
 };
 
 fn share(p: f64) -> Probability {
@@ -139,6 +139,42 @@ fn a_shortened_delay_reorders_nothing() {
     path.offer(at(20_000), packet(2, 100));
     path.offer(at(200_000), packet(3, 100));
     assert_eq!(delivered(&mut path), [(100_000, 1), (100_000, 2), (210_000, 3)]);
+}
+
+fn policer(mbps: u64, burst: u64) -> StageSpec {
+    StageSpec::Policer(PolicerSpec { rate: Rate::from_mbps(mbps), burst: Bytes(burst) })
+}
+
+#[test]
+fn a_policer_lets_a_burst_pass_and_then_its_rate_and_delays_nothing() {
+    // 8 Mbit/s are a byte a microsecond: a packet of 1,000 bytes each millisecond.
+    let mut path = path(&[policer(8, 3_000)]);
+    for n in 0..20 {
+        path.offer(at(n * 500_000), packet(n, 1_000));
+    }
+    let passed = delivered(&mut path);
+    // Half of what comes flows in: the bucket is empty after five packets, and every other one passes from then on.
+    let ids: Vec<u64> = passed.iter().map(|(_, id)| *id).collect();
+    assert_eq!(ids, [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18]);
+    assert!(passed.iter().all(|(time, id)| *time == id * 500_000), "{passed:?}");
+    let counters = path.counters();
+    assert_eq!((counters.drops.of(DropReason::Policed), counters.drops.total()), (8, 8));
+    // Idle time fills it again, and no more than that; of a batch passes what fits.
+    path.offer_batch(at(60_000_000), Parcel::batch(packet(64, 1_000), 10, 1_000).unwrap());
+    drain(&mut path);
+    assert_eq!(path.counters().delivered, 12 + 3);
+}
+
+#[test]
+fn a_policer_that_is_changed_keeps_what_its_bucket_lacks() {
+    let mut path = path(&[policer(8, 3_000)]);
+    path.offer_batch(at(0), Parcel::batch(packet(0, 1_000), 3, 1_000).unwrap());
+    let StageSpec::Policer(spec) = policer(80, 6_000) else { unreachable!() };
+    path.change(at(0), &StageRef::Name("policer".to_owned()), &StageChange::Policer(spec)).unwrap();
+    path.offer_batch(at(0), Parcel::batch(packet(64, 1_000), 6, 1_000).unwrap());
+    drain(&mut path);
+    // It lacked all of 3,000 bytes, and holds 6,000 now.
+    assert_eq!(path.counters().delivered, 3 + 3);
 }
 
 #[test]
@@ -321,6 +357,7 @@ fn stage() -> impl Strategy<Value = StageSpec> {
     prop_oneof![
         (0u64..2_000).prop_map(|n| StageSpec::Delay(us(n))),
         (1u64..500, queue()).prop_map(|(mbps, queue)| bottleneck(mbps, queue)),
+        (1u64..500, 1_500u64..100_000).prop_map(|(mbps, burst)| policer(mbps, burst)),
         p().prop_map(StageSpec::Loss),
         (0.0f64..0.4, 1.0f64..9.0)
             .prop_map(|(p, mean_run)| StageSpec::BurstLoss(BurstLossSpec { share: share(p), mean_run })),

@@ -9,6 +9,7 @@ mod jitter;
 mod loss;
 mod mtu;
 mod outages;
+mod policer;
 mod random;
 mod reordering;
 mod spec;
@@ -30,6 +31,7 @@ pub use corruption::{CorruptionSpec, Effect};
 pub use gilbert_elliott::{BurstLossSpec, GilbertElliottSpec};
 pub use jitter::{JitterSpec, Order};
 pub use outages::Outage;
+pub use policer::PolicerSpec;
 pub use random::Distribution;
 pub(crate) use random::{Chance, exponential, pareto_bytes};
 pub use reordering::ReorderingSpec;
@@ -81,6 +83,8 @@ pub enum StageChange {
     Queue(QueueSpec),
     /// Of `bottleneck`: both.
     Bottleneck(BottleneckSpec),
+    /// Of `policer`: another rate and burst.
+    Policer(PolicerSpec),
     /// Of `loss`, `reordering`, `duplication`, `corruption`: another share of the packets.
     Share(#[serde(with = "crate::text")] Probability),
     /// Of `gilbert_elliott` and `burst_loss`.

@@ -14,10 +14,11 @@ use super::jitter::Jitter;
 use super::loss::Loss;
 use super::mtu::Mtu;
 use super::outages::Outages;
+use super::policer::Policer;
 use super::reordering::Reordering;
 use super::{
-    BottleneckSpec, BurstLossSpec, CorruptionSpec, GilbertElliottSpec, JitterSpec, Outage, QueueSpec,
-    ReorderingSpec, Stage, StageChange,
+    BottleneckSpec, BurstLossSpec, CorruptionSpec, GilbertElliottSpec, JitterSpec, Outage, PolicerSpec,
+    QueueSpec, ReorderingSpec, Stage, StageChange,
 };
 
 /// A path as a list of stages, the first one at the sender.
@@ -44,6 +45,8 @@ pub enum StageSpec {
     Delay(#[serde(with = "crate::text")] Span),
     /// A rate with a queue.
     Bottleneck(BottleneckSpec),
+    /// What exceeds a rate and a burst is lost.
+    Policer(PolicerSpec),
     /// Independent loss with this probability.
     Loss(#[serde(with = "crate::text")] Probability),
     /// Loss in bursts, by the probabilities of the channel.
@@ -129,6 +132,7 @@ impl StageSpec {
         match self {
             Self::Delay(_) => "delay",
             Self::Bottleneck(_) => "bottleneck",
+            Self::Policer(_) => "policer",
             Self::Loss(_) => "loss",
             Self::GilbertElliott(_) => "gilbert_elliott",
             Self::BurstLoss(_) => "burst_loss",
@@ -144,6 +148,7 @@ impl StageSpec {
     fn problem(&self) -> Option<String> {
         match self {
             Self::Bottleneck(spec) => rate_problem(spec.rate).or_else(|| queue_problem(&spec.queue)),
+            Self::Policer(spec) => policer_problem(spec),
             Self::BurstLoss(spec) => burst_problem(spec),
             Self::Outages(schedule) => outages_problem(schedule),
             Self::Jitter(spec) => spec.delay.problem().map(str::to_owned),
@@ -158,6 +163,7 @@ impl StageSpec {
         match self {
             Self::Delay(delay) => Box::new(Delay::new(*delay)),
             Self::Bottleneck(spec) => Box::new(Bottleneck::new(spec, rng)),
+            Self::Policer(spec) => Box::new(Policer::new(*spec)),
             Self::Loss(p) => Box::new(Loss::new(*p, rng)),
             Self::GilbertElliott(spec) => Box::new(GilbertElliott::new(spec, rng)),
             Self::BurstLoss(spec) => match spec.channel() {
@@ -178,6 +184,7 @@ impl StageSpec {
         match self {
             Self::Delay(_) => "delay",
             Self::Bottleneck(_) => "rate, queue, bottleneck",
+            Self::Policer(_) => "policer",
             Self::Loss(_) | Self::Duplication(_) => "share",
             Self::GilbertElliott(_) | Self::BurstLoss(_) => "gilbert_elliott, burst_loss",
             Self::Outages(_) => "outage, outages",
@@ -209,6 +216,7 @@ impl StageChange {
             Self::Rate(_) => "rate",
             Self::Queue(_) => "queue",
             Self::Bottleneck(_) => "bottleneck",
+            Self::Policer(_) => "policer",
             Self::Share(_) => "share",
             Self::GilbertElliott(_) => "gilbert_elliott",
             Self::BurstLoss(_) => "burst_loss",
@@ -227,6 +235,7 @@ impl StageChange {
             Self::Rate(rate) => rate_problem(*rate),
             Self::Queue(queue) => queue_problem(queue),
             Self::Bottleneck(spec) => rate_problem(spec.rate).or_else(|| queue_problem(&spec.queue)),
+            Self::Policer(spec) => policer_problem(spec),
             Self::BurstLoss(spec) => burst_problem(spec),
             Self::Outages(schedule) => outages_problem(schedule),
             Self::Jitter(spec) => spec.delay.problem().map(str::to_owned),
@@ -262,6 +271,15 @@ fn queue_problem(queue: &QueueSpec) -> Option<String> {
         }
     };
     limit.is_zero().then(|| "the queue's limit must be above zero, or no packet can pass".to_owned())
+}
+
+/// The longest IP packet: a smaller bucket would let none of them pass, ever.
+const LONGEST_PACKET: u64 = 1_500;
+
+fn policer_problem(spec: &PolicerSpec) -> Option<String> {
+    let has_room = spec.burst.0 >= LONGEST_PACKET;
+    let burst = || format!("a burst must have at least {LONGEST_PACKET} bytes, or whole packets never pass");
+    rate_problem(spec.rate).or_else(|| (!has_room).then(burst))
 }
 
 fn burst_problem(spec: &BurstLossSpec) -> Option<String> {

@@ -1,9 +1,12 @@
 //! Rates over time.
 
+use std::collections::BTreeMap;
+
 use haul_base::{Span, Time};
 use serde::Serialize;
 
 use super::{NodeId, World};
+use crate::counters::Drops;
 
 /// What happened in each interval of a run. The outer lists follow the order in which flows, links and nodes were
 /// added; each inner list has one number per interval.
@@ -15,6 +18,8 @@ pub struct Rates {
     pub delivered_bps: Vec<Vec<u64>>,
     /// Packets of each flow that died.
     pub dropped: Vec<Vec<u64>>,
+    /// The same for each reason of which some have died.
+    pub dropped_by: Vec<BTreeMap<&'static str, Vec<u64>>>,
     /// Bits per second of each node's goodput; empty lists for nodes that count none.
     pub goodput_bps: Vec<Vec<u64>>,
     /// The rate of each node's control law at the end of the interval; empty lists for nodes that have none.
@@ -24,6 +29,9 @@ pub struct Rates {
     pub waited: Vec<Vec<u64>>,
     /// The sleep average of each node's process at the end of the interval, microseconds; empty lists where there is none.
     pub sleep_average_us: Vec<Vec<u64>>,
+    /// How full the socket buffer of each node's process is at the end of the interval, thousandths; empty lists for nodes on no
+    /// host.
+    pub socket_fill: Vec<Vec<u64>>,
     /// The mean length of each host's run queue, the running task included, in thousandths.
     pub host_load: Vec<Vec<u64>>,
     /// Bytes that waited at each link's first bottleneck at the end of the interval.
@@ -39,6 +47,7 @@ pub(super) struct Recorder {
     /// Totals at the last sample.
     delivered: Vec<u64>,
     dropped: Vec<u64>,
+    dropped_by: Vec<Drops>,
     goodput: Vec<u64>,
     runnable_ns: Vec<u64>,
     waited_ns: Vec<u64>,
@@ -71,6 +80,7 @@ impl Recorder {
             rates,
             delivered: Vec::new(),
             dropped: Vec::new(),
+            dropped_by: Vec::new(),
             goodput: Vec::new(),
             runnable_ns: Vec::new(),
             waited_ns: Vec::new(),
@@ -112,6 +122,18 @@ impl Recorder {
             note(&mut self.rates.delivered_bps, index, samples, bps);
             let dropped = growth(&mut self.dropped, index, flow.truth.drops.total());
             note(&mut self.rates.dropped, index, samples, dropped);
+            self.note_reasons(index, samples, flow.truth.drops);
+        }
+    }
+
+    fn note_reasons(&mut self, flow: usize, samples: usize, drops: Drops) {
+        self.rates.dropped_by.resize(self.rates.dropped.len(), BTreeMap::new());
+        self.dropped_by.resize(self.rates.dropped.len(), Drops::default());
+        let before = std::mem::replace(&mut self.dropped_by[flow], drops);
+        for (reason, total) in drops.iter().filter(|(_, total)| *total > 0) {
+            let list = self.rates.dropped_by[flow].entry(reason.name()).or_default();
+            list.resize(samples, 0);
+            list.push(total - before.of(reason));
         }
     }
 
@@ -132,7 +154,8 @@ impl Recorder {
     }
 
     fn sample_processes(&mut self, world: &World, samples: usize) {
-        for lists in [&mut self.rates.waited, &mut self.rates.sleep_average_us] {
+        let Rates { waited, sleep_average_us, socket_fill, .. } = &mut self.rates;
+        for lists in [waited, sleep_average_us, socket_fill] {
             lists.resize(world.nodes.len(), Vec::new());
         }
         for (index, slot) in world.nodes.iter().enumerate() {
@@ -143,6 +166,9 @@ impl Recorder {
             if let Some(run_delay) = sample.run_delay {
                 let grown = growth(&mut self.waited_ns, index, run_delay.as_nanos());
                 note(&mut self.rates.waited, index, samples, grown * 1_000 / self.interval.as_nanos());
+            }
+            if let Some(fill) = sample.socket_fill {
+                note(&mut self.rates.socket_fill, index, samples, u64::from(fill));
             }
             if let Some(sleep) = sample.sleep_average {
                 note(&mut self.rates.sleep_average_us, index, samples, sleep.as_nanos() / 1_000);

@@ -120,6 +120,34 @@ fn a_small_socket_buffer_overflows_while_its_process_sleeps_and_the_receiver_hea
     assert_eq!(world.truth(data).drops.of(DropReason::QueueFull), 0);
 }
 
+#[test]
+fn the_fill_of_a_socket_is_recorded_over_time() {
+    let mut world = World::new(3);
+    let (rtt, ceiling, limit) = (Span::from_millis(10), Some(Rate::from_mbps(120)), u64::MAX >> 16);
+    let job = Job { name: "bulk", len: 1 << 30, controller: "fixed", ceiling, rtt, limit };
+    let session = Session::add(&mut world, job);
+    // Stopped from 0.5 s to 1 s of each second.
+    let loads = vec![Load::Suspension { every: Span::from_secs(1), stop: Span::from_millis(500) }];
+    let (scheduler, nic) = (SchedulerKind::Fair(FairConfig::default()), NicConfig::default());
+    let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads, seed: 1 };
+    let host = world.add_host(SimulatedHost::new(&config, ReceiverConfig::default()));
+    world.place(session.receiver, host).unwrap();
+    let channel = Channel::clean(rtt / 2, Rate::from_mbps(1_000)).spec();
+    let (there, back) =
+        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
+    let (data, _) =
+        world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+    world.record_every(Span::from_millis(100));
+    world.run_until(Time::ZERO + Span::from_secs(2));
+    let rates = world.summary().rates.unwrap();
+    let fill = &rates.socket_fill[session.receiver.0 as usize];
+    assert!(rates.socket_fill[session.sender.0 as usize].is_empty(), "it is on no host");
+    assert!(fill[1..5].iter().all(|&fill| fill < 100), "{fill:?}");
+    assert!(fill[5..9].windows(2).all(|pair| pair[0] <= pair[1]) && fill[8] > 900, "{fill:?}");
+    let lost = &rates.dropped_by[data.0 as usize]["socket_buffer"];
+    assert!(lost[..5].iter().all(|&lost| lost == 0) && lost[8] > 0, "{lost:?}");
+}
+
 /// What limited a sender on a path of 200 Mbit/s whose packets cost so much, beside a load; the packets that it sent in 4 s, and
 /// where its time went.
 fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64, Waiting) {
@@ -181,5 +209,24 @@ fn a_sender_that_waits_for_its_core_does_not_blame_the_path() {
         assert_eq!(what, "sender_cpu", "{law}: {waiting:?}");
         // Beside one process it has half of the core, and needs a tenth.
         assert_eq!(sent_by(law, 5, computing(1)).0, "path", "{law}");
+    }
+}
+
+#[test]
+fn a_sender_that_is_stopped_most_of_the_time_does_not_take_its_absence_for_the_path() {
+    // As by a quota: 20 ms of each 100, which are 20 % of the path; and for half of the time, in pieces shorter than a round trip.
+    for law in ["bbr", "delivery"] {
+        for (every, stop) in [(100, 80), (100, 30), (20, 10)] {
+            let load = Load::Suspension { every: Span::from_millis(every), stop: Span::from_millis(stop) };
+            let (what, packets, waiting) = sent_by(law, 2, load);
+            let awake = 1.0 - stop as f64 / every as f64;
+            // 200 Mbit/s for 4 s are 66,667 packets of 1,500 bytes; some are the start's, and at most 5 % are made up for.
+            let share = packets as f64 / (66_667.0 * awake);
+            assert!(
+                share > 0.8,
+                "{law}, {stop} of {every} ms: {share:.2} of what it could send, {waiting:?}"
+            );
+            assert!(what == "sender_cpu" || awake > 0.4, "{law}, {stop} of {every} ms: {what}, {waiting:?}");
+        }
     }
 }

@@ -44,6 +44,20 @@ fn the_way_back_differs_in_what_is_said_of_it() {
 }
 
 #[test]
+fn a_policer_stands_before_the_bottleneck() {
+    let plan = plan("--rate 100Mbit --policer 50Mbit:64KiB --policer-back 1Mbit:3kB").unwrap();
+    let kinds: Vec<&str> = plan.forth.stages.iter().map(StageSpec::kind).collect();
+    assert_eq!(kinds, ["outages", "policer", "bottleneck", "loss", "delay"]);
+    assert!(
+        plan.back
+            .stages
+            .iter()
+            .any(|stage| matches!(stage, StageSpec::Policer(spec) if spec.burst.0 == 3_000))
+    );
+    assert!(self::plan("--policer 1Mbit:100B").unwrap_err().to_string().contains("1500"));
+}
+
+#[test]
 fn contradictions_are_refused_with_what_to_do() {
     for (words, hint) in
         [("--aqm red", "--rate"), ("--burst-loss 4", "--loss 1%"), ("--loss 99% --burst-loss 4", "4")]
@@ -57,7 +71,7 @@ fn contradictions_are_refused_with_what_to_do() {
 #[test]
 fn every_option_makes_a_path_that_can_be_built() {
     let words = "--rtt 20ms --rate 100Mbit --aqm red --loss 1% --burst-loss 3 --jitter 1ms --reorder 1% \
-                 --duplicate 0.1% --corrupt 0.01% --outage 1s+1s --path-mtu 1400";
+                 --duplicate 0.1% --corrupt 0.01% --outage 1s+1s --path-mtu 1400 --policer 50Mbit:64KiB";
     let plan = plan(words).unwrap();
     assert!(haul_sim::Path::new(&plan.forth, 1).is_ok());
     for aqm in ["codel", "red"] {

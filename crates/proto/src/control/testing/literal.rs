@@ -63,6 +63,7 @@ pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_
         host: None,
         verdict: None,
         app_limited: false,
+        sender_absent: false,
         report_interval: Span::from_millis(2),
     }
 }

@@ -49,6 +49,10 @@ const USUAL_DATAGRAM: u64 = 1_472;
 const LARGE_BURST: Span = Span::from_millis(5);
 /// And as many of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above 1,472 bytes.
 const LARGE_BURST_DATAGRAMS: u64 = 10;
+/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round trip. The
+/// pacer makes good what is less. Our choice.
+const ABSENCE: Span = Span::from_millis(2);
+const ABSENCE_SHARE: u64 = 8;
 /// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
 const REACHED_SHARE: f64 = 0.9;
 
@@ -370,6 +374,9 @@ impl RateControl {
         }
         self.sent.packets += packets;
         self.sent.bytes += bytes;
+        if context.shared(bindings.clock).take_absence() > ABSENCE.max(context.path().rtt / ABSENCE_SHARE) {
+            self.observer.on_absence(batch.pn(0));
+        }
         self.note_units(Sent { now, first_pn: batch.pn(0), packets, bytes }, context);
         let in_flight = context.shared(bindings.send_window).bytes;
         self.controller.on_sent(&SentBatch { now, packets, bytes, in_flight });

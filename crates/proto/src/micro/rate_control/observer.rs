@@ -1,5 +1,7 @@
 //! What reports mean for a control law: totals become what each report adds, counters and clocks become rates.
 
+use std::collections::VecDeque;
+
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
 
 use crate::control::{FeedbackSample, LossRuns};
@@ -23,6 +25,9 @@ pub(crate) struct Own {
     pub(crate) report_interval: Span,
 }
 
+/// Absences that are told apart within a round trip.
+const MOST_ABSENCES: usize = 64;
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
@@ -32,6 +37,8 @@ pub(crate) struct Observer {
     counters: ReceiverCounters,
     host: Option<HostSample>,
     largest_acked_pn: u64,
+    /// The first packets that left after absences of the sender and have not arrived, oldest first.
+    resumed: VecDeque<u64>,
     verdict: Option<Verdict>,
     peak: Rate,
 }
@@ -62,6 +69,15 @@ impl Observer {
     /// What is told from outside of losses from now on, in place of what the sender's own diagnosis says.
     pub(crate) fn set_verdict(&mut self, verdict: Option<Verdict>) {
         self.verdict = verdict;
+    }
+
+    /// The sender had no processor for a while; packets from `first_pn` on leave afterwards.
+    pub(crate) fn on_absence(&mut self, first_pn: u64) {
+        // Of more, those in between are told as one.
+        if self.resumed.len() == MOST_ABSENCES {
+            self.resumed.pop_back();
+        }
+        self.resumed.push_back(first_pn);
     }
 
     /// The sample of a report. Whether the application was the limit is for the caller to say.
@@ -98,6 +114,7 @@ impl Observer {
             host: None,
             verdict: self.verdict,
             app_limited: false,
+            sender_absent: false,
             report_interval: own.report_interval,
         };
         if let Some(newest) = &report.newest {
@@ -110,9 +127,16 @@ impl Observer {
     fn add_newest(&mut self, sample: &mut FeedbackSample<'_>, newest: &Newest, report: &PeerReport) {
         if let Some((at, bytes)) = newest.arrived {
             let span = sample.rtt.smoothed();
+            let known = self.resumed.len();
+            self.resumed.retain(|&pn| pn > report.largest_pn);
+            if self.resumed.len() < known {
+                self.arrival.resume();
+                self.drain.resume();
+            }
             let read_at = at.wrapping_add(newest.receiver.read_delay_us);
             sample.arrival_rate = self.arrival.on_feedback(at, bytes, span);
             sample.drain_rate = self.drain.on_feedback(read_at, bytes, span);
+            sample.sender_absent = sample.arrival_rate.is_none() && self.arrival.is_resumed();
             sample.read_delay = Some(Span::from_micros(u64::from(newest.receiver.read_delay_us)));
             self.peak = self.peak.max(sample.arrival_rate.unwrap_or(Rate::ZERO));
             if let Some(loss) = report.loss {
@@ -206,6 +230,31 @@ mod tests {
         let drain = drain.unwrap().as_bps() as f64;
         assert!((drain / 533.3e6 - 1.0).abs() < 0.02, "{drain}");
         assert_eq!((read_delay, queue), (Some(Span::from_millis(10)), Some(Span::ZERO)));
+    }
+
+    #[test]
+    fn rates_are_not_measured_across_absences_of_the_sender_however_many_are_under_way() {
+        let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(20)));
+        let mut rates = Vec::new();
+        // 800 Mbit/s for 10 of each 20 ms, told a round trip and more later.
+        for n in 0..200u64 {
+            let (burst, part) = (n / 10, n % 10);
+            if part == 0 {
+                observer.on_absence((n + 30) * 100);
+            }
+            let told = report(n, 0, None);
+            let mut newest = told.newest.unwrap();
+            newest.arrived = Some(((burst * 20 + part) as u32 * 1_000, n * 100_000));
+            let own = Own { next_pn: 100_000, ..own(at(burst * 20 + part)) };
+            let told = PeerReport { newest: Some(newest), ..told };
+            let sample = observer.observe(&told, &own, &rtt, &LossRuns::NONE);
+            rates.push((sample.arrival_rate, sample.sender_absent));
+        }
+        let settled = &rates[40..];
+        let measured = settled.iter().filter_map(|(rate, _)| *rate);
+        assert!(measured.clone().all(|rate| rate == Rate::from_mbps(800)), "{settled:?}");
+        assert_eq!(measured.count(), 16 * 5);
+        assert!(settled.iter().all(|(rate, absent)| *absent == rate.is_none()));
     }
 
     #[test]

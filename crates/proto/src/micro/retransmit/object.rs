@@ -23,6 +23,8 @@ use crate::rtt::RttEstimator;
 const LONGEST_TIMEOUT: Span = Span::from_secs(2);
 /// Bytes of which the source is told as long as more is on its way; each time may cost it a lock.
 const WORTH_RELEASING: u64 = 1 << 20;
+/// An end whose timer comes later than this reads for so long before it takes silence for loss. Our choice: timers are less late.
+const LISTEN: Span = Span::from_millis(1);
 /// Packets sent again when the probe timer fires.
 const PROBE_PACKETS: u32 = 2;
 /// The probe timer.
@@ -79,6 +81,8 @@ struct KeepObject {
     /// Since when the probe timer runs.
     timer_base: Time,
     timeouts_in_row: u32,
+    /// The timer came late, and what had come by then has been read since.
+    has_listened: bool,
     counters: Counters,
 }
 
@@ -96,6 +100,7 @@ pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProt
         was_idle: true,
         timer_base: setup.now,
         timeouts_in_row: 0,
+        has_listened: false,
         counters: Counters::default(),
     })
 }
@@ -235,16 +240,23 @@ impl KeepObject {
         self.table.as_ref().is_none_or(|table| table.is_empty() && !table.has_lost())
     }
 
-    fn set_timer(&self, context: &mut Context<'_>) {
-        if !self.probes || self.is_clear() {
-            context.cancel_timer(TIMER);
-            return;
-        }
+    /// When silence means that what is on its way was lost.
+    fn timeout_at(&self, context: &mut Context<'_>) -> Time {
         let bindings = self.bindings();
         let delay = context.shared(bindings.delay).0;
         let timeout = context.shared(bindings.rtt).probe_timeout(delay);
         let backed_off = timeout * (1 << self.timeouts_in_row.min(10));
-        context.set_timer(TIMER, self.timer_base + backed_off.min(LONGEST_TIMEOUT.max(timeout)));
+        self.timer_base + backed_off.min(LONGEST_TIMEOUT.max(timeout))
+    }
+
+    fn set_timer(&mut self, context: &mut Context<'_>) {
+        self.has_listened = false;
+        if !self.probes || self.is_clear() {
+            context.cancel_timer(TIMER);
+            return;
+        }
+        let at = self.timeout_at(context);
+        context.set_timer(TIMER, at);
     }
 
     fn on_acknowledged(&mut self, notice: &mut Acknowledgement, context: &mut Context<'_>) {
@@ -346,6 +358,13 @@ impl MicroProtocol for KeepObject {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        let late = context.now().since(self.timeout_at(context));
+        if late > LISTEN && !std::mem::replace(&mut self.has_listened, true) {
+            // This end had no processor: what has come meanwhile is still to be read.
+            let again = context.now() + LISTEN;
+            context.set_timer(TIMER, again);
+            return;
+        }
         let Some(table) = &mut self.table else { return };
         self.timer_base = context.now();
         self.timeouts_in_row += 1;
