@@ -91,6 +91,10 @@ impl DelayFinding {
 /// Stretches of short delay that lose something.
 struct Losing {
     stretches: f64,
+    /// Stretches of short delay.
+    of: f64,
+    /// Their mean number of packets.
+    packets: f64,
     /// So many there would be if losses did not depend on the delay.
     expected: f64,
     /// The share of the packets at short delays that are lost.
@@ -109,16 +113,25 @@ impl Losing {
             lost: sum.lost + stretch.lost,
             ..sum
         };
+        let (of, whole) = (short().count() as f64, short().fold(Stretch::default(), add));
         Self {
             stretches: short().filter(is_losing).count() as f64,
-            expected: all * short().count() as f64 / stretches.len() as f64,
-            rate: short().fold(Stretch::default(), add).loss_rate(),
+            of,
+            packets: whole.packets as f64 / of,
+            expected: all * of / stretches.len() as f64,
+            rate: whole.loss_rate(),
             whole_rate: stretches.iter().fold(Stretch::default(), add).loss_rate(),
         }
     }
 
+    /// What a medium loses: no more than lets so many stretches lose nothing (`exp(-rate * packets)` of them). A queue that was
+    /// full for a moment loses many packets of few stretches.
     fn medium_rate(&self) -> f64 {
-        if self.stretches >= LEAST_LOSING.max(self.expected * MEDIUM) { self.rate } else { 0.0 }
+        if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM) {
+            return 0.0;
+        }
+        let lossless = 1.0 - self.stretches / self.of;
+        self.rate.min(-lossless.ln() / self.packets.max(1.0))
     }
 
     fn is_as_often(&self) -> bool {
@@ -136,7 +149,8 @@ fn correlation(stretches: &[Stretch]) -> f64 {
     let delays = ranks(stretches, |stretch| stretch.delay.as_nanos() as f64);
     let rates = ranks(stretches, Stretch::loss_rate);
     let middle = (stretches.len() as f64 - 1.0) / 2.0;
-    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum::<f64>();
+    let product =
+        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum::<f64>();
     let spread = (product(&delays, &delays) * product(&rates, &rates)).sqrt();
     if spread > 0.0 { product(&delays, &rates) / spread * (stretches.len() as f64 - 1.0).sqrt() } else { 0.0 }
 }

@@ -103,13 +103,11 @@ impl Queue {
 
     /// What lost packets that no host has lost.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
-        let dependence = self.stretches.finding().dependence;
-        let is_full = self.is_full() && dependence != Dependence::Independent;
-        if sample.ecn_ce > 0 || is_full {
+        if sample.ecn_ce > 0 || self.is_full() {
             Cause::Congestion
         } else if self.is_outage(sample) {
             Cause::Outage
-        } else if dependence == Dependence::Dependent {
+        } else if self.stretches.finding().dependence == Dependence::Dependent {
             Cause::Congestion
         } else {
             Cause::Random
@@ -128,7 +126,7 @@ impl Queue {
         // Which of its losses were not the host's is not known.
         let is_known = by_host == 0 && (self.is_full() || !self.is_outage(sample));
         self.stretches.on_feedback(sample, if is_known { lost } else { 0 });
-        if lost > 0 {
+        if lost > 0 && self.stretches.is_test_due(sample.now) {
             self.test(sample.now);
         }
         let packets = (sample.acked_packets + lost) as f64;

@@ -7,12 +7,12 @@ use haul_diagnosis::{DelayFinding, Stretch};
 
 use crate::control::FeedbackSample;
 
-/// Stretches that are remembered: 10 s or more with the longest ones. Our choice.
-const REMEMBERED: usize = 512;
+/// Stretches that are remembered: 10 s with the longest ones. Our choice.
+const REMEMBERED: usize = 1_024;
 /// Feedbacks are taken together until a stretch lasts half of a round trip, in which a queue changes little, but no less
 /// and no more than this. Our choice.
 const SHORTEST: Span = Span::from_millis(1);
-const LONGEST: Span = Span::from_millis(20);
+const LONGEST: Span = Span::from_millis(10);
 /// Losses are tested anew after this time at the soonest: a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
 
@@ -99,11 +99,13 @@ impl Stretches {
         }
     }
 
-    /// Tests them if that was not done lately. `empty` is the shortest delay in a long time.
+    /// Whether the last test was some time ago.
+    pub(super) fn is_test_due(&self, now: Time) -> bool {
+        self.tested_at.is_none_or(|tested_at| now.since(tested_at) >= BETWEEN_TESTS)
+    }
+
+    /// Tests them. `empty` is the shortest delay in a long time.
     pub(super) fn test(&mut self, now: Time, empty: Span) {
-        if self.tested_at.is_some_and(|tested_at| now.since(tested_at) < BETWEEN_TESTS) {
-            return;
-        }
         self.tested_at = Some(now);
         let stretches: Vec<Stretch> = self.list.iter().map(|ended| ended.stretch).collect();
         self.finding = DelayFinding::of(&stretches, empty);
