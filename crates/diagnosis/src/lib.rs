@@ -1,9 +1,10 @@
 //! Why packets were lost, told from the pattern of the losses (dickens-classifier): the signature of a transmission window,
-//! two measures of it, what each measure is like for each cause, and Bayes' rule. Pure mathematics: it reads no clock, opens
+//! two measures of it, what each measure is like for each cause, and Bayes' rule; and whether losses depend on the delay. Pure mathematics: it reads no clock, opens
 //! nothing and starts nothing, so that it works on a running transfer and on a file alike.
 
 mod classify;
 mod complexity;
+mod dependence;
 mod discriminators;
 mod evaluate;
 mod fit;
@@ -16,6 +17,7 @@ mod train;
 
 pub use classify::{Diagnosis, Metric};
 pub use complexity::{WORD_LENGTHS, Words};
+pub use dependence::{DelayFinding, Dependence, Stretch};
 pub use discriminators::{Discriminator, Discriminators, Judged, biaz, spike, zigzag};
 pub use evaluate::{Confusion, Proportion, clopper_pearson};
 pub use model::{CauseModel, Curve, Model, ModelError, Provenance, Range, Spread, Term};

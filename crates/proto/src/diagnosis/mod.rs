@@ -5,6 +5,7 @@
 mod kernel;
 mod longer;
 mod queue;
+mod stretches;
 #[cfg(test)]
 mod tests;
 
@@ -202,7 +203,7 @@ impl Diagnostician {
         self.kernel.on_feedback(sample);
         let by_host = if self.evidence.has_kernel() { self.kernel.claim(sample.lost_packets) } else { 0 };
         let others = sample.lost_packets - by_host;
-        self.queue.count(sample, others);
+        self.queue.count(sample, others, by_host);
         if self.evidence == Evidence::None {
             return self.verdict;
         }
@@ -267,6 +268,9 @@ impl Diagnostician {
         self.remember(&by_signature, sample.packets);
         if sample.lost > 0 {
             self.windows.add(&by_signature);
+        }
+        if self.evidence.has_kernel() {
+            self.queue.settle(end.now, sample.packets, &mut self.present);
         }
         let counts = self.close(sample.lost, &by_signature);
         end.verdict = counts.verdict();

@@ -1,8 +1,10 @@
 //! What the queue of the path says: losses at a full queue are congestion, losses without a queue are the medium's.
 
-use haul_base::{Cause, Span, Time};
+use haul_base::{Cause, CauseCounts, Span, Time};
+use haul_diagnosis::Dependence;
 
 use super::longer::LongerPath;
+use super::stretches::Stretches;
 use crate::control::FeedbackSample;
 
 /// A queue that never held packets for longer than this is none: bursts of the sender's own make as much.
@@ -17,25 +19,18 @@ const LONG_MEMORY: Span = Span::from_secs(120);
 /// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
 const OUTAGE: Span = Span::from_millis(100);
 
-/// What the medium loses is known once so many packets were lost without a queue in one to two times [`MEMORY`]. Our
-/// choice: then the loss rate is right to within a third or so.
-const LEAST_EVIDENCE: f64 = 8.0;
-
-/// Packets whose outcome became known, and those that were lost.
-#[derive(Clone, Copy, Debug, Default)]
-struct Outcomes {
-    packets: f64,
-    lost: f64,
-}
+/// Losses of the medium that may wait to be claimed. Our choice.
+const MOST_UNCLAIMED: f64 = 8.0;
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// Without a queue that could drop, since `turned_at` and in the stretch before.
-    unqueued: [Outcomes; 2],
+    stretches: Stretches,
     /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
-    /// were not claimed yet; at most [`LEAST_EVIDENCE`].
+    /// were not claimed yet; at most [`MOST_UNCLAIMED`].
     random: f64,
+    /// Packets of the present window that came marked "congestion experienced".
+    marked: u64,
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
     turned_at: Time,
@@ -52,8 +47,9 @@ pub(super) struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         Self {
-            unqueued: [Outcomes::default(); 2],
+            stretches: Stretches::default(),
             random: 0.0,
+            marked: 0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
             shortest: [Span::MAX; 2],
@@ -82,6 +78,7 @@ impl Queue {
     }
 
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.marked += sample.ecn_ce;
         if let Some(rate) = sample.arrival_rate {
             self.rate_bps = rate.as_bps() as f64;
         }
@@ -99,7 +96,6 @@ impl Queue {
         self.recent[0] = self.recent[0].max(delay);
         if sample.now.since(self.turned_at) > MEMORY {
             self.deepest = [Span::ZERO, self.deepest[0]];
-            self.unqueued = [Outcomes::default(), self.unqueued[0]];
             self.turned_at = sample.now;
         }
         self.deepest[0] = self.deepest[0].max(delay);
@@ -111,6 +107,8 @@ impl Queue {
             Cause::Congestion
         } else if self.is_outage(sample) {
             Cause::Outage
+        } else if self.stretches.finding().dependence == Dependence::Dependent {
+            Cause::Congestion
         } else {
             Cause::Random
         }
@@ -124,26 +122,41 @@ impl Queue {
     }
 
     /// Counts packets that no host has lost. A medium goes on losing while there is a queue.
-    pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
+    pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, by_host: u64) {
+        // Which of its losses were not the host's is not known.
+        let is_known = by_host == 0 && (self.is_full() || !self.is_outage(sample));
+        self.stretches.on_feedback(sample, if is_known { lost } else { 0 });
+        if lost > 0 && self.stretches.is_test_due(sample.now) {
+            self.test(sample.now);
+        }
         let packets = (sample.acked_packets + lost) as f64;
-        if !self.is_full() {
-            if !self.is_outage(sample) {
-                self.unqueued[0].packets += packets;
-                self.unqueued[0].lost += lost as f64;
-            }
-            return;
-        }
-        let [newer, older] = self.unqueued;
-        let (known, known_lost) = (newer.packets + older.packets, newer.lost + older.lost);
-        if known_lost >= LEAST_EVIDENCE {
-            self.random = (self.random + packets * known_lost / known).min(LEAST_EVIDENCE);
-        }
+        self.random = (self.random + packets * self.stretches.finding().medium_rate).min(MOST_UNCLAIMED);
     }
 
-    /// So many losses that were counted without a queue were not the medium's.
+    fn test(&mut self, now: Time) {
+        self.stretches.test(now, self.shortest[0].min(self.shortest[1]));
+    }
+
+    /// So many losses that were heard of were neither the medium's nor a queue's.
     pub(super) fn forgive(&mut self, lost: u64) {
-        let [newer, _] = &mut self.unqueued;
-        newer.lost = (newer.lost - lost as f64).max(0.0);
+        self.stretches.forgive(lost);
+    }
+
+    /// The losses of a window of so many packets that has ended, told anew: what the delays of later packets say was not known
+    /// when they were found.
+    pub(super) fn settle(&mut self, now: Time, packets: u64, counts: &mut CauseCounts) {
+        self.test(now);
+        let finding = self.stretches.finding();
+        let (random, congestion) = (counts.of(Cause::Random), counts.of(Cause::Congestion));
+        let is_marked = std::mem::take(&mut self.marked) > 0;
+        let by_medium = match finding.dependence {
+            Dependence::Unknown => random,
+            Dependence::Independent if is_marked => random,
+            Dependence::Independent => random + congestion,
+            Dependence::Dependent => (packets as f64 * finding.medium_rate).round() as u64,
+        };
+        counts.attribute_some(Cause::Random, Cause::Congestion, random.saturating_sub(by_medium));
+        counts.attribute_some(Cause::Congestion, Cause::Random, by_medium.saturating_sub(random));
     }
 
     /// How many of so many losses at a full queue were the medium's.

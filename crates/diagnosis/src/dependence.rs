@@ -1,0 +1,170 @@
+//! Whether losses depend on the delay of the path. A queue drops while it is long; a medium damages packets whether they
+//! had to wait or not. Only ranks of delays count: neither the delay of the empty path nor the drift of a clock matters.
+
+use haul_base::Span;
+
+/// Packets that left one behind the other, and how long such packets were under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stretch {
+    /// Their mean delay, from any origin.
+    pub delay: Span,
+    /// Packets, lost ones included.
+    pub packets: u64,
+    /// Of these, lost ones.
+    pub lost: u64,
+}
+
+impl Stretch {
+    fn loss_rate(&self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
+}
+
+/// How losses go with the delay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependence {
+    /// Too few losses, or delays too much alike.
+    #[default]
+    Unknown,
+    /// More are lost at longer delays: a queue drops.
+    Dependent,
+    /// As many are lost at short delays as at long ones.
+    Independent,
+}
+
+/// What stretches of a transmission say of its losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DelayFinding {
+    /// How its losses go with the delay.
+    pub dependence: Dependence,
+    /// The share of packets that are lost at short delays: what the medium loses. 0 if hardly any is.
+    pub medium_rate: f64,
+}
+
+/// Rank correlation in standard deviations from which losses depend on the delay: one in 30,000 by chance. Our choice.
+const SIGNIFICANT: f64 = 4.0;
+/// Delays that differ by less are not compared: bursts of the sender's own make as much. Our choice.
+const LEAST_RANGE: Span = Span::from_micros(500);
+/// A delay is short in this part of the range of delays, which goes from their 5th to their 95th percentile. Our choice.
+const SHORT: f64 = 0.25;
+/// So many stretches of short delay must lose something before a medium is known by them. Our choice.
+const LEAST_LOSING: f64 = 8.0;
+/// Short delays must make one expect so many stretches with losses before it counts how many there are. Our choice.
+const LEAST_EXPECTED: f64 = 5.0;
+/// Of the stretches that would lose something at short delays if losses did not depend on the delay, so many must. Our choice.
+const INDEPENDENT: f64 = 0.6;
+/// Of the loss rate of all, they must lose so much. Our choice.
+const AS_MUCH: f64 = 0.5;
+/// Of these, so many at least are more than a queue's that were put down to a neighbour's delay. Our choice.
+const MEDIUM: f64 = 0.25;
+/// Delays tell nothing if their range is a smaller share of the queue: one that stays full is as one that never drops. Our choice.
+const LEAST_CONTRAST: f64 = 0.25;
+
+impl DelayFinding {
+    /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
+    ///
+    /// Losses depend on the delay if the loss rates of stretches grow with their delays (Spearman's rank correlation, whose
+    /// variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as others.
+    pub fn of(stretches: &[Stretch], empty: Span) -> Self {
+        let mut delays: Vec<Span> = stretches.iter().map(|stretch| stretch.delay).collect();
+        delays.sort_unstable();
+        let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
+        if delays.is_empty() {
+            return Self::default();
+        }
+        let (low, high) = (at(0.05), at(0.95));
+        let range = high.saturating_sub(low);
+        let losing = Losing::of(stretches, low + range.mul_f64(SHORT));
+        let has_range = high.saturating_sub(delays[0]) >= LEAST_RANGE;
+        let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
+        let dependence = if has_range && correlation(stretches) > SIGNIFICANT {
+            Dependence::Dependent
+        } else if has_contrast && losing.is_as_often() && losing.is_as_much() {
+            Dependence::Independent
+        } else {
+            Dependence::Unknown
+        };
+        Self { dependence, medium_rate: if has_contrast { losing.medium_rate() } else { 0.0 } }
+    }
+}
+
+/// Stretches of short delay that lose something.
+struct Losing {
+    stretches: f64,
+    /// Stretches of short delay.
+    of: f64,
+    /// Their mean number of packets.
+    packets: f64,
+    /// So many there would be if losses did not depend on the delay.
+    expected: f64,
+    /// The share of the packets at short delays that are lost.
+    rate: f64,
+    /// The share of all packets.
+    whole_rate: f64,
+}
+
+impl Losing {
+    fn of(stretches: &[Stretch], upto: Span) -> Self {
+        let is_losing = |stretch: &&Stretch| stretch.lost > 0;
+        let all = stretches.iter().filter(is_losing).count() as f64;
+        let short = || stretches.iter().filter(|stretch| stretch.delay <= upto);
+        let add = |sum: Stretch, stretch: &Stretch| Stretch {
+            packets: sum.packets + stretch.packets,
+            lost: sum.lost + stretch.lost,
+            ..sum
+        };
+        let (of, whole) = (short().count() as f64, short().fold(Stretch::default(), add));
+        Self {
+            stretches: short().filter(is_losing).count() as f64,
+            of,
+            packets: whole.packets as f64 / of,
+            expected: all * of / stretches.len() as f64,
+            rate: whole.loss_rate(),
+            whole_rate: stretches.iter().fold(Stretch::default(), add).loss_rate(),
+        }
+    }
+
+    /// What a medium loses: no more than lets so many stretches lose nothing (`exp(-rate * packets)` of them). A queue that was
+    /// full for a moment loses many packets of few stretches.
+    fn medium_rate(&self) -> f64 {
+        if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM) {
+            return 0.0;
+        }
+        let lossless = 1.0 - self.stretches / self.of;
+        self.rate.min(-lossless.ln() / self.packets.max(1.0))
+    }
+
+    fn is_as_often(&self) -> bool {
+        self.expected >= LEAST_EXPECTED && self.stretches >= self.expected * INDEPENDENT
+    }
+
+    /// A queue that was full for a moment loses more than a medium in all the time around it.
+    fn is_as_much(&self) -> bool {
+        self.rate >= self.whole_rate * AS_MUCH
+    }
+}
+
+/// Spearman's rank correlation between delays and loss rates, in standard deviations. 0 if either never differs.
+fn correlation(stretches: &[Stretch]) -> f64 {
+    let delays = ranks(stretches, |stretch| stretch.delay.as_nanos() as f64);
+    let rates = ranks(stretches, Stretch::loss_rate);
+    let middle = (stretches.len() as f64 - 1.0) / 2.0;
+    let product =
+        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum::<f64>();
+    let spread = (product(&delays, &delays) * product(&rates, &rates)).sqrt();
+    if spread > 0.0 { product(&delays, &rates) / spread * (stretches.len() as f64 - 1.0).sqrt() } else { 0.0 }
+}
+
+/// The rank of each by a value; those that are alike have the mean of their ranks.
+fn ranks(stretches: &[Stretch], value: impl Fn(&Stretch) -> f64) -> Vec<f64> {
+    let mut order: Vec<(f64, usize)> = stretches.iter().map(value).zip(0..).collect();
+    order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut ranks = vec![0.0; stretches.len()];
+    let mut first = 0;
+    for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
+        let rank = first as f64 + (alike.len() as f64 - 1.0) / 2.0;
+        alike.iter().for_each(|(_, at)| ranks[*at] = rank);
+        first += alike.len();
+    }
+    ranks
+}

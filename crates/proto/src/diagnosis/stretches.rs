@@ -1,0 +1,113 @@
+//! The delays and losses of the last seconds, as stretches of packets between feedbacks.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+use haul_diagnosis::{DelayFinding, Stretch};
+
+use crate::control::FeedbackSample;
+
+/// Stretches that are remembered: 10 s with the longest ones. Our choice.
+const REMEMBERED: usize = 1_024;
+/// Feedbacks are taken together until a stretch lasts half of a round trip, in which a queue changes little, but no less
+/// and no more than this. Our choice.
+const SHORTEST: Span = Span::from_millis(1);
+const LONGEST: Span = Span::from_millis(10);
+/// Losses are tested anew after this time at the soonest: a test sorts all stretches.
+const BETWEEN_TESTS: Span = Span::from_millis(100);
+
+/// A stretch, and where it ends.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    stretch: Stretch,
+    began: Time,
+    last_pn: u64,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Stretches {
+    list: VecDeque<Ended>,
+    /// The delay of the feedback before.
+    before: Option<Span>,
+    tested_at: Option<Time>,
+    finding: DelayFinding,
+}
+
+impl Stretches {
+    /// What they said when they were tested last.
+    pub(super) fn finding(&self) -> DelayFinding {
+        self.finding
+    }
+
+    /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when it is
+    /// acknowledged. `lost` of them were lost, to no host.
+    pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
+        if !sample.rtt.is_measured() {
+            return;
+        }
+        let delay = sample.rtt.latest();
+        let stretch = Stretch {
+            delay: self.before.replace(delay).map_or(delay, |before| (before + delay) / 2),
+            packets: sample.acked_packets + lost,
+            lost: 0,
+        };
+        self.add(sample, stretch);
+        if lost > 0 {
+            self.lose(sample, lost);
+        }
+    }
+
+    fn add(&mut self, sample: &FeedbackSample<'_>, new: Stretch) {
+        let shortest = (sample.rtt.smoothed() / 2).clamp(SHORTEST, LONGEST);
+        if let Some(last) = self.list.back_mut().filter(|last| sample.now.since(last.began) < shortest) {
+            let stretch = &mut last.stretch;
+            let packets = stretch.packets + new.packets;
+            let weight = new.packets as f64 / packets.max(1) as f64;
+            stretch.delay = stretch.delay.mul_f64(1.0 - weight) + new.delay.mul_f64(weight);
+            (stretch.packets, last.last_pn) = (packets, sample.largest_acked_pn);
+            return;
+        }
+        if self.list.len() == REMEMBERED {
+            self.list.pop_front();
+        }
+        self.list.push_back(Ended { stretch: new, began: sample.now, last_pn: sample.largest_acked_pn });
+    }
+
+    /// Puts losses into the stretches in which they left; those that are not listed into the last.
+    fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
+        let mut left = lost;
+        for run in sample.loss.listed() {
+            let at = self.list.partition_point(|ended| ended.last_pn < run.first_pn);
+            let packets = run.packets.min(left);
+            if let Some(ended) = self.list.get_mut(at) {
+                ended.stretch.lost += packets;
+                left -= packets;
+            }
+        }
+        if let Some(last) = self.list.back_mut() {
+            last.stretch.lost += left;
+        }
+    }
+
+    /// So many of the losses last heard of were the host's.
+    pub(super) fn forgive(&mut self, mut lost: u64) {
+        for ended in self.list.iter_mut().rev() {
+            let forgiven = lost.min(ended.stretch.lost);
+            ended.stretch.lost -= forgiven;
+            lost -= forgiven;
+        }
+    }
+
+    /// Whether the last test was some time ago.
+    pub(super) fn is_test_due(&self, now: Time) -> bool {
+        self.tested_at.is_none_or(|tested_at| now.since(tested_at) >= BETWEEN_TESTS)
+    }
+
+    /// Tests them. `empty` is the shortest delay in a long time.
+    pub(super) fn test(&mut self, now: Time, empty: Span) {
+        self.tested_at = Some(now);
+        let stretches: Vec<Stretch> = self.list.iter().map(|ended| ended.stretch).collect();
+        self.finding = DelayFinding::of(&stretches, empty);
+    }
+}
