@@ -10,6 +10,7 @@ mod confine;
 mod entries;
 mod fault;
 mod foreign_links;
+mod job;
 mod journal;
 mod layout;
 mod lineage;
@@ -30,16 +31,17 @@ mod xattrs;
 
 pub use budget::SET_MEMORY;
 pub use foreign_links::open_named;
+pub use job::JobHandle;
 pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
-pub use receive::{Expectations, MinFree, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
+pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, follows_from_directory};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
-    BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, is_untellable,
-    leaves_out_unseen, list_entries, send_files,
+    BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,
+    list_entries, send_files,
 };
 pub use stage::Stage;
 #[cfg(feature = "faults")]

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_engine::{Control, Counters, Role, Session, Transfer, Waker};
-use haul_mover::{
-    MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Stage, Wake,
-};
+use haul_mover::{JobHandle, MoveReport, Progress as JobProgress, ReceiveJob, SendJob};
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::json;
 
@@ -38,50 +36,6 @@ const REST: &str = "what is complete is in place; run it again for the rest";
 pub(crate) fn job_number() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
-
-/// A job of either side.
-pub(crate) trait Job {
-    fn progress(&self) -> Arc<JobProgress>;
-    fn on_wake(&self, wake: Wake);
-    fn abort(&self, fault: Fault);
-    fn is_finished(&self) -> bool;
-    /// What it waits for, if nothing happens.
-    fn stage(&self) -> Stage;
-    /// What a person should know if it fails.
-    fn notes(&self) -> Vec<String>;
-    fn join(self) -> Result<MoveReport, Fault>;
-}
-
-macro_rules! job {
-    ($handle:ty, $notes:expr) => {
-        impl Job for $handle {
-            fn progress(&self) -> Arc<JobProgress> {
-                self.progress()
-            }
-            fn on_wake(&self, wake: Wake) {
-                self.on_wake(wake);
-            }
-            fn abort(&self, fault: Fault) {
-                self.abort(fault);
-            }
-            fn is_finished(&self) -> bool {
-                self.is_finished()
-            }
-            fn stage(&self) -> Stage {
-                self.stage()
-            }
-            fn notes(&self) -> Vec<String> {
-                $notes(self)
-            }
-            fn join(self) -> Result<MoveReport, Fault> {
-                self.join()
-            }
-        }
-    };
-}
-
-job!(SendHandle, |_| Vec::new());
-job!(ReceiveHandle, ReceiveHandle::notes);
 
 /// What the run of a job is given: whether to stop, and where its progress goes.
 pub(crate) struct RunEnv<'a> {
@@ -135,8 +89,8 @@ pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, env
     })
 }
 
-fn run<J: Job>(
-    job: J,
+fn run(
+    job: JobHandle,
     sides: &Sides,
     env: &RunEnv<'_>,
     (sender, side): (Option<&Control>, Side),
@@ -182,7 +136,7 @@ fn run<J: Job>(
 
 /// The result of a job that has ended, or was ended from here. One that cannot end is left to itself: a thread of it
 /// waits for a disk that does not answer, and ends with the process.
-fn join<J: Job>(job: J, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
+fn join(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
     match stopped_by {
         None => job.join(),
         Some(fault) if job.is_finished() => {
@@ -207,7 +161,7 @@ pub(crate) fn stop(transfer: Arc<Transfer>) -> Option<Counters> {
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.
 fn look_after(
-    job: &impl Job,
+    job: &JobHandle,
     transfer: &Transfer,
     env: &RunEnv<'_>,
     (part, mut controls): (Option<&Part>, Option<ControlSocket>),

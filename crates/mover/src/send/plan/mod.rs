@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLinks};
 
+use crate::job::spawn_for;
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
 use crate::send::read::opened::Planned;
@@ -36,7 +37,7 @@ impl Planner {
     /// Goes through a walk that finds what `claim` says, if nothing fails.
     pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) {
         let announcer = self.announcer.clone();
-        let clock = threads::spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
+        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
         let planned = clock.and_then(|clock| {
             let planned = self.plan_all(walker, completeness);
             self.announcer.close();
