@@ -19,5 +19,5 @@ pub(crate) use check::check as check_announcement;
 pub(crate) use command::SshCommand;
 pub(crate) use job::{ItemThere, Job, MAX_JOB};
 pub(crate) use permit::{MAX_PERMIT, Permit};
-pub use plan::{Location, SshPlan, Third};
+pub use plan::{Location, Third};
 pub(crate) use remote::{Remote, RemoteOutput};

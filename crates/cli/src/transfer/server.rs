@@ -1,12 +1,14 @@
 //! Answers sessions: what each request means on the server's side.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Role, Session, controller_for};
+use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Role, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, ReceivePolicy, Request};
 
@@ -190,6 +192,20 @@ pub(crate) fn with_own_server<R: Send>(
             Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
         })?;
         Ok(result)
+    })
+}
+
+/// Runs `client` with the URL of `path` at such a server on the loopback interface: for copies within this machine.
+///
+/// # Errors
+/// When the server cannot listen.
+pub(crate) fn at_own_server<R: Send>(
+    context: &Context,
+    path: &Path,
+    client: impl FnOnce(HaulUrl) -> R,
+) -> Result<R, Fault> {
+    with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+        client(listener.url("127.0.0.1", path.as_os_str().as_bytes()))
     })
 }
 

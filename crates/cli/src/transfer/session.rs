@@ -1,8 +1,7 @@
 //! A session with a server: opening it, and moving files in it.
 
-use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -21,9 +20,6 @@ use crate::transfer::drive::{self, RunEnv};
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::{Sides, link};
 use crate::transfer::outcome;
-use crate::transfer::plan::path_bytes;
-use crate::transfer::policy::Policy;
-use crate::transfer::server::with_own_server;
 use crate::transfer::sessions::Pulse;
 use crate::transfer::wire;
 
@@ -186,16 +182,6 @@ pub(crate) fn over(
         let _ = session.control().close();
     }
     outcome::of_files(context, &sides, moved, elapsed)
-}
-
-/// Copies within this machine, through a server of our own on the loopback interface.
-pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Path) -> RunReport {
-    let policy = Policy::own(context);
-    let report = with_own_server(context, &policy, Ipv4Addr::LOCALHOST, |listener| {
-        let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
-        upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
-    });
-    report.unwrap_or_else(|fault| context.failed(fault))
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.
