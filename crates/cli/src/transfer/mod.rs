@@ -21,4 +21,5 @@ pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod stall;
 pub(crate) mod usage;
+pub(crate) mod watch;
 pub(crate) mod wire;

@@ -144,9 +144,9 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
     }
     let durability = context.receive_policy.durability;
     let request = Request::PutStream { destination: url.path.clone(), durability };
-    Ok(over(context, url, request, cpu, |session, sides, env| {
+    Ok(over(context, url, request, cpu, |session, sides| {
         let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
-        Ok(drive::send(session, job, sides, env))
+        Ok(drive::send(session, job, sides, context))
     }))
 }
 
@@ -199,13 +199,13 @@ fn receive(
     };
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output { stdout: io::stdout(), gone: gone.clone() };
-    let mut report = over(context, from, request, cpu, |session, sides, env| {
+    let mut report = over(context, from, request, cpu, |session, sides| {
         let options = ReceiveOptions {
             set_memory: context.set_memory,
             ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
         };
         let job = receive_to(Box::new(output), link(session.control(), sides), options)?;
-        Ok(drive::receive(session, job, sides, env))
+        Ok(drive::receive(session, job, sides, context))
     });
     if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
         // Who closes a pipe has read enough, as with cat.
