@@ -10,7 +10,7 @@ mod values;
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -107,44 +107,57 @@ pub enum Command {
     },
 }
 
-impl Command {
+/// What a command says of the files that it moves.
+#[derive(Debug, Clone, Copy)]
+pub struct FileOptions {
     /// What happens to what is at the destination.
-    pub fn receive_policy(&self) -> ReceivePolicy {
+    pub receive_policy: ReceivePolicy,
+    /// What happens to files that grow while they are sent.
+    pub growth: Growth,
+    /// What of files is preserved; of a server: what clients may set.
+    pub preserve: Preserve,
+    /// Memory that the names, links, holes and attributes of one set may take.
+    pub set_memory: Bytes,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        let (receive_policy, growth, preserve) = Default::default();
+        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY }
+    }
+}
+
+impl Command {
+    /// What it says of files.
+    pub fn files(&self) -> FileOptions {
+        let others = FileOptions::default();
         match self {
             Self::Cp(args) => {
                 let run = if args.transfer.dry_run { RunMode::ListChanges } else { RunMode::Move };
-                ReceivePolicy { run, ..args.sync.receive_policy(args.transfer.no_resume, &args.storage) }
+                let policy = args.sync.receive_policy(args.transfer.no_resume, &args.storage);
+                FileOptions {
+                    receive_policy: ReceivePolicy { run, ..policy },
+                    growth: args.sync.growth(),
+                    preserve: args.preserve.preserve(),
+                    set_memory: args.set_memory.unwrap_or(others.set_memory),
+                }
             }
-            // Nobody needs the files afterwards.
-            Self::Demo(_) => ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() },
-            _ => ReceivePolicy::default(),
-        }
-    }
-
-    /// What happens to files that grow while they are sent.
-    pub fn growth(&self) -> Growth {
-        match self {
-            Self::Cp(args) => args.sync.growth(),
-            _ => Growth::default(),
-        }
-    }
-
-    /// Memory that one set may take.
-    pub fn set_memory(&self) -> Bytes {
-        let asked = match self {
-            Self::Cp(args) => args.set_memory,
-            Self::Serve(args) => args.set_memory,
-            _ => None,
-        };
-        asked.unwrap_or(haul_mover::SET_MEMORY)
-    }
-
-    /// What of files is preserved; of a server: what clients may set.
-    pub fn preserve(&self) -> Preserve {
-        match self {
-            Self::Cp(args) => args.preserve.preserve(),
-            Self::Serve(args) => preserve::of(&args.preserve),
-            _ => Preserve::default(),
+            Self::Serve(args) => FileOptions {
+                preserve: preserve::of(&args.preserve),
+                set_memory: args.set_memory.unwrap_or(others.set_memory),
+                ..others
+            },
+            Self::Demo(_) => {
+                // Nobody needs the files afterwards.
+                let durability = Durability::Cached;
+                FileOptions {
+                    receive_policy: ReceivePolicy { durability, ..others.receive_policy },
+                    ..others
+                }
+            }
+            Self::Bench(_) | Self::Pipe(_) | Self::Status(_) | Self::Clean(_) | Self::Ctl(_) => others,
+            Self::Presets(_) | Self::Diagnose(_) | Self::Train(_) | Self::Doctor(_) => others,
+            Self::Completions(_) | Self::Man | Self::DemoReceiver { .. } => others,
         }
     }
 
@@ -155,7 +168,21 @@ impl Command {
             Self::Bench(args) => args.transfer.recipe.clone(),
             Self::Demo(args) => args.recipe(),
             Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            _ => RecipeArgs::default(),
+            Self::Pipe(_) | Self::Status(_) | Self::Clean(_) | Self::Ctl(_) => RecipeArgs::default(),
+            Self::Presets(_) | Self::Diagnose(_) | Self::Train(_) | Self::Doctor(_) => RecipeArgs::default(),
+            Self::Completions(_) | Self::Man | Self::DemoReceiver { .. } => RecipeArgs::default(),
+        }
+    }
+
+    /// The file for a trace of the run, if one was asked for.
+    pub fn events(&self) -> Option<&Path> {
+        match self {
+            Self::Cp(args) => args.transfer.events.as_deref(),
+            Self::Bench(args) => args.transfer.events.as_deref(),
+            Self::Demo(args) => args.events.as_deref(),
+            Self::Serve(_) | Self::Pipe(_) | Self::Status(_) | Self::Clean(_) | Self::Ctl(_) => None,
+            Self::Presets(_) | Self::Diagnose(_) | Self::Train(_) | Self::Doctor(_) => None,
+            Self::Completions(_) | Self::Man | Self::DemoReceiver { .. } => None,
         }
     }
 }

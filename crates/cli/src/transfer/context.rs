@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use haul_engine::Role;
 use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
-use crate::args::Command;
+use crate::args::{Command, FileOptions};
 use crate::config::{Origin, Setting};
 use crate::fault::Fault;
 use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, json_value, tell};
@@ -62,16 +62,17 @@ impl Context {
         settings: &[Setting],
         cancel: Cancel,
     ) -> Result<Self, Fault> {
+        let FileOptions { receive_policy, growth, preserve, set_memory } = command.files();
         let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
         let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {
             settings: build(preset, settings)?.settings,
             named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
-            receive_policy: command.receive_policy(),
-            growth: command.growth(),
+            receive_policy,
+            growth,
             items: Items::new(ItemStyle::Hidden),
-            preserve: command.preserve(),
-            set_memory: command.set_memory(),
+            preserve,
+            set_memory,
             quotas: Quotas::default(),
             role: Role::Client,
             pulse: Pulse::default(),

@@ -9,6 +9,7 @@
 //! and its payload. A record is therefore good only where it was written, in the journal it was written to.
 //! Reading stops at the first record that is not good.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -51,11 +52,11 @@ pub(crate) struct FileIdentity {
 
 /// One record. The order of the kinds is part of the format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Record {
+pub(crate) enum Record<'a> {
     /// Temporary files are made in this directory (empty: the base).
-    Directory(Vec<u8>),
+    Directory(Cow<'a, [u8]>),
     /// A temporary file with this number begins. Whatever had the number before is forgotten.
-    File { number: u32, identity: FileIdentity },
+    File { number: u32, identity: Cow<'a, FileIdentity> },
     /// These bytes of the file's stream of data are in the temporary file.
     Wrote { number: u32, start: u64, len: u64 },
     /// There is no temporary file with this number any more.
@@ -85,7 +86,7 @@ impl Codec {
     }
 
     /// Appends a record, whose path [`is_local`], to `out`, whose first byte is to lie at `start` of the file.
-    pub(crate) fn encode(&self, start: u64, record: &Record, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, start: u64, record: &Record<'_>, out: &mut Vec<u8>) {
         let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
         debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
         self.seal(start, &payload, out);
@@ -175,12 +176,13 @@ pub(crate) struct Made {
 
 impl State {
     /// Takes a record in. False: nobody of ours wrote such a one.
-    pub(crate) fn apply(&mut self, record: Record) -> bool {
+    pub(crate) fn apply(&mut self, record: Record<'_>) -> bool {
         match record {
             Record::Directory(path) if path.is_empty() || is_local(&path) => {
-                self.directories.insert(path);
+                self.directories.insert(path.into_owned());
             }
             Record::File { number, identity } if is_local(&identity.path) => {
+                let identity = identity.into_owned();
                 self.files.insert(number, Noted { identity, written: RangeSet::new() });
             }
             Record::Wrote { number, start, len } => {
@@ -282,7 +284,7 @@ impl Tail {
     }
 
     /// Appends records, all or none.
-    pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record]) -> Result<(), Errno> {
+    pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> Result<(), Errno> {
         self.cut(file)?;
         let mut bytes = Vec::new();
         for record in records {
