@@ -42,10 +42,7 @@ fn raise_open_files() {
 fn start(argv: &[OsString]) -> u8 {
     let wants_json = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     match resolve(argv, &Sources::of_process()) {
-        Ok(resolved) => {
-            let global = resolved.global.clone();
-            act(argv, resolved).unwrap_or_else(|fault| fail(&global, fault))
-        }
+        Ok(resolved) => act(argv, &resolved).unwrap_or_else(|fault| fail(&resolved.global, fault)),
         Err(StartError::Clap(error)) => {
             let code = error.exit_code() as u8;
             if error.use_stderr() {
@@ -83,19 +80,19 @@ fn fail(global: &Global, fault: Fault) -> u8 {
     finish(global, &RunReport::failed(fault), None)
 }
 
-fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
-    let Resolved { global, command, settings, rows, notes, .. } = &resolved;
+fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
+    let Resolved { global, command, settings, rows, notes, .. } = resolved;
     logging::start(global)?;
     for note in notes.iter().filter(|_| !global.quiet) {
         tell(format_args!("note: {note}"));
     }
-    let preset = preset(&command.recipe())?;
+    let preset = preset(&command.transfer().recipe)?;
     if global.show_config {
         let recipe = Recipe::collect(&preset, settings)?;
         show_config(global, &[rows.clone(), recipe.rows()].concat());
         return Ok(0);
     }
-    Start { argv, preset, resolved: &resolved }.run()
+    Start { argv, preset, resolved }.run()
 }
 
 /// A command that is to run.
@@ -175,7 +172,11 @@ impl Start<'_> {
         Ok(Context {
             receive_policy: items.receive_policy(quiet.receive_policy),
             items: Items::new(items),
-            events: command.events().map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
+            events: command
+                .transfer()
+                .events
+                .as_deref()
+                .map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
             style: ProgressStyle::choose(global),
             quiet: global.quiet || global.json,
             json: global.json,

@@ -10,7 +10,7 @@ mod values;
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -107,9 +107,9 @@ pub enum Command {
     },
 }
 
-/// What a command says of the files that it moves.
-#[derive(Debug, Clone, Copy)]
-pub struct FileOptions {
+/// What a command says of a transfer.
+#[derive(Debug, Clone)]
+pub struct TransferOptions {
     /// What happens to what is at the destination.
     pub receive_policy: ReceivePolicy,
     /// What happens to files that grow while they are sent.
@@ -118,71 +118,67 @@ pub struct FileOptions {
     pub preserve: Preserve,
     /// Memory that the names, links, holes and attributes of one set may take.
     pub set_memory: Bytes,
+    /// The options that set a recipe's parameters.
+    pub recipe: RecipeArgs,
+    /// The file for a trace of the run.
+    pub events: Option<PathBuf>,
 }
 
-impl Default for FileOptions {
+impl Default for TransferOptions {
     fn default() -> Self {
-        let (receive_policy, growth, preserve) = Default::default();
-        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY }
+        let (receive_policy, growth, preserve, recipe) = Default::default();
+        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY, recipe, events: None }
     }
 }
 
 impl Command {
-    /// What it says of files.
-    pub fn files(&self) -> FileOptions {
-        let others = FileOptions::default();
+    /// What it says of a transfer; nothing if it has none.
+    pub fn transfer(&self) -> TransferOptions {
+        let others = TransferOptions::default();
         match self {
             Self::Cp(args) => {
-                let run = if args.transfer.dry_run { RunMode::ListChanges } else { RunMode::Move };
-                let policy = args.sync.receive_policy(args.transfer.no_resume, &args.storage);
-                FileOptions {
-                    receive_policy: ReceivePolicy { run, ..policy },
+                let TransferArgs { dry_run, no_resume, events, recipe } = args.transfer.clone();
+                let run = if dry_run { RunMode::ListChanges } else { RunMode::Move };
+                TransferOptions {
+                    receive_policy: ReceivePolicy {
+                        run,
+                        ..args.sync.receive_policy(no_resume, &args.storage)
+                    },
                     growth: args.sync.growth(),
                     preserve: args.preserve.preserve(),
                     set_memory: args.set_memory.unwrap_or(others.set_memory),
+                    recipe,
+                    events,
                 }
             }
-            Self::Serve(args) => FileOptions {
+            Self::Bench(args) => {
+                let TransferArgs { events, recipe, .. } = args.transfer.clone();
+                TransferOptions { recipe, events, ..others }
+            }
+            Self::Serve(args) => TransferOptions {
                 preserve: preserve::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
+                recipe: RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
                 ..others
             },
-            Self::Demo(_) => {
+            Self::Demo(args) => TransferOptions {
                 // Nobody needs the files afterwards.
-                let durability = Durability::Cached;
-                FileOptions {
-                    receive_policy: ReceivePolicy { durability, ..others.receive_policy },
-                    ..others
-                }
-            }
-            Self::Bench(_) | Self::Pipe(_) | Self::Status(_) | Self::Clean(_) | Self::Ctl(_) => others,
-            Self::Presets(_) | Self::Diagnose(_) | Self::Train(_) | Self::Doctor(_) => others,
-            Self::Completions(_) | Self::Man | Self::DemoReceiver { .. } => others,
-        }
-    }
-
-    /// The options that set a recipe's parameters, for the commands that have them.
-    pub fn recipe(&self) -> RecipeArgs {
-        match self {
-            Self::Cp(args) => args.transfer.recipe.clone(),
-            Self::Bench(args) => args.transfer.recipe.clone(),
-            Self::Demo(args) => args.recipe(),
-            Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            Self::Pipe(_) | Self::Status(_) | Self::Clean(_) | Self::Ctl(_) => RecipeArgs::default(),
-            Self::Presets(_) | Self::Diagnose(_) | Self::Train(_) | Self::Doctor(_) => RecipeArgs::default(),
-            Self::Completions(_) | Self::Man | Self::DemoReceiver { .. } => RecipeArgs::default(),
-        }
-    }
-
-    /// The file for a trace of the run, if one was asked for.
-    pub fn events(&self) -> Option<&Path> {
-        match self {
-            Self::Cp(args) => args.transfer.events.as_deref(),
-            Self::Bench(args) => args.transfer.events.as_deref(),
-            Self::Demo(args) => args.events.as_deref(),
-            Self::Serve(_) | Self::Pipe(_) | Self::Status(_) | Self::Clean(_) | Self::Ctl(_) => None,
-            Self::Presets(_) | Self::Diagnose(_) | Self::Train(_) | Self::Doctor(_) => None,
-            Self::Completions(_) | Self::Man | Self::DemoReceiver { .. } => None,
+                receive_policy: ReceivePolicy { durability: Durability::Cached, ..others.receive_policy },
+                recipe: args.recipe(),
+                events: args.events.clone(),
+                ..others
+            },
+            Self::Pipe(_)
+            | Self::Status(_)
+            | Self::Clean(_)
+            | Self::Ctl(_)
+            | Self::Presets(_)
+            | Self::Diagnose(_)
+            | Self::Train(_)
+            | Self::Doctor(_)
+            | Self::Completions(_)
+            | Self::Man
+            | Self::DemoReceiver { .. } => others,
         }
     }
 }

@@ -270,7 +270,7 @@ fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, comman
             }
         }
     }
-    for assignment in command.recipe().set {
+    for assignment in command.transfer().recipe.set {
         settings.push(Setting { origin: Origin::Flag("set".to_owned()), assignment });
     }
     for option in options.iter().filter(|option| is_typed(typed, option)) {

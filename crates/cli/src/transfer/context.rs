@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use haul_engine::Role;
 use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
-use crate::args::{Command, FileOptions};
+use crate::args::{Command, TransferOptions};
 use crate::config::{Origin, Setting};
 use crate::fault::Fault;
 use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, json_value, tell};
@@ -62,7 +62,7 @@ impl Context {
         settings: &[Setting],
         cancel: Cancel,
     ) -> Result<Self, Fault> {
-        let FileOptions { receive_policy, growth, preserve, set_memory } = command.files();
+        let TransferOptions { receive_policy, growth, preserve, set_memory, .. } = command.transfer();
         let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
         let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {

@@ -130,7 +130,7 @@ impl CopyPlan {
                 "copy them with a command for each machine",
             )),
             (Err(to), false) => Ok(Self::to_here(machines, to)),
-            (Ok((to, path)), false) => Self::elsewhere(machines, to, path).map(Self::Third),
+            (Ok((to, path)), false) => Self::elsewhere(&machines, to, path).map(Self::Third),
         }
     }
 
@@ -146,9 +146,9 @@ impl CopyPlan {
     }
 
     /// Between other machines, one of which ssh has to lead to: it connects.
-    fn elsewhere(machines: Vec<(Server, Vec<Vec<u8>>)>, to: Server, path: Vec<u8>) -> Result<Third, Fault> {
+    fn elsewhere(machines: &[(Server, Vec<Vec<u8>>)], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
         let there = |paths: &[Vec<u8>]| paths.iter().cloned().map(Location::There).collect();
-        match (machines.as_slice(), to) {
+        match (machines, to) {
             ([(Server::Ssh(at), paths)], Server::Ssh(host)) => Ok(Third {
                 at: at.clone(),
                 serves: Some(host),
