@@ -10,10 +10,10 @@ mod confine;
 mod entries;
 mod fault;
 mod foreign_links;
+mod identity;
 mod job;
 mod journal;
 mod layout;
-mod lineage;
 mod link;
 mod paths;
 mod pipe;
@@ -22,7 +22,6 @@ mod receive;
 mod report;
 mod root;
 mod send;
-mod stage;
 mod storage;
 mod stream;
 mod threads;
@@ -31,7 +30,7 @@ mod xattrs;
 
 pub use budget::SET_MEMORY;
 pub use foreign_links::open_named;
-pub use job::JobHandle;
+pub use job::{JobHandle, Stage};
 pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
@@ -43,6 +42,5 @@ pub use send::{
     BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,
     list_entries, send_files,
 };
-pub use stage::Stage;
 #[cfg(feature = "faults")]
 pub use storage::faults;

@@ -7,7 +7,6 @@ pub(crate) mod control_socket;
 pub(crate) mod counters;
 pub(crate) mod drive;
 pub(crate) mod facts;
-pub(crate) mod limits;
 pub(crate) mod link;
 pub(crate) mod memory;
 pub(crate) mod outcome;

@@ -12,8 +12,8 @@ use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local};
+use crate::journal::record::{journal_name, part_name};
 use crate::storage::{
     dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlink_temporary, unlinkat, write_all,
 };

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{JobHandle, spawn_for};
+use crate::job::{JobHandle, Origin, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
@@ -22,7 +22,6 @@ use crate::receive::{
     mismatch, text,
 };
 use crate::report::MoveReport;
-use crate::stage::Origin;
 use crate::threads;
 
 /// Zeros written at a time where a file has a hole.

@@ -11,12 +11,11 @@ use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
 use crate::fault::IoFault;
-use crate::job::{JobHandle, spawn_for};
+use crate::job::{JobHandle, Origin, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::report::MoveReport;
 use crate::send::{BLOCK, Block, FileSource, Requests, SendJob, SendLimits, Shared, listen};
-use crate::stage::Origin;
 use crate::threads;
 
 /// Permissions of the file that is made of a stream.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::entries::State;
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{JobHandle, spawn_for};
+use crate::job::{JobHandle, Origin, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};
@@ -25,7 +25,6 @@ use crate::receive::{
 };
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::stage::Origin;
 use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
 use crate::threads;

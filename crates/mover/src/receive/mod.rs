@@ -35,12 +35,11 @@ pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
-use crate::job::{JobHandle, Worker, spawn_all};
+use crate::job::{JobHandle, Origin, Worker, spawn_all};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::stage::Origin;
 use crate::threads;
 use commit::Committer;
 use decide::Decider;

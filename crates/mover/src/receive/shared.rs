@@ -11,7 +11,7 @@ use haul_wire::control::{
     WantRun,
 };
 
-use crate::job::Job;
+use crate::job::{Job, Origin, Stage};
 use crate::journal::FileIdentity;
 use crate::link::{ControlLink, is_small_talk};
 use crate::progress::{Progress, WakeSlot};
@@ -22,7 +22,6 @@ use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
 use crate::receive::{Expectations, ReceiveOptions};
-use crate::stage::{Origin, Stage};
 
 /// How long the sender may take to say `Bye` after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

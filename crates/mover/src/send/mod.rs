@@ -27,11 +27,10 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
-use crate::job::{JobHandle, Worker, spawn_all};
+use crate::job::{JobHandle, Origin, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::stage::Origin;
 use crate::threads;
 use plan::Planner;
 use read::Reader;

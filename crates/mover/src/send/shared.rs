@@ -9,14 +9,13 @@ use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault,
 
 use crate::budget::{Budget, SET_MEMORY};
 use crate::entries::EntryTable;
-use crate::job::Job;
+use crate::job::{Job, Origin, Stage};
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
 use crate::send::blocks::{Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
 use crate::send::plan::sections::Held;
-use crate::stage::{Origin, Stage};
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

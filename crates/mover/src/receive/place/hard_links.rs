@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{IoFault, show};
-use crate::receive::place::installed::FileId;
+use crate::identity::FileId;
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
 use crate::storage::{self, fstat, fsync, linkat, lstatat, openat};
 

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use crate::identity::FileId;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
 use crate::paths::split;
-use crate::receive::place::installed::FileId;
 use crate::receive::place::space::NoSpace;
 use crate::receive::place::{DirEntry, Place};
 use crate::storage::{self, fstat, ftruncate, lstatat, rename_in, unlinkat};

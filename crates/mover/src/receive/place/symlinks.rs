@@ -10,8 +10,9 @@ use super::DirEntry;
 use super::Place;
 use crate::entries::Attributes;
 use crate::fault::IoFault;
+use crate::identity::FileId;
 use crate::receive::place::attributes::{existing, set_on_link};
-use crate::receive::place::installed::{FileId, Names, collision};
+use crate::receive::place::installed::{Names, collision};
 use crate::storage::{fstat, lstatat, openat, readlinkat, symlinkat};
 
 /// A symbolic link that is as it should be.

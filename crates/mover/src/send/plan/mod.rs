@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLinks};
 
+use crate::identity::Identity;
 use crate::job::spawn_for;
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
-use crate::send::walk::{Found, Identity, Walker};
+use crate::send::walk::{Found, Walker};
 use crate::threads;
 
 /// Walks and hands on what is found.
@@ -109,7 +110,7 @@ impl Planner {
             (Some((source_root, identity)), EntryKind::File { .. }) => {
                 let path = entry.path.as_bytes().to_vec();
                 let file = Arc::new(SourceFile { source_root, path, shape, identity });
-                Some(Planned { entry: index, identity, file, growth: self.shared.limits.growth })
+                Some(Planned { entry: index, file, growth: self.shared.limits.growth })
             }
             _ => None,
         };
