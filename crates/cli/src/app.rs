@@ -110,7 +110,7 @@ impl Start<'_> {
             Command::Presets(args) => commands::presets::run(args, json),
             Command::Diagnose(args) => commands::diagnose::run(args, json),
             Command::Train(args) => commands::train::run(args, json),
-            Command::Completions(args) => Ok(completions(args.shell)),
+            Command::Completions { shell } => Ok(completions(*shell)),
             Command::Man => man(),
             Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),

@@ -71,7 +71,7 @@ pub enum Command {
     Pipe(PipeArgs),
     /// Show what transfers that were cut off have left behind, and what of it can be resumed
     #[command(after_help = help::STATUS)]
-    Status(StatusArgs),
+    Status(PlaceArgs),
     /// Remove what transfers that were cut off have left behind
     #[command(after_help = help::CLEAN)]
     Clean(CleanArgs),
@@ -95,7 +95,11 @@ pub enum Command {
     Demo(DemoArgs),
     /// Print a completion script for a shell
     #[command(hide = true)]
-    Completions(CompletionsArgs),
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page (roff)
     #[command(hide = true)]
     Man,
@@ -176,7 +180,7 @@ impl Command {
             | Self::Diagnose(_)
             | Self::Train(_)
             | Self::Doctor(_)
-            | Self::Completions(_)
+            | Self::Completions { .. }
             | Self::Man
             | Self::DemoReceiver { .. } => others,
         }
@@ -380,14 +384,6 @@ pub struct PlaceArgs {
     pub recursive: bool,
 }
 
-/// `haul status`.
-#[derive(Debug, Clone, Default, Args)]
-pub struct StatusArgs {
-    /// Where to look.
-    #[command(flatten)]
-    pub place: PlaceArgs,
-}
-
 /// `haul clean`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CleanArgs {
@@ -516,14 +512,6 @@ impl DemoArgs {
         let classifier = self.busy_receiver.then(|| "fobs-classifier".to_owned());
         RecipeArgs { preset: self.recipe.preset.clone().or(classifier), ..self.recipe.clone() }
     }
-}
-
-/// `haul completions`.
-#[derive(Debug, Clone, Args)]
-pub struct CompletionsArgs {
-    /// The shell
-    #[arg(value_enum)]
-    pub shell: clap_complete::Shell,
 }
 
 #[cfg(test)]

@@ -63,13 +63,12 @@ pub fn send_files(
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
     let completeness = Completeness::of(&sources, selection);
-    let walker = Walker::new(root, sources, chooser)
-        .preserving(limits.preserve)
-        .reporting_filtered(FilteredReporter::new(&link, selection));
+    let filtered = FilteredReporter::new(&link, selection);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Files));
-    let walker = walker.watched_by(shared.progress.clone());
+    let walker =
+        Walker::new(root, sources, chooser).of_job(limits.preserve, filtered, shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
     let hasher = BlockHasher::new(shared.clone(), to_prove);
     let source = Box::new(FileSource::new(shared.clone()));

@@ -176,19 +176,14 @@ impl Walker {
         }
     }
 
-    /// The same with what else of the files is to travel.
-    pub(crate) fn preserving(self, preserve: Preserve) -> Self {
-        Self { preserver: Preserver::new(preserve), ..self }
-    }
-
-    /// The same that counts what it looks at.
-    pub(crate) fn watched_by(self, progress: Arc<Progress>) -> Self {
-        Self { progress: Some(progress), ..self }
-    }
-
-    /// The same that says what it leaves out.
-    pub(crate) fn reporting_filtered(self, filtered_reporter: Option<FilteredReporter>) -> Self {
-        Self { filtered_reporter, ..self }
+    /// The same of a job: it says what it leaves out, and counts what it looks at.
+    pub(crate) fn of_job(
+        self,
+        preserve: Preserve,
+        filtered_reporter: Option<FilteredReporter>,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self { preserver: Preserver::new(preserve), filtered_reporter, progress: Some(progress), ..self }
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
