@@ -4,13 +4,15 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point in time: nanoseconds since an epoch that the caller chose (the start of the engine's clock, or of
 /// a simulation). Times of different clocks must not be mixed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
 /// A span of time in nanoseconds, never negative.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Span(u64);
 
 impl Time {

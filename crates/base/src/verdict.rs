@@ -1,5 +1,7 @@
 //! Why packets were lost.
 
+use serde::{Deserialize, Serialize};
+
 /// A cause of loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
@@ -76,7 +78,7 @@ impl Verdict {
 }
 
 /// Lost packets by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CauseCounts([u64; Cause::ALL.len()]);
 
 impl FromIterator<(Cause, u64)> for CauseCounts {

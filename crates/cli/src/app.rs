@@ -9,9 +9,9 @@ use clap::CommandFactory;
 use haul_base::printable_bytes;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use crate::args::{Cli, Command, Global, RecipeArgs};
+use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs};
 use crate::commands;
-use crate::config::{ConfigRow, Resolved, Setting, Show, Sources, StartError, resolve};
+use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::Namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::logging;
@@ -42,10 +42,7 @@ fn raise_open_files() {
 fn start(argv: &[OsString]) -> u8 {
     let wants_json = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     match resolve(argv, &Sources::of_process()) {
-        Ok(resolved) => {
-            let global = resolved.global.clone();
-            act(argv, resolved).unwrap_or_else(|fault| fail(&global, fault))
-        }
+        Ok(resolved) => act(argv, &resolved).unwrap_or_else(|fault| fail(&resolved.global, fault)),
         Err(StartError::Clap(error)) => {
             let code = error.exit_code() as u8;
             if error.use_stderr() {
@@ -83,70 +80,110 @@ fn fail(global: &Global, fault: Fault) -> u8 {
     finish(global, &RunReport::failed(fault), None)
 }
 
-fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
-    logging::start(&resolved.global)?;
-    let Resolved { global, command, settings, mut rows, words, typed, notes } = resolved;
+fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
+    let Resolved { global, command, settings, rows, notes, .. } = resolved;
+    logging::start(global)?;
     for note in notes.iter().filter(|_| !global.quiet) {
         tell(format_args!("note: {note}"));
     }
-    let preset = preset(&command.recipe())?;
+    let preset = preset(&command.transfer().recipe)?;
     if global.show_config {
-        let recipe = Recipe::collect(&preset, &settings)?;
-        rows.extend(recipe.rows());
-        show_config(&global, &rows);
+        let recipe = Recipe::collect(&preset, settings)?;
+        show_config(global, &[rows.clone(), recipe.rows()].concat());
         return Ok(0);
     }
-    match &command {
-        Command::Ctl(args) => return commands::ctl::run(args, global.json),
-        Command::Presets(args) => return commands::presets::run(args, global.json),
-        Command::Diagnose(args) => return commands::diagnose::run(args, global.json),
-        Command::Train(args) => return commands::train::run(args, global.json),
-        Command::Completions(args) => return Ok(completions(args.shell)),
-        Command::Man => return man(),
-        Command::Pipe(args) => {
-            hide_memory();
-            return commands::pipe::run(args, global.quiet, global.json);
-        }
-        Command::Status(args) => return Ok(commands::leftovers::status(args, global.quiet, global.json)),
-        Command::Clean(args) => return Ok(commands::leftovers::clean(args, global.quiet, global.json)),
-        Command::Cp(args) if args.ssh.for_ssh => {
-            hide_memory();
-            return commands::agent::run();
-        }
-        Command::Cp(args) => commands::cp::check_streams(&args.paths, &typed)?,
-        // The others move data.
-        _ => {}
-    }
-    // Before anything starts a thread, and while this process may be looked into: it may enter a user namespace.
-    let namespaces = match command {
-        Command::Demo(_) => Namespaces::acquire(),
-        _ => Namespaces::Impossible("only the demo asks for them".to_owned()),
-    };
-    hide_memory();
-    let context = context(&global, &command, &preset, &settings, words)?;
-    run(argv, &global, &command, &context, &namespaces)
+    Start { argv, preset, resolved }.run()
 }
 
-/// What a command that moves data works with.
-fn context(
-    global: &Global,
-    command: &Command,
-    preset: &Preset,
-    settings: &[Setting],
-    options: Vec<(String, OsString)>,
-) -> Result<Context, Fault> {
-    let items = ItemStyle::choose(global, command);
-    let quiet = Context::quiet(command, preset, settings, signals::watch(hangup(command))?)?;
-    Ok(Context {
-        receive_policy: items.receive_policy(command.receive_policy()),
-        items: Items::new(items),
-        events: events(command)?,
-        style: ProgressStyle::choose(global),
-        quiet: global.quiet || global.json,
-        json: global.json,
-        options,
-        ..quiet
-    })
+/// A command that is to run.
+struct Start<'a> {
+    argv: &'a [OsString],
+    preset: Preset,
+    resolved: &'a Resolved,
+}
+
+impl Start<'_> {
+    fn run(&self) -> Result<u8, Fault> {
+        let &Global { json, quiet, .. } = &self.resolved.global;
+        match &self.resolved.command {
+            Command::Ctl(args) => commands::ctl::run(args, json),
+            Command::Presets(args) => commands::presets::run(args, json),
+            Command::Diagnose(args) => commands::diagnose::run(args, json),
+            Command::Train(args) => commands::train::run(args, json),
+            Command::Completions { shell } => Ok(completions(*shell)),
+            Command::Man => man(),
+            Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
+            Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
+            Command::Pipe(args) => {
+                hide_memory();
+                commands::pipe::run(args, quiet, json)
+            }
+            Command::Cp(args) if args.ssh.for_ssh => {
+                hide_memory();
+                commands::agent::run()
+            }
+            Command::Cp(args) => self.copy(args),
+            Command::Bench(args) if args.transfer.dry_run => {
+                self.moving(|context| Ok(plan(json, &commands::bench::plan(context, args)?)))
+            }
+            Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args, Cpu::ALL)),
+            Command::Demo(args) => {
+                // Before anything starts a thread, and while this process may be looked into: it may enter a user
+                // namespace.
+                let namespaces = Namespaces::acquire();
+                self.reporting(|context| commands::demo::run(context, args, &namespaces))
+            }
+            Command::Serve(args) => self.moving(|context| commands::serve::run(context, args)),
+            Command::Doctor(args) => self.moving(|context| commands::doctor::run(context, args)),
+            Command::DemoReceiver { ip } => self.moving(|context| commands::demo::receiver(context, *ip)),
+        }
+    }
+
+    fn copy(&self, args: &CpArgs) -> Result<u8, Fault> {
+        commands::cp::check_streams(&args.paths, &self.resolved.typed)?;
+        if args.transfer.dry_run {
+            return self.moving(|context| commands::cp::dry_run(context, args));
+        }
+        self.reporting(|context| commands::cp::run(context, args))
+    }
+
+    /// Runs a command that moves data.
+    fn moving(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
+        hide_memory();
+        run(&self.context()?)
+    }
+
+    /// Likewise, and reports what it has done.
+    fn reporting(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
+        self.moving(|context| {
+            let report = run(context);
+            // What goes on elsewhere is not to be run again.
+            let goes_on = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
+            let code = finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !goes_on));
+            context.events.finish()?;
+            Ok(code)
+        })
+    }
+
+    fn context(&self) -> Result<Context, Fault> {
+        let Resolved { global, command, settings, words, .. } = self.resolved;
+        let items = ItemStyle::choose(global, command);
+        let quiet = Context::quiet(command, &self.preset, settings, signals::watch(hangup(command))?)?;
+        Ok(Context {
+            receive_policy: items.receive_policy(quiet.receive_policy),
+            items: Items::new(items),
+            events: command
+                .transfer()
+                .events
+                .as_deref()
+                .map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
+            style: ProgressStyle::choose(global),
+            quiet: global.quiet || global.json,
+            json: global.json,
+            options: words.clone(),
+            ..quiet
+        })
+    }
 }
 
 /// Keeps other programs of the same user from this process's memory, which holds secrets, and its core from being
@@ -162,34 +199,6 @@ fn hangup(command: &Command) -> Hangup {
         Command::Serve(args) if args.for_ssh => Hangup::PassesBy,
         _ => Hangup::Stops,
     }
-}
-
-fn run(
-    argv: &[OsString],
-    global: &Global,
-    command: &Command,
-    context: &Context,
-    namespaces: &Namespaces,
-) -> Result<u8, Fault> {
-    let report = match command {
-        Command::Cp(args) if args.transfer.dry_run => return commands::cp::dry_run(context, args),
-        Command::Bench(args) if args.transfer.dry_run => {
-            return Ok(plan(global, &commands::bench::plan(context, args)?));
-        }
-        Command::Cp(args) => commands::cp::run(context, args),
-        Command::Bench(args) => commands::bench::run(context, args, Cpu::ALL),
-        Command::Demo(args) => commands::demo::run(context, args, namespaces),
-        Command::Serve(args) => return commands::serve::run(context, args),
-        Command::Doctor(args) => return commands::doctor::run(context, args),
-        Command::DemoReceiver { ip } => return commands::demo::receiver(context, *ip),
-        // The others have been run already.
-        _ => return Ok(0),
-    };
-    // What goes on elsewhere is not to be run again.
-    let goes_on = matches!(command, Command::Cp(args) if args.ssh.detach);
-    let code = finish(global, &report, Some(argv).filter(|_| !goes_on));
-    context.events.finish()?;
-    Ok(code)
 }
 
 /// Prints the outcome and gives the exit code.
@@ -215,8 +224,8 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
     code
 }
 
-fn plan(global: &Global, plan: &DryRun) -> u8 {
-    if global.json {
+fn plan(json: bool, plan: &DryRun) -> u8 {
+    if json {
         out_json(&plan.json());
     } else {
         out(plan);
@@ -226,16 +235,6 @@ fn plan(global: &Global, plan: &DryRun) -> u8 {
 
 fn preset(recipe: &RecipeArgs) -> Result<Preset, Fault> {
     recipe.preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)
-}
-
-fn events(command: &Command) -> Result<EventLog, Fault> {
-    let path = match command {
-        Command::Cp(args) => args.transfer.events.as_deref(),
-        Command::Bench(args) => args.transfer.events.as_deref(),
-        Command::Demo(args) => args.events.as_deref(),
-        _ => None,
-    };
-    path.map_or_else(|| Ok(EventLog::none()), EventLog::create)
 }
 
 fn show_config(global: &Global, rows: &[ConfigRow]) {

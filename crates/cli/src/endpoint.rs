@@ -61,11 +61,6 @@ impl Endpoint {
         }
         Ok(SshPath::parse(word)?.map_or_else(|| Self::Local(PathBuf::from(word)), Self::Ssh))
     }
-
-    /// Whether it is on another machine.
-    pub fn is_remote(&self) -> bool {
-        matches!(self, Self::Url(_) | Self::Ssh(_))
-    }
 }
 
 /// The URL of a command that takes one: the word, or what the environment has.

@@ -4,7 +4,6 @@
 
 mod app;
 pub mod args;
-pub mod check;
 mod commands;
 pub mod config;
 pub mod demo;
@@ -18,3 +17,4 @@ pub mod ssh;
 mod transfer;
 
 pub use app::main;
+pub use ssh::check;

@@ -298,7 +298,8 @@ impl EntryTable {
         self.by_name.insert(key, index);
     }
 
-    fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
+    /// The entry of this name in a directory of the set, or at its top.
+    pub(crate) fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
         let mut key = self.key(parent, name);
         loop {
             let &index = self.by_name.get(&key)?;
@@ -308,11 +309,6 @@ impl EntryTable {
             }
             key = key.wrapping_add(1);
         }
-    }
-
-    /// The entry of this name in a directory of the set, or at its top.
-    pub(crate) fn child(&self, directory: Option<u32>, name: &[u8]) -> Option<u32> {
-        self.find(directory, name)
     }
 
     /// Whether what is in this directory is found below this entry, and not below an earlier one of the same

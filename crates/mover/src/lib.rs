@@ -10,9 +10,10 @@ mod confine;
 mod entries;
 mod fault;
 mod foreign_links;
+mod identity;
+mod job;
 mod journal;
 mod layout;
-mod lineage;
 mod link;
 mod paths;
 mod pipe;
@@ -21,7 +22,6 @@ mod receive;
 mod report;
 mod root;
 mod send;
-mod stage;
 mod storage;
 mod stream;
 mod threads;
@@ -30,17 +30,17 @@ mod xattrs;
 
 pub use budget::SET_MEMORY;
 pub use foreign_links::open_named;
+pub use job::{JobHandle, Stage};
 pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
-pub use receive::{Expectations, MinFree, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
+pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, follows_from_directory};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
-    BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, is_untellable,
-    leaves_out_unseen, list_entries, send_files,
+    BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,
+    list_entries, send_files,
 };
-pub use stage::Stage;
 #[cfg(feature = "faults")]
 pub use storage::faults;

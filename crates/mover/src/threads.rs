@@ -1,6 +1,5 @@
-//! Threads of a job.
+//! Threads, whose panics are faults.
 
-use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use haul_wire::control::{Fault, FaultCode};
@@ -23,59 +22,14 @@ pub(crate) fn spawn<T: Send + 'static>(
     })
 }
 
-/// A job that several threads work for.
-pub(crate) trait Job: Send + Sync + 'static {
-    /// Ends the job, and tells the peer.
-    fn fail(&self, fault: Fault);
-}
-
-/// Starts a named thread that works for a job, which does not go on if the thread panics.
-pub(crate) fn spawn_for<J: Job>(
-    job: &Arc<J>,
-    name: &str,
-    run: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, Fault> {
-    let guard = Guard(job.clone());
-    spawn(name, move || {
-        let _guard = guard;
-        run();
-    })
-}
-
-/// A thread's name and what it does.
-pub(crate) type Worker = (&'static str, Box<dyn FnOnce() + Send>);
-
-/// Starts threads that work for a job, which ends if one of them cannot be started. Those that could.
-pub(crate) fn spawn_all<J: Job>(
-    job: &Arc<J>,
-    workers: impl IntoIterator<Item = Worker>,
-) -> Vec<JoinHandle<()>> {
-    let started = workers.into_iter().map(|(name, run)| spawn_for(job, name, run));
-    started.map_while(|thread| thread.map_err(|fault| job.fail(fault)).ok()).collect()
-}
-
-struct Guard<J: Job>(Arc<J>);
-
-impl<J: Job> Drop for Guard<J> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(panicked());
-        }
-    }
-}
-
-fn panicked() -> Fault {
+/// What a panic of a thread is told as.
+pub(crate) fn panicked() -> Fault {
     Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
 }
 
 /// Waits for a thread; a panic in it becomes a fault.
 pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
     thread.join().map_err(|_| panicked())
-}
-
-/// The handle of a running job was dropped.
-pub(crate) fn dropped() -> Fault {
-    Fault::new(FaultCode::Interrupted, "the transfer was given up", "run the same command again")
 }
 
 /// How often the calling thread has given its processor up to wait for something.

@@ -71,7 +71,7 @@ pub enum Command {
     Pipe(PipeArgs),
     /// Show what transfers that were cut off have left behind, and what of it can be resumed
     #[command(after_help = help::STATUS)]
-    Status(StatusArgs),
+    Status(PlaceArgs),
     /// Remove what transfers that were cut off have left behind
     #[command(after_help = help::CLEAN)]
     Clean(CleanArgs),
@@ -95,7 +95,11 @@ pub enum Command {
     Demo(DemoArgs),
     /// Print a completion script for a shell
     #[command(hide = true)]
-    Completions(CompletionsArgs),
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page (roff)
     #[command(hide = true)]
     Man,
@@ -107,55 +111,78 @@ pub enum Command {
     },
 }
 
-impl Command {
+/// What a command says of a transfer.
+#[derive(Debug, Clone)]
+pub struct TransferOptions {
     /// What happens to what is at the destination.
-    pub fn receive_policy(&self) -> ReceivePolicy {
+    pub receive_policy: ReceivePolicy,
+    /// What happens to files that grow while they are sent.
+    pub growth: Growth,
+    /// What of files is preserved; of a server: what clients may set.
+    pub preserve: Preserve,
+    /// Memory that the names, links, holes and attributes of one set may take.
+    pub set_memory: Bytes,
+    /// The options that set a recipe's parameters.
+    pub recipe: RecipeArgs,
+    /// The file for a trace of the run.
+    pub events: Option<PathBuf>,
+}
+
+impl Default for TransferOptions {
+    fn default() -> Self {
+        let (receive_policy, growth, preserve, recipe) = Default::default();
+        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY, recipe, events: None }
+    }
+}
+
+impl Command {
+    /// What it says of a transfer; nothing if it has none.
+    pub fn transfer(&self) -> TransferOptions {
+        let others = TransferOptions::default();
         match self {
             Self::Cp(args) => {
-                let run = if args.transfer.dry_run { RunMode::ListChanges } else { RunMode::Move };
-                ReceivePolicy { run, ..args.sync.receive_policy(args.transfer.no_resume, &args.storage) }
+                let TransferArgs { dry_run, no_resume, events, recipe } = args.transfer.clone();
+                let run = if dry_run { RunMode::ListChanges } else { RunMode::Move };
+                TransferOptions {
+                    receive_policy: ReceivePolicy {
+                        run,
+                        ..args.sync.receive_policy(no_resume, &args.storage)
+                    },
+                    growth: args.sync.growth(),
+                    preserve: args.preserve.preserve(),
+                    set_memory: args.set_memory.unwrap_or(others.set_memory),
+                    recipe,
+                    events,
+                }
             }
-            // Nobody needs the files afterwards.
-            Self::Demo(_) => ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() },
-            _ => ReceivePolicy::default(),
-        }
-    }
-
-    /// What happens to files that grow while they are sent.
-    pub fn growth(&self) -> Growth {
-        match self {
-            Self::Cp(args) => args.sync.growth(),
-            _ => Growth::default(),
-        }
-    }
-
-    /// Memory that one set may take.
-    pub fn set_memory(&self) -> Bytes {
-        let asked = match self {
-            Self::Cp(args) => args.set_memory,
-            Self::Serve(args) => args.set_memory,
-            _ => None,
-        };
-        asked.unwrap_or(haul_mover::SET_MEMORY)
-    }
-
-    /// What of files is preserved; of a server: what clients may set.
-    pub fn preserve(&self) -> Preserve {
-        match self {
-            Self::Cp(args) => args.preserve.preserve(),
-            Self::Serve(args) => preserve::of(&args.preserve),
-            _ => Preserve::default(),
-        }
-    }
-
-    /// The options that set a recipe's parameters, for the commands that have them.
-    pub fn recipe(&self) -> RecipeArgs {
-        match self {
-            Self::Cp(args) => args.transfer.recipe.clone(),
-            Self::Bench(args) => args.transfer.recipe.clone(),
-            Self::Demo(args) => args.recipe(),
-            Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            _ => RecipeArgs::default(),
+            Self::Bench(args) => {
+                let TransferArgs { events, recipe, .. } = args.transfer.clone();
+                TransferOptions { recipe, events, ..others }
+            }
+            Self::Serve(args) => TransferOptions {
+                preserve: preserve::of(&args.preserve),
+                set_memory: args.set_memory.unwrap_or(others.set_memory),
+                recipe: RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
+                ..others
+            },
+            Self::Demo(args) => TransferOptions {
+                // Nobody needs the files afterwards.
+                receive_policy: ReceivePolicy { durability: Durability::Cached, ..others.receive_policy },
+                recipe: args.recipe(),
+                events: args.events.clone(),
+                ..others
+            },
+            Self::Pipe(_)
+            | Self::Status(_)
+            | Self::Clean(_)
+            | Self::Ctl(_)
+            | Self::Presets(_)
+            | Self::Diagnose(_)
+            | Self::Train(_)
+            | Self::Doctor(_)
+            | Self::Completions { .. }
+            | Self::Man
+            | Self::DemoReceiver { .. } => others,
         }
     }
 }
@@ -357,14 +384,6 @@ pub struct PlaceArgs {
     pub recursive: bool,
 }
 
-/// `haul status`.
-#[derive(Debug, Clone, Default, Args)]
-pub struct StatusArgs {
-    /// Where to look.
-    #[command(flatten)]
-    pub place: PlaceArgs,
-}
-
 /// `haul clean`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CleanArgs {
@@ -493,14 +512,6 @@ impl DemoArgs {
         let classifier = self.busy_receiver.then(|| "fobs-classifier".to_owned());
         RecipeArgs { preset: self.recipe.preset.clone().or(classifier), ..self.recipe.clone() }
     }
-}
-
-/// `haul completions`.
-#[derive(Debug, Clone, Args)]
-pub struct CompletionsArgs {
-    /// The shell
-    #[arg(value_enum)]
-    pub shell: clap_complete::Shell,
 }
 
 #[cfg(test)]

@@ -117,8 +117,8 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     // What the person has is in the words; what this machine has configured is for its own users.
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
     let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
-    let plan = CopyPlan::parse(&args.paths)?;
-    if matches!(plan, CopyPlan::Ssh(_) | CopyPlan::Many(_)) {
+    let mut plan = CopyPlan::parse(&args.paths)?;
+    if !matches!(plan, CopyPlan::Local { .. }) && plan.url_mut().is_none() {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
     let run = match (job.dry_run, job.names) {
@@ -166,22 +166,20 @@ fn not_understood(error: StartError) -> Fault {
 
 impl Prepared {
     fn run(mut self, job: &Job, reporter: &Reporter) -> Result<RunReport, Fault> {
-        let port = match &mut self.plan {
-            CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => {
+        let way_out = |fault, port| with_way_out(fault, port, job.ports.as_deref());
+        let port = match self.plan.url_mut() {
+            Some(url) => {
                 let port = url.port;
-                let found = reach(&self.context, url, &job.hosts);
-                *url = found.map_err(|fault| with_way_out(fault, port, job.ports.as_deref()))?;
+                *url = reach(&self.context, url, &job.hosts).map_err(|fault| way_out(fault, port))?;
                 Some(port).filter(|_| !job.hosts.is_empty())
             }
-            CopyPlan::Local { .. } | CopyPlan::Ssh(_) | CopyPlan::Many(_) => None,
+            None => None,
         };
         let way_out = |fault| match port {
-            Some(port) => with_way_out(fault, port, job.ports.as_deref()),
+            Some(port) => way_out(fault, port),
             None => fault,
         };
-        if let (true, CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. }) =
-            (job.dry_run, &self.plan)
-        {
+        if let (true, Some(url)) = (job.dry_run, self.plan.url_mut()) {
             let negotiated = negotiate(&self.context, url).map_err(way_out)?;
             reporter.event("plan", &json!({ "negotiated": negotiated }));
         }

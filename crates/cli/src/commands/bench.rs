@@ -1,7 +1,7 @@
 //! `haul bench`: memory to memory.
 
 use haul_base::Span;
-use haul_engine::{HaulUrl, Role};
+use haul_engine::HaulUrl;
 use haul_wire::control::{BenchLimit, Fault, Request};
 use serde_json::json;
 
@@ -10,14 +10,11 @@ use crate::endpoint;
 use crate::output::RunReport;
 use crate::transfer::bench::{receive, send};
 use crate::transfer::context::Context;
-use crate::transfer::drive::RunEnv;
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::Sides;
 use crate::transfer::outcome;
 use crate::transfer::plan::DryRun;
-use crate::transfer::quota::Quotas;
 use crate::transfer::session::{negotiate, open};
-use crate::transfer::sessions::Pulse;
 
 /// How long a bench lasts if nobody says.
 const DEFAULT_TIME: Span = Span::from_secs(10);
@@ -37,19 +34,10 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
     let sides = Sides::new(Facts::of(&session, cpu, &url.host));
-    let env = RunEnv {
-        cancel: &context.cancel,
-        role: Role::Client,
-        style: context.style.clone(),
-        events: Some(&context.events),
-        items: None,
-        quotas: Quotas::default(),
-        pulse: Pulse::default(),
-    };
     let carried = if args.reverse {
-        receive(&mut session, &sides, &env)
+        receive(&mut session, &sides, context)
     } else {
-        send(&mut session, limit, &sides, &env)
+        send(&mut session, limit, &sides, context)
     };
     let report = outcome::of_memory(context, &sides, carried);
     context.trace_end(&report);

@@ -11,13 +11,14 @@ use serde_json::json;
 use crate::args::{CpArgs, SshArgs};
 use crate::fault::{self, shown};
 use crate::output::{RunReport, Summary, item_lists, json_value, out, out_json, tell};
-use crate::ssh::SshPlan;
-use crate::transfer::by_ssh::{self, with_server};
+use crate::ssh::Permit;
+use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::plan::{CopyPlan, DryRun, path_bytes};
 use crate::transfer::select::chosen;
-use crate::transfer::session::{download, local, negotiate, upload};
+use crate::transfer::server::at_own_server;
+use crate::transfer::session::{download, negotiate, upload};
 
 pub(crate) use stdio::check_options as check_streams;
 
@@ -41,7 +42,7 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
 
 fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     let plan = CopyPlan::parse(&args.paths)?;
-    if args.ssh.detach && !matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
+    if args.ssh.detach && !matches!(plan, CopyPlan::Third(_)) {
         return Err(by_ssh::not_detached());
     }
     let selection = chosen(args, plan.sources())?;
@@ -70,28 +71,24 @@ fn traced(context: &Context, plan: &CopyPlan, work: impl FnOnce() -> Result<RunR
 
 /// The copy without its place in a trace.
 fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    let selection = how.selection;
-    match plan {
-        CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), selection, Cpu::ALL),
-        CopyPlan::Download { from, sources, to } => download(context, from, sources, selection, to),
-        CopyPlan::Ssh(plan) => over_ssh(context, how, plan),
-        CopyPlan::Many(plans) => many::copy_all(context, plans, |each, plan| one(each, plan, how)),
-        CopyPlan::Local { sources, to } => local(context, sources, selection, to),
-    }
-}
-
-/// Copies over ssh.
-fn over_ssh(context: &Context, how: How<'_>, plan: &SshPlan) -> RunReport {
-    let How { selection, ssh: args } = how;
+    let How { selection, ssh } = how;
     let result = match plan {
-        SshPlan::Third(third) => third::copy(context, args, third),
-        SshPlan::Upload { sources, to } => with_server(context, args, plan, |url| {
-            let url = HaulUrl { path: to.path.clone(), ..url };
-            upload(context, &url, path_bytes(sources), selection, Cpu::ALL)
-        }),
-        SshPlan::Download { sources, to, .. } => {
-            with_server(context, args, plan, |url| download(context, &url, sources, selection, to))
+        CopyPlan::Upload { sources, to, path } => {
+            let permit = Permit::Put(path.clone(), context.receive_policy, context.preserve);
+            at_server(context, ssh, to, &permit, |url| {
+                let url = HaulUrl { path: path.clone(), ..url };
+                upload(context, &url, path_bytes(sources), selection, Cpu::ALL)
+            })
         }
+        CopyPlan::Download { from, sources, to } => {
+            let permit = Permit::Get(sources.clone());
+            at_server(context, ssh, from, &permit, |url| download(context, &url, sources, selection, to))
+        }
+        CopyPlan::Third(third) => third::copy(context, ssh, third),
+        CopyPlan::Many(plans) => Ok(many::copy_all(context, plans, |each, plan| one(each, plan, how))),
+        CopyPlan::Local { sources, to } => at_own_server(context, to, |url| {
+            upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
+        }),
     };
     result.unwrap_or_else(|fault| context.failed(fault))
 }
@@ -110,16 +107,15 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
             out(&dry);
         }
     };
-    let report = if let CopyPlan::Ssh(SshPlan::Third(third)) = &plan {
+    let report = if let CopyPlan::Third(third) = &plan {
         // Asking for it anew would start ssh twice on either machine.
         traced(context, &plan, || third::list_changes(context, &args.ssh, third, &mut say))
     } else {
-        say(match &plan {
-            CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => {
-                negotiate(context, url)?
+        say(match plan.other_end(context) {
+            Some((server, permit)) => {
+                at_server(context, &args.ssh, server, &permit, |url| negotiate(context, &url))??
             }
-            CopyPlan::Ssh(plan) => by_ssh::negotiate(context, &args.ssh, plan)?,
-            CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
+            None => Vec::new(),
         });
         copy(context, &plan, How { selection: &selection, ssh: &args.ssh })
     };

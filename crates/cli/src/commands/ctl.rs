@@ -1,7 +1,7 @@
 //! `haul ctl`: lists the copies that run on this machine, shows one, and changes its control law.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -54,7 +54,10 @@ enum Failure {
 }
 
 fn ask(path: &Path, request: &ControlRequest) -> Result<Value, Failure> {
-    let mut stream = UnixStream::connect(path).map_err(|_| Failure::Gone)?;
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => Failure::Gone,
+        _ => Failure::Io(error),
+    })?;
     let reply = (|| {
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
@@ -130,5 +133,21 @@ fn show(name: &str, told: &Value, as_object: bool) {
     out(line(name, told));
     for (key, value) in told["rate_control"].as_object().into_iter().flatten() {
         out(format!("  {key}={}", value.as_str().unwrap_or_default()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_holds_tells_that_a_copy_has_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let ask = |name: &str| ask(&directory.path().join(name), &ControlRequest::default());
+        drop(std::os::unix::net::UnixListener::bind(directory.path().join("7")).unwrap());
+        assert!(matches!(ask("7"), Err(Failure::Gone)));
+        assert!(matches!(ask("8"), Err(Failure::Gone)));
+        // The system does not let us ask, which says nothing of the copy: its socket must not be removed.
+        assert!(matches!(ask(&"9".repeat(200)), Err(Failure::Io(_))));
     }
 }

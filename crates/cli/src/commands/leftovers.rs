@@ -10,19 +10,13 @@ use haul_base::{Span, printable_bytes};
 use haul_mover::{JournalReport, JournalState, find_journals, remove_journal};
 use serde_json::{Value, json};
 
-use crate::args::{CleanArgs, StatusArgs};
+use crate::args::{CleanArgs, PlaceArgs};
 use crate::fault::{self, Fault, shown};
 use crate::output::{ErrorObject, Lines, Name, count, out, out_json, tell};
 
-/// What becomes of a journal.
-enum Fate {
-    Removed,
-    Left(String),
-}
-
 /// Shows what can be resumed. Gives the exit code.
-pub(crate) fn status(args: &StatusArgs, quiet: bool, as_object: bool) -> u8 {
-    let search = Search::run(&args.place.directories, args.place.recursive);
+pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
+    let search = Search::run(place);
     if as_object {
         let journals: Vec<Value> = search.found.iter().map(as_json).collect();
         search.print(json!({ "journals": journals }));
@@ -32,19 +26,19 @@ pub(crate) fn status(args: &StatusArgs, quiet: bool, as_object: bool) -> u8 {
         out(row(found));
     }
     if search.found.is_empty() && search.faults.is_empty() && !quiet {
-        tell(format_args!("Nothing was left behind here{}.", elsewhere(args.place.recursive)));
+        tell(format_args!("Nothing was left behind here{}.", elsewhere(place.recursive)));
     }
     search.end()
 }
 
 /// Removes what was left behind. Gives the exit code.
 pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
-    let mut search = Search::run(&args.place.directories, args.place.recursive);
+    let mut search = Search::run(&args.place);
     let (mut removed, mut left) = (Vec::new(), Vec::new());
     for found in std::mem::take(&mut search.found) {
-        match fate(&found, args) {
-            Ok(Fate::Removed) => removed.push(found),
-            Ok(Fate::Left(why)) => left.push((found, why)),
+        match remove(&found, args) {
+            Ok(None) => removed.push(found),
+            Ok(Some(why)) => left.push((found, why)),
             Err(fault) => {
                 // People read it among the errors.
                 if as_object {
@@ -72,21 +66,22 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     search.end()
 }
 
-fn fate(found: &Found, args: &CleanArgs) -> Result<Fate, Fault> {
+/// Removes what belongs to a journal, or gives why it stays.
+fn remove(found: &Found, args: &CleanArgs) -> Result<Option<String>, Fault> {
     match &found.journal.state {
-        JournalState::Running => return Ok(Fate::Left("its transfer is running".to_owned())),
-        JournalState::NotOurs(why) => return Ok(Fate::Left(why.clone())),
+        JournalState::Running => return Ok(Some("its transfer is running".to_owned())),
+        JournalState::NotOurs(why) => return Ok(Some(why.clone())),
         JournalState::LeftOver => {}
     }
     if let Some(limit) = args.older_than.filter(|&limit| found.age < limit) {
-        return Ok(Fate::Left(format!("it is younger than {}", age(limit))));
+        return Ok(Some(format!("it is younger than {}", age(limit))));
     }
     if args.dry_run {
-        return Ok(Fate::Removed);
+        return Ok(None);
     }
     match remove_journal(&found.directory, &found.journal) {
-        Ok(true) => Ok(Fate::Removed),
-        Ok(false) => Ok(Fate::Left("a transfer has taken it over meanwhile".to_owned())),
+        Ok(true) => Ok(None),
+        Ok(false) => Ok(Some("a transfer has taken it over meanwhile".to_owned())),
         Err(error) => Err(fault::io(format!("cannot remove what belongs to {}", found.shown()), &error)),
     }
 }
@@ -119,16 +114,16 @@ impl Found {
 
 impl Search {
     /// Looks into these directories (none: this one), and below them.
-    fn run(directories: &[PathBuf], recursive: bool) -> Self {
-        let here = [PathBuf::from(".")];
+    fn run(PlaceArgs { directories, recursive }: &PlaceArgs) -> Self {
+        let here = vec![PathBuf::from(".")];
         let now = SystemTime::now();
         let mut search = Self::default();
         let mut waiting: Vec<PathBuf> =
-            if directories.is_empty() { here.to_vec() } else { directories.iter().rev().cloned().collect() };
+            if directories.is_empty() { here } else { directories.iter().rev().cloned().collect() };
         while let Some(directory) = waiting.pop() {
             if let Err(error) = search.look(&directory, now) {
                 search.faults.push(fault::io(format!("cannot look into {}", directory.display()), &error));
-            } else if recursive {
+            } else if *recursive {
                 // What cannot be listed any more has been reported above or has gone.
                 waiting.extend(below(&directory).unwrap_or_default());
             }

@@ -1,10 +1,14 @@
-//! Option values in environment variables `HAUL_<OPTION>`.
+//! Where values outside of the command line come from: option values in environment variables `HAUL_<OPTION>`, and the
+//! places of the configuration files, as a value that tests can make up.
 
 use super::options::{self, Kind, OptionSpec};
-use super::{Layer, Origin, Setting, Sources};
+use super::{Layer, Origin, Setting};
 use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use haul_base::suggestion;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// What `haul-lab wan` tells its command begins so.
 const OF_THE_LAB: &str = "HAUL_WAN_";
@@ -55,5 +59,73 @@ fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
             let near = suggestion(&name, known.iter().map(String::as_str));
             notes.push(format!("nothing reads the environment variable {name}{near}"));
         }
+    }
+}
+
+/// The system's configuration file.
+const SYSTEM_FILE: &str = "/etc/haul/config.toml";
+
+/// Environment variables and the place of the system's file.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    variables: BTreeMap<OsString, OsString>,
+    system_file: Option<PathBuf>,
+}
+
+impl Sources {
+    /// What this process has.
+    pub fn of_process() -> Self {
+        Self { variables: std::env::vars_os().collect(), system_file: Some(PathBuf::from(SYSTEM_FILE)) }
+    }
+
+    /// Made-up sources.
+    pub fn new<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>, system: Option<PathBuf>) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { variables, system_file: system }
+    }
+
+    /// The value of a variable.
+    ///
+    /// # Errors
+    /// When it is not UTF-8.
+    pub(super) fn variable(&self, name: &str) -> Result<Option<String>, Fault> {
+        let Some(value) = self.variables.get(OsString::from(name).as_os_str()) else { return Ok(None) };
+        match value.to_str() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Err(fault::usage(format!("environment variable {name} is not valid UTF-8"), "")),
+        }
+    }
+
+    /// Names of variables that begin with `prefix`.
+    pub(super) fn names_with_prefix(&self, prefix: &str) -> Vec<String> {
+        let names = self.variables.keys().filter_map(|name| name.to_str());
+        names.filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
+    }
+
+    /// The system's file, if it exists.
+    pub(super) fn system_file(&self) -> Option<PathBuf> {
+        self.system_file.clone().filter(|path| path.exists())
+    }
+
+    /// The user's file, if there is one: `HAUL_CONFIG` (empty: none), else `$XDG_CONFIG_HOME/haul/config.toml`,
+    /// else `~/.config/haul/config.toml`.
+    ///
+    /// # Errors
+    /// When `HAUL_CONFIG` names a file that does not exist.
+    pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
+        let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
+        if let Some(path) = get("HAUL_CONFIG") {
+            if path.as_os_str().is_empty() {
+                return Ok(None);
+            }
+            if !path.exists() {
+                let message = format!("HAUL_CONFIG names {}, which does not exist", path.display());
+                return Err(fault::usage(message, "correct the name, or unset HAUL_CONFIG"));
+            }
+            return Ok(Some(path));
+        }
+        let base = get("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+        let base = base.or_else(|| get("HOME").map(|home| home.join(".config")));
+        Ok(base.map(|base| base.join("haul/config.toml")).filter(|path| path.exists()))
     }
 }

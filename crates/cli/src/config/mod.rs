@@ -5,8 +5,6 @@ mod environment;
 mod file;
 mod options;
 mod show;
-mod sources;
-mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,11 +18,11 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
+pub use environment::Sources;
 pub(crate) use file::scalar;
 pub(crate) use options::truth;
 use options::{Kind, OptionSpec};
 pub use show::{ConfigRow, Show};
-pub use sources::Sources;
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
@@ -141,7 +139,7 @@ pub fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartEr
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command);
     let rows = show::rows(&options, &matches, &chosen, &typed);
-    let words = words::words(&options, &matches);
+    let words = show::words(&options, &matches);
     let typed = options.iter().filter(|option| is_typed(&typed, option));
     let typed = typed.map(|option| option.long.clone()).collect();
     Ok(Resolved { global, command, settings, rows, words, typed, notes })
@@ -270,7 +268,7 @@ fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, comman
             }
         }
     }
-    for assignment in command.recipe().set {
+    for assignment in command.transfer().recipe.set {
         settings.push(Setting { origin: Origin::Flag("set".to_owned()), assignment });
     }
     for option in options.iter().filter(|option| is_typed(typed, option)) {

@@ -7,8 +7,7 @@ use haul_sim::{Exit, PacketInfo, Path, SpecError, UDP_OVERHEAD};
 use haul_udp::SendError;
 use haul_wan::Way;
 
-use super::counters::DirectionCounts;
-use super::spec::PathSpec;
+use super::spec::{DirectionCounts, PathSpec};
 
 /// Memory for packets beyond what the path itself holds.
 const SPARE: u64 = 4 << 20;

@@ -2,7 +2,6 @@
 //! compare with.
 
 mod beside;
-mod counters;
 mod direction;
 mod fileset;
 mod path;
@@ -12,7 +11,6 @@ mod tcp;
 mod udp;
 
 pub use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
-pub use counters::{DirectionCounts, PathCounts};
 pub use fileset::{FileSet, FileSetSpec};
 pub use path::{EmulatedPath, Namespaces};
-pub use spec::PathSpec;
+pub use spec::{DirectionCounts, PathCounts, PathSpec};

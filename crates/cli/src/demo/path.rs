@@ -6,9 +6,8 @@ use std::sync::OnceLock;
 
 use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Side, TcpWindow, V4, WanError, acquire};
 
-use super::counters::{DirectionCounts, PathCounts};
 use super::relay::{Relay, no_such_path};
-use super::spec::PathSpec;
+use super::spec::{DirectionCounts, PathCounts, PathSpec};
 use crate::fault::{self, Fault, FaultCode};
 
 /// Whether network namespaces can be made here.

@@ -9,8 +9,7 @@ use std::thread::JoinHandle;
 
 use haul_udp::{Options, SocketError, UdpSocket};
 
-use super::counters::PathCounts;
-use super::spec::PathSpec;
+use super::spec::{PathCounts, PathSpec};
 use super::tcp;
 use super::udp::UdpRelay;
 use crate::fault::{self, Fault, FaultCode};

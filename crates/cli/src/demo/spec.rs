@@ -1,7 +1,9 @@
-//! What kind of path the demo emulates, and the stages that it is made of.
+//! What kind of path the demo emulates, the stages that it is made of, and what happened to its packets.
 
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_sim::{BottleneckSpec, Limit, QueueSpec, StageSpec};
+use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
+use haul_wan::Snapshot;
+use std::fmt;
 
 /// The least number of packets that the bottleneck's queue holds.
 const MIN_QUEUE_PACKETS: u64 = 64;
@@ -41,4 +43,87 @@ impl PathSpec {
             ],
         }
     }
+}
+
+/// What both directions have done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PathCounts {
+    /// From the client to the server.
+    pub up: DirectionCounts,
+    /// From the server to the client.
+    pub down: DirectionCounts,
+}
+
+/// What one direction has done: with datagrams through a relay, with all packets between namespaces.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DirectionCounts {
+    /// Packets that came in.
+    pub offered: u64,
+    /// Packets that came out.
+    pub delivered: u64,
+    /// Bytes that came out: payload through a relay, IP packets between namespaces.
+    pub delivered_bytes: u64,
+    /// Dropped at the full queue.
+    pub queue_full: u64,
+    /// Lost at random.
+    pub random: u64,
+    /// Longer than the path's MTU.
+    pub too_large: u64,
+    /// Dropped because the emulation itself had no room or could not pass them on. On a machine that keeps up
+    /// these are none.
+    pub relay: u64,
+    /// Socket buffers (each up to 44 packets) that the kernel dropped because the relay came too late.
+    pub overrun: u64,
+}
+
+impl DirectionCounts {
+    /// Packets that the relay's stages have dropped. They drop for no other reason than these.
+    pub(super) fn add_dropped(&mut self, reason: DropReason, packets: u32) {
+        let count = match reason {
+            DropReason::QueueFull => &mut self.queue_full,
+            DropReason::Random => &mut self.random,
+            DropReason::TooLarge => &mut self.too_large,
+            _ => &mut self.relay,
+        };
+        *count += u64::from(packets);
+    }
+
+    /// Of a direction between namespaces; `device` is what the kernel dropped before the emulator had it.
+    pub(super) fn of(way: &Snapshot, device: u64) -> Self {
+        Self {
+            offered: way.sent.packets,
+            delivered: way.received.packets,
+            delivered_bytes: way.received.bytes,
+            queue_full: way.drops.of(DropReason::QueueFull),
+            random: way.drops.of(DropReason::Random),
+            too_large: way.drops.of(DropReason::TooLarge),
+            relay: way.drops.of(DropReason::Carrier) + device,
+            overrun: 0,
+        }
+    }
+
+    /// Packets that were dropped, for whatever reason.
+    pub fn dropped(&self) -> u64 {
+        self.queue_full + self.random + self.too_large + self.relay
+    }
+}
+
+impl fmt::Display for DirectionCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offered, queue_full, random, too_large, relay, overrun, .. } = self;
+        write!(f, "{offered} packets, lost {random} at random, {queue_full} at the full queue")?;
+        for (number, why) in
+            [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")]
+        {
+            if *number > 0 {
+                write!(f, ", {number} {why}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A failure of the loopback sockets in words; kept here so that both relays say it alike.
+pub(super) fn relay_problem(what: &str, error: &dyn std::error::Error) {
+    tracing::warn!("emulated path: {what}: {error}");
 }

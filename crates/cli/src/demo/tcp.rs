@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 
-use super::counters::relay_problem;
+use super::spec::relay_problem;
 
 /// Bytes read at a time.
 const READ: usize = 64 * 1024;

@@ -13,9 +13,8 @@ use haul_udp::{Arrival, ArrivalClock, Options, Receiver, UdpSocket};
 use haul_wan::Way;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::counters::{PathCounts, relay_problem};
 use super::direction::{Direction, FlowId};
-use super::spec::PathSpec;
+use super::spec::{PathCounts, PathSpec, relay_problem};
 
 /// Clients that are told apart; more are ignored.
 const MAX_FLOWS: usize = 256;

@@ -8,7 +8,6 @@ mod name;
 mod progress;
 mod report;
 mod summary;
-mod travel;
 
 pub use events::EventLog;
 pub use items::{ItemStyle, Items};

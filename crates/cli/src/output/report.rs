@@ -1,9 +1,9 @@
 //! What is known about a run when it is over.
 
 use haul_base::{CauseCounts, Rate, Span};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Name, travel};
+use super::Name;
 use crate::demo::TcpBeside;
 use crate::fault::{Fault, FaultCode, here, place};
 
@@ -85,13 +85,10 @@ pub struct RunReport {
     /// Regular files that arrived.
     pub files: u64,
     /// Wall-clock time from the first connection to the verified end.
-    #[serde(with = "travel::span")]
     pub elapsed: Span,
     /// Bytes that travelled, per second of that time.
-    #[serde(with = "travel::rate")]
     pub goodput: Rate,
     /// Smallest round-trip time seen.
-    #[serde(with = "travel::maybe_span")]
     pub rtt: Option<Span>,
     /// Name of the preset.
     pub preset: String,
@@ -102,11 +99,10 @@ pub struct RunReport {
     /// Packets of the sending side.
     pub packets: Packets,
     /// Packets that were lost, by their diagnosed cause.
-    #[serde(with = "travel::causes")]
     pub lost: CauseCounts,
     /// The rate that could have been reached (a ceiling asked for, or a path whose rate is known), with its
     /// name: `path` or `ceiling`.
-    #[serde(with = "travel::capacity")]
+    #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
     /// What limited it.
     pub limited_by: Option<LimitedBy>,
@@ -148,6 +144,13 @@ pub struct RunReport {
     pub without_verdict: Option<Box<RunReport>>,
     /// Why the run as a whole failed.
     pub error: Option<Fault>,
+}
+
+/// A capacity whose name is not known here is left out.
+fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'static str)>, D::Error> {
+    let read = Option::<(Rate, String)>::deserialize(from)?;
+    let known = |name: &str| ["path", "ceiling", "measured path"].into_iter().find(|known| *known == name);
+    Ok(read.and_then(|(rate, name)| Some((rate, known(&name)?))))
 }
 
 impl RunReport {

@@ -2,7 +2,7 @@ use haul_base::{Cause, Rate, Span};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fault::{Fault, FaultCode, Host};
+use crate::fault::{self, Fault, FaultCode, Host};
 
 fn finished() -> RunReport {
     RunReport {
@@ -224,4 +224,39 @@ proptest! {
         let value: serde_json::Value = serde_json::from_str(&object).unwrap();
         prop_assert_eq!(value["failures"][0]["path"].as_str(), Some(word.as_str()), "names are exact");
     }
+}
+
+#[test]
+fn a_report_arrives_as_it_was() {
+    let report = RunReport {
+        bytes: u64::MAX,
+        elapsed: Span::from_nanos(1_234_567_891),
+        goodput: Rate::from_bps(987_654_321),
+        rtt: Some(Span::from_nanos(50_000_001)),
+        packets: Packets { sent: 5, resent: 1 },
+        lost: Cause::ALL.into_iter().zip(1..).collect(),
+        capacity: Some((Rate::from_mbps(5), "measured path")),
+        limited_by: Some(LimitedBy { what: "path".to_owned(), evidence: "seen".to_owned() }),
+        digest: Some("00ff".to_owned()),
+        cpu: CpuSeconds { sender: Some(0.1), receiver: None },
+        failed: vec![FileFailure {
+            machine: None,
+            path: Name(b"x\xff".to_vec()),
+            fault: fault::usage("no", "yes"),
+            below: 7,
+        }],
+        failed_files: 1,
+        files_exit_code: Some(8),
+        error: Some(fault::usage("a", "b")),
+        ..RunReport::default()
+    };
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<RunReport>(&json).unwrap(), report);
+    assert_eq!(serde_json::from_str::<RunReport>("{}").unwrap(), RunReport::default());
+}
+
+#[test]
+fn a_capacity_of_another_version_is_left_out() {
+    let report: RunReport = serde_json::from_str(r#"{"capacity":[5,"odd"]}"#).unwrap();
+    assert_eq!(report.capacity, None);
 }

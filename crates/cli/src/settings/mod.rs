@@ -151,12 +151,9 @@ impl Recipe {
     /// Builds the controller and the stack once, so that what they lack is said before anything starts.
     fn check(&self) -> Result<(), Fault> {
         if let Some(stack) = &self.settings.stack {
-            check_object_recipe(stack, TAG_LEN).map_err(|error| {
+            return check_object_recipe(stack, TAG_LEN).map_err(|error| {
                 fault::usage(format!("preset {}: {error}", self.settings.preset), hint(&error))
-            })?;
-        }
-        if self.settings.stack.is_some() {
-            return Ok(());
+            });
         }
         let Settings { controller, rate, feedback_interval, .. } = self.settings;
         let config =

@@ -151,6 +151,11 @@ impl SshHost {
         self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
     }
 
+    /// A path on it, for people.
+    pub(crate) fn place(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.in_brackets(), printable_bytes(path))
+    }
+
     /// As it stands before a colon and a path.
     pub(crate) fn in_brackets(&self) -> String {
         match self.name() {
@@ -175,8 +180,7 @@ impl fmt::Display for SshHost {
 
 impl fmt::Display for SshPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = printable_bytes(&self.path);
-        write!(f, "{}:{path}", self.host.in_brackets())
+        f.write_str(&self.host.place(&self.path))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What must hold for the reading of any announcement.
+//! The rules of what ssh says as a function, for the fuzz target and tests, as in `haul_wire::check`.
 
 use std::ffi::OsStr;
 
@@ -7,8 +7,13 @@ use serde_json::Value;
 use super::announcement::{Announcement, MOST, MOST_HOSTS, Scan, Scanner};
 use super::{SshHost, SshPath};
 
-/// See [`crate::check::announcement`].
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found however the
+/// bytes are cut, a flood is given up, and what is read keeps its bounds and is written back to the same. Of arbitrary bytes
+/// the first is the length of the pieces. True if there was an announcement of this version.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn announcement(bytes: &[u8]) -> bool {
     let Some((&size, said)) = bytes.split_first() else { return false };
     let found = scan(said, said.len().max(1));
     assert_eq!(scan(said, usize::from(size).max(1)), found, "in pieces of {size}");
@@ -54,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcement() {
+    fn announcements() {
         let valid = |rng: &mut Rng| {
             let hosts = (0..rng.below(10)).map(|at| format!("192.0.2.{at}")).collect();
             let url = rng.chance(0.7).then(|| "haul://h:1/?k=x".to_owned());
@@ -63,6 +68,6 @@ mod tests {
                 ["", "Welcome!\n", "#haul-over-ssh# nonsense\n", "#haul-over"][rng.below(4) as usize];
             [&[rng.next_u64() as u8], banner.as_bytes(), &said.line(), b"{}\n"].concat()
         };
-        haul_testing::fuzz::drive("announcement", 10_000, valid, check);
+        haul_testing::fuzz::drive("announcement", 10_000, valid, announcement);
     }
 }

@@ -5,7 +5,7 @@
 
 mod address;
 mod announcement;
-mod check;
+pub mod check;
 mod command;
 mod failure;
 mod job;
@@ -15,9 +15,8 @@ mod remote;
 
 pub use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
-pub(crate) use check::check as check_announcement;
 pub(crate) use command::SshCommand;
 pub(crate) use job::{ItemThere, Job, MAX_JOB};
 pub(crate) use permit::{MAX_PERMIT, Permit};
-pub use plan::{Location, SshPlan, Third};
+pub use plan::{Location, Third};
 pub(crate) use remote::{Remote, RemoteOutput};

@@ -9,16 +9,15 @@ use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Su
 use serde_json::json;
 
 use crate::output::{Progress, Snapshot};
-use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::{counters_json, write_windows};
-use crate::transfer::drive::{Contact, RunEnv, for_peer, interrupted, stop};
+use crate::transfer::context::Context;
+use crate::transfer::control_socket::Side;
+use crate::transfer::drive::stop;
 use crate::transfer::link::Sides;
 use crate::transfer::memory::{Gauge, MemorySource, NullSink};
+use crate::transfer::watch::{Watch, for_peer};
 
 /// How often a run is looked after.
 const TICK: Duration = Duration::from_millis(5);
-/// How often the trace gets a line of numbers.
-const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the other side may take for its last words.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
@@ -39,11 +38,11 @@ impl Carried {
 }
 
 /// Sends memory until the limit is reached and everything has arrived.
-pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, env: &RunEnv<'_>) -> Carried {
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> Carried {
     let source = MemorySource::new(limit);
     let gauge = source.gauge();
     let started = Instant::now();
-    let controls = ControlSocket::open(env.role, Side::of_sender(session.settings()));
+    let side = Side::of_sender(session.settings());
     let transfer = Waker::new().and_then(|waker| session.start_sending(Box::new(source), waker));
     let transfer = match transfer {
         Ok(transfer) => Arc::new(transfer),
@@ -54,7 +53,8 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, env:
         _ => None,
     };
     sides.watch(&transfer);
-    let delivered = wait((&transfer, sides, controls), session.control(), &gauge, total, env);
+    let watch = Watch::start(context, &transfer, side, Progress::start(&context.style));
+    let delivered = wait(watch, sides, session.control(), &gauge, total);
     let elapsed = started.elapsed().into();
     let bytes = delivered.and_then(|()| {
         let bytes = match transfer.counters() {
@@ -63,11 +63,11 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, env:
         };
         agree_as_sender(session.control(), sides, bytes)
     });
-    finish(session.control(), transfer, bytes, elapsed, env)
+    finish(session.control(), transfer, bytes, elapsed, context)
 }
 
 /// Receives memory until everything has arrived.
-pub(crate) fn receive(session: &mut Session, sides: &Sides, env: &RunEnv<'_>) -> Carried {
+pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> Carried {
     let sink = NullSink::default();
     let gauge = sink.gauge();
     let started = Instant::now();
@@ -77,11 +77,11 @@ pub(crate) fn receive(session: &mut Session, sides: &Sides, env: &RunEnv<'_>) ->
         Err(error) => return give_up(session.control(), error.into()),
     };
     sides.watch(&transfer);
-    let controls = ControlSocket::open(env.role, Side::Receives);
-    let complete = wait((&transfer, sides, controls), session.control(), &gauge, None, env);
+    let watch = Watch::start(context, &transfer, Side::Receives, Progress::start(&context.style));
+    let complete = wait(watch, sides, session.control(), &gauge, None);
     let elapsed = started.elapsed().into();
     let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
-    finish(session.control(), transfer, bytes, elapsed, env)
+    finish(session.control(), transfer, bytes, elapsed, context)
 }
 
 fn give_up(control: &Control, fault: Fault) -> Carried {
@@ -94,43 +94,37 @@ fn finish(
     transfer: Arc<Transfer>,
     bytes: Result<u64, Fault>,
     elapsed: Span,
-    env: &RunEnv<'_>,
+    context: &Context,
 ) -> Carried {
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
         Ok(_) => drop(control.close()),
-        Err(fault) => control.abort(for_peer(fault, env)),
+        Err(fault) => control.abort(for_peer(fault, context)),
     }
     let data_cpu = transfer.cpu();
-    let bytes = bytes.map_err(|fault| env.cancel.or_own(fault, ""));
+    let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
     Carried { bytes, counters: stop(transfer), data_cpu, elapsed }
 }
 
 /// Shows how it goes until every byte has arrived.
 fn wait(
-    (transfer, sides, mut controls): (&Transfer, &Sides, Option<ControlSocket>),
+    mut watch: Watch<'_>,
+    sides: &Sides,
     control: &Control,
     gauge: &Gauge,
     total_bytes: Option<u64>,
-    env: &RunEnv<'_>,
 ) -> Result<(), Fault> {
-    let mut progress = Progress::start(&env.style);
-    let waker = transfer.waker();
-    let mut traced = Instant::now();
-    let mut contact = Contact::new();
+    let trace = || json!({ "bytes": gauge.bytes() });
+    let waker = watch.transfer.waker();
     let result = loop {
-        match transfer.wait_delivered(TICK) {
+        match watch.transfer.wait_delivered(TICK) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(error) => break Err(error.into()),
         }
-        env.pulse.note(gauge.bytes());
-        if let Some(controls) = &mut controls {
-            controls.answer(transfer, gauge.bytes());
-        }
-        if let Some(fault) =
-            env.cancel.is_requested().then(|| interrupted(env.cancel)).or_else(|| env.pulse.given_up())
-        {
+        let bytes = gauge.bytes();
+        watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
+        if let Some(fault) = watch.reason_to_stop() {
             break Err(fault);
         }
         if let Some(error) = control.failure() {
@@ -138,24 +132,9 @@ fn wait(
         }
         // The source ends by the clock, which nothing else tells the data thread.
         waker.wake();
-        let silent_for = contact.silent_for(transfer);
-        progress.update(&Snapshot { bytes: gauge.bytes(), total_bytes, silent_for, ..Snapshot::default() });
-        if traced.elapsed() >= TRACE_INTERVAL {
-            traced = Instant::now();
-            trace(env, gauge, transfer);
-        }
     };
-    progress.finish();
-    trace(env, gauge, transfer);
+    watch.end(trace());
     result
-}
-
-fn trace(env: &RunEnv<'_>, gauge: &Gauge, transfer: &Transfer) {
-    if let Some(events) = env.events {
-        let data = transfer.counters().map(|counters| counters_json(&counters));
-        events.write("progress", json!({ "bytes": gauge.bytes(), "data": data }));
-        write_windows(events, transfer);
-    }
 }
 
 fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {

@@ -7,10 +7,10 @@ use crate::args::SshArgs;
 use crate::endpoint;
 use crate::fault;
 use crate::output::RunReport;
-use crate::ssh::{Permit, Remote, SshCommand, SshHost, SshPlan};
+use crate::ssh::{Permit, Remote, SshCommand, SshHost};
 use crate::transfer::context::Context;
+use crate::transfer::plan::Server;
 use crate::transfer::reach::{reach, with_way_out};
-use crate::transfer::session;
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -51,28 +51,25 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// Runs `work` with a server for `plan`, by the way that leads to it.
-pub(crate) fn with_server<R>(
+/// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit` says.
+///
+/// # Errors
+/// Why ssh has started none, or why no way leads to it.
+pub(crate) fn at_server<R: MayFail>(
     context: &Context,
     args: &SshArgs,
-    plan: &SshPlan,
+    server: &Server,
+    permit: &Permit,
     work: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault>
-where
-    R: MayFail,
-{
-    let (host, permit) = match plan {
-        SshPlan::Upload { to, .. } => {
-            (&to.host, Permit::Put(to.path.clone(), context.receive_policy, context.preserve))
-        }
-        SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
-        SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),
-    };
-    with_host(context, args, host, &permit, work)
+) -> Result<R, Fault> {
+    match server {
+        Server::Url(url) => Ok(work(url.clone())),
+        Server::Ssh(host) => with_host(context, args, host, permit, work),
+    }
 }
 
 /// Runs `work` with a server on `host` that does what `permit` says, by the way that leads to it.
-pub(crate) fn with_host<R: MayFail>(
+fn with_host<R: MayFail>(
     context: &Context,
     args: &SshArgs,
     host: &SshHost,
@@ -111,16 +108,4 @@ impl<T> MayFail for Result<T, Fault> {
     fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self {
         self.map_err(change)
     }
-}
-
-/// What would be agreed on, if this machine takes part.
-///
-/// # Errors
-/// What would keep the copy from being done.
-pub(crate) fn negotiate(
-    context: &Context,
-    args: &SshArgs,
-    plan: &SshPlan,
-) -> Result<Vec<(&'static str, String)>, Fault> {
-    with_server(context, args, plan, |url| session::negotiate(context, &url))?
 }

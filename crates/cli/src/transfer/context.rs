@@ -2,15 +2,17 @@
 
 use std::ffi::OsString;
 
+use haul_engine::Role;
 use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
-use crate::args::Command;
+use crate::args::{Command, TransferOptions};
 use crate::config::{Origin, Setting};
 use crate::fault::Fault;
 use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::{Preset, Recipe, Settings, session_key};
 use crate::signals::Cancel;
 use crate::transfer::quota::Quotas;
+use crate::transfer::sessions::Pulse;
 
 /// What every run is given besides its own options.
 #[derive(Debug, Clone)]
@@ -31,6 +33,10 @@ pub(crate) struct Context {
     pub set_memory: haul_base::Bytes,
     /// How what is received here is divided among those who send.
     pub quotas: Quotas,
+    /// What this side is to the other one.
+    pub role: Role,
+    /// Whether a session gets on, for a server that has no place left.
+    pub pulse: Pulse,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.
@@ -56,17 +62,20 @@ impl Context {
         settings: &[Setting],
         cancel: Cancel,
     ) -> Result<Self, Fault> {
+        let TransferOptions { receive_policy, growth, preserve, set_memory, .. } = command.transfer();
         let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
         let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {
             settings: build(preset, settings)?.settings,
             named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
-            receive_policy: command.receive_policy(),
-            growth: command.growth(),
+            receive_policy,
+            growth,
             items: Items::new(ItemStyle::Hidden),
-            preserve: command.preserve(),
-            set_memory: command.set_memory(),
+            preserve,
+            set_memory,
             quotas: Quotas::default(),
+            role: Role::Client,
+            pulse: Pulse::default(),
             cancel,
             events: EventLog::none(),
             style: ProgressStyle::Hidden,
@@ -74,6 +83,19 @@ impl Context {
             json: false,
             options: Vec::new(),
         })
+    }
+
+    /// The same for a server's session: its client says what is done.
+    pub(crate) fn of_server(&self, quotas: Quotas, pulse: Pulse) -> Self {
+        Self {
+            items: Items::new(ItemStyle::Hidden),
+            events: EventLog::none(),
+            style: ProgressStyle::Hidden,
+            role: Role::Server,
+            quotas,
+            pulse,
+            ..self.clone()
+        }
     }
 
     /// A report that has failed, with the names of what was to be used.

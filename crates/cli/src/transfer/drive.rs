@@ -5,98 +5,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_engine::{Control, Counters, Role, Session, Transfer, Waker};
-use haul_mover::{
-    MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Stage, Wake,
-};
-use haul_wire::control::{Fault, FaultCode};
-use serde_json::json;
+use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_mover::{JobHandle, MoveReport, Progress as JobProgress, ReceiveJob, SendJob};
+use haul_wire::control::Fault;
+use serde_json::{Value, json};
 
 use crate::fault;
-use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot, Stall};
-use crate::signals::Cancel;
-use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::{counters_json, write_windows};
+use crate::output::{Progress, Snapshot, Stall};
+use crate::transfer::context::Context;
+use crate::transfer::control_socket::Side;
 use crate::transfer::link::{Sides, wake};
-use crate::transfer::quota::{Part, Quotas};
-use crate::transfer::sessions::Pulse;
-use crate::transfer::stall::{self, StallClock};
+use crate::transfer::quota::Part;
+use crate::transfer::stall::{self, Unchanged};
+use crate::transfer::watch::{REST, Watch, for_peer};
 
 /// How often a run is looked after.
 const TICK: Duration = Duration::from_millis(5);
 /// The same after some seconds.
 const LONGEST_TICK: Duration = Duration::from_millis(50);
-/// How often the trace gets a line of numbers.
-const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do when a copy of files has lost the other side.
 const GOES_ON: &str = "run the same command again: it goes on where it stopped";
-
-/// What to do about an interruption.
-const REST: &str = "what is complete is in place; run it again for the rest";
 
 /// A number that no other job of this machine is likely to have at the same time.
 pub(crate) fn job_number() -> u32 {
     RandomState::new().build_hasher().finish() as u32
-}
-
-/// A job of either side.
-pub(crate) trait Job {
-    fn progress(&self) -> Arc<JobProgress>;
-    fn on_wake(&self, wake: Wake);
-    fn abort(&self, fault: Fault);
-    fn is_finished(&self) -> bool;
-    /// What it waits for, if nothing happens.
-    fn stage(&self) -> Stage;
-    /// What a person should know if it fails.
-    fn notes(&self) -> Vec<String>;
-    fn join(self) -> Result<MoveReport, Fault>;
-}
-
-macro_rules! job {
-    ($handle:ty, $notes:expr) => {
-        impl Job for $handle {
-            fn progress(&self) -> Arc<JobProgress> {
-                self.progress()
-            }
-            fn on_wake(&self, wake: Wake) {
-                self.on_wake(wake);
-            }
-            fn abort(&self, fault: Fault) {
-                self.abort(fault);
-            }
-            fn is_finished(&self) -> bool {
-                self.is_finished()
-            }
-            fn stage(&self) -> Stage {
-                self.stage()
-            }
-            fn notes(&self) -> Vec<String> {
-                $notes(self)
-            }
-            fn join(self) -> Result<MoveReport, Fault> {
-                self.join()
-            }
-        }
-    };
-}
-
-job!(SendHandle, |_| Vec::new());
-job!(ReceiveHandle, ReceiveHandle::notes);
-
-/// What the run of a job is given: whether to stop, and where its progress goes.
-pub(crate) struct RunEnv<'a> {
-    pub cancel: &'a Cancel,
-    /// What this side is to the other one.
-    pub role: Role,
-    pub style: ProgressStyle,
-    /// The trace; a server has none.
-    pub events: Option<&'a EventLog>,
-    /// Where it is said what is done to names; a server's peer says it.
-    pub items: Option<&'a Items>,
-    /// How what is received here is divided among those who send.
-    pub quotas: Quotas,
-    /// Whether it gets on, for a server that has no place left.
-    pub pulse: Pulse,
 }
 
 /// How a job ended.
@@ -120,31 +52,31 @@ impl Moved {
 }
 
 /// Sends what `job` reads.
-pub(crate) fn send(session: &mut Session, job: SendJob, sides: &Sides, env: &RunEnv<'_>) -> Moved {
+pub(crate) fn send(session: &mut Session, job: SendJob, sides: &Sides, context: &Context) -> Moved {
     let SendJob { source, handle } = job;
     let side = Side::of_sender(session.settings());
-    run(handle, sides, env, (None, side), |waker| Ok(session.start_sending(source, waker)?))
+    run(handle, sides, context, (None, side), |waker| Ok(session.start_sending(source, waker)?))
 }
 
 /// Receives into what `job` writes.
-pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, env: &RunEnv<'_>) -> Moved {
+pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, context: &Context) -> Moved {
     let ReceiveJob { sink, handle } = job;
     let control = session.control().clone();
-    run(handle, sides, env, (Some(&control), Side::Receives), |waker| {
+    run(handle, sides, context, (Some(&control), Side::Receives), |waker| {
         Ok(session.start_receiving(sink, waker)?)
     })
 }
 
-fn run<J: Job>(
-    job: J,
+fn run(
+    job: JobHandle,
     sides: &Sides,
-    env: &RunEnv<'_>,
+    context: &Context,
     (sender, side): (Option<&Control>, Side),
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
-    let progress = Progress::start(&env.style);
-    let tell = env.items.and_then(|items| items.tell(progress.voice()));
+    let progress = Progress::start(&context.style);
+    let tell = context.items.tell(progress.voice());
     job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(Fault::from).and_then(|waker| {
         job.on_wake(wake(&waker));
@@ -167,22 +99,22 @@ fn run<J: Job>(
         }
     };
     sides.watch(&transfer);
-    let part = sender.and_then(|sender| env.quotas.join(sender, &transfer));
-    let controls = ControlSocket::open(env.role, side);
-    let stopped_by = look_after(&job, &transfer, env, (part.as_ref(), controls), progress);
+    let part = sender.and_then(|sender| context.quotas.join(sender, &transfer));
+    let watch = Watch::start(context, &transfer, side, progress);
+    let stopped_by = look_after(&job, part.as_ref(), watch);
     drop(part);
     let notes = job.notes();
     let joined = join(job, stopped_by);
     let elapsed = started.elapsed().into();
     let data_cpu = transfer.cpu();
     let counters = stop(transfer);
-    let result = joined.map_err(|fault| env.cancel.or_own(fault, REST));
+    let result = joined.map_err(|fault| context.cancel.or_own(fault, REST));
     Moved { result, notes, counters, data_cpu, elapsed }
 }
 
 /// The result of a job that has ended, or was ended from here. One that cannot end is left to itself: a thread of it
 /// waits for a disk that does not answer, and ends with the process.
-fn join<J: Job>(job: J, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
+fn join(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
     match stopped_by {
         None => job.join(),
         Some(fault) if job.is_finished() => {
@@ -206,42 +138,26 @@ pub(crate) fn stop(transfer: Arc<Transfer>) -> Option<Counters> {
 }
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.
-fn look_after(
-    job: &impl Job,
-    transfer: &Transfer,
-    env: &RunEnv<'_>,
-    (part, mut controls): (Option<&Part>, Option<ControlSocket>),
-    mut progress: Progress,
-) -> Option<Fault> {
+fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
-    let mut traced = started;
-    let mut contact = Contact::new();
-    let mut clock = StallClock::new();
+    let mut idle = Unchanged::new();
     let mut stopped_by: Option<(Fault, Instant)> = None;
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < stall::ENDING) {
         std::thread::sleep(tick(started.elapsed()));
-        let stall = Stall { lasts: clock.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
-        progress.update(&snapshot(&numbers, contact.silent_for(transfer), stall));
-        env.pulse.note(done(&numbers, transfer));
+        let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
+        watch.look(snapshot(&numbers, stall), done(&numbers, watch.transfer), || trace(&numbers));
         part.inspect(|part| part.look());
-        if let Some(controls) = &mut controls {
-            controls.answer(transfer, numbers.bytes_done());
-        }
-        if traced.elapsed() >= TRACE_INTERVAL {
-            traced = Instant::now();
-            trace(env, &numbers, transfer);
-        }
         if stopped_by.is_none() {
-            let fault = reason_to_stop(transfer, env).or_else(|| stall::too_long(stall));
+            let failure = || watch.transfer.failure().map(Fault::from);
+            let fault = watch.reason_to_stop().or_else(failure).or_else(|| stall::too_long(stall));
             if let Some(fault) = &fault {
-                job.abort(for_peer(fault, env));
+                job.abort(for_peer(fault, watch.context));
             }
             stopped_by = fault.map(|fault| (fault, Instant::now()));
         }
     }
-    progress.finish();
-    trace(env, &numbers, transfer);
+    watch.end(trace(&numbers));
     stopped_by.map(|(fault, _)| fault)
 }
 
@@ -249,13 +165,6 @@ fn look_after(
 /// is woken no more than 20 times a second.
 fn tick(elapsed: Duration) -> Duration {
     (elapsed / 50).clamp(TICK, LONGEST_TICK)
-}
-
-fn reason_to_stop(transfer: &Transfer, env: &RunEnv<'_>) -> Option<Fault> {
-    if env.cancel.is_requested() {
-        return Some(interrupted(env.cancel));
-    }
-    transfer.failure().map(Fault::from).or_else(|| env.pulse.given_up())
 }
 
 /// A number that rises with everything that is done.
@@ -269,66 +178,22 @@ fn done(numbers: &JobProgress, transfer: &Transfer) -> u64 {
     [numbers.bytes_done(), numbers.bytes_known(), entries].into_iter().fold(carried, u64::wrapping_add)
 }
 
-/// What an interruption is called.
-pub(crate) fn interrupted(cancel: &Cancel) -> Fault {
-    cancel.fault(REST)
-}
-
-/// What the other side is told of a fault that ends the session from here.
-pub(crate) fn for_peer(fault: &Fault, env: &RunEnv<'_>) -> Fault {
-    match fault.code {
-        FaultCode::Interrupted => env.cancel.fault_for_peer(env.role, REST),
-        _ => fault.clone(),
-    }
-}
-
-fn snapshot(numbers: &JobProgress, silent_for: Span, stall: Stall) -> Snapshot {
+fn snapshot(numbers: &JobProgress, stall: Stall) -> Snapshot {
     Snapshot {
         bytes: numbers.bytes_done(),
         total_bytes: Some(numbers.bytes_known()).filter(|&bytes| bytes > 0),
         files: Some(numbers.files_done()),
-        silent_for,
         stall: Some(stall),
-    }
-}
-
-/// Follows when a packet of the other side was last counted.
-pub(crate) struct Contact {
-    packets: u64,
-    at: Instant,
-}
-
-impl Contact {
-    pub(crate) fn new() -> Self {
-        Self { packets: 0, at: Instant::now() }
-    }
-
-    /// How long nothing was heard.
-    pub(crate) fn silent_for(&mut self, transfer: &Transfer) -> Span {
-        let packets = match transfer.counters() {
-            Some(Counters::Sending(sending)) => sending.stats.feedback,
-            Some(Counters::Receiving(stats)) => stats.packets + stats.duplicates,
-            None => 0,
-        };
-        if packets != self.packets {
-            (self.packets, self.at) = (packets, Instant::now());
-        }
-        self.at.elapsed().into()
+        ..Snapshot::default()
     }
 }
 
 /// One line of numbers in the trace.
-fn trace(env: &RunEnv<'_>, numbers: &JobProgress, transfer: &Transfer) {
-    let Some(events) = env.events else { return };
-    let mut fields = json!({
+fn trace(numbers: &JobProgress) -> Value {
+    json!({
         "bytes": numbers.bytes_done(),
         "bytes_known": numbers.bytes_known(),
         "files": numbers.files_done(),
         "failed": numbers.failed(),
-    });
-    if let Some(counters) = transfer.counters() {
-        fields["data"] = counters_json(&counters);
-    }
-    events.write("progress", fields);
-    write_windows(events, transfer);
+    })
 }

@@ -1,12 +1,11 @@
-//! What a session is, and what this side counts of it.
-
-use haul_base::{Cause, Rate, Span};
-use haul_engine::{Counters, Session, Transfer};
-use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
-use haul_wire::control::{Counted, CountedSending};
+//! What a session is, what this side counts of it, and what limited it as each side sees it.
 
 use crate::output::LimitedBy;
 use crate::transfer::usage;
+use haul_base::{Cause, Rate, Span};
+use haul_engine::{Counters, Session, Transfer};
+use haul_proto::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, SenderStats, limit_of_sender};
+use haul_wire::control::{Counted, CountedSending};
 
 /// Whose processor time the report gives for this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,4 +105,45 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
         receiver_drops: u64::from(stats.receiver_drops),
     });
     found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
+}
+
+/// What a receiver says that has seen nothing of the limit.
+pub(crate) const NOT_SEEN_HERE: &str = "path_or_sender";
+
+/// Names the limit of a run as its receiver saw it (a sender knows more: [`limit_of_sender`]), which does not know where the sender's time went.
+pub(crate) fn limit_as_receiver(
+    goodput: Rate,
+    ceiling: Option<Rate>,
+    packets: u64,
+    socket_drops: u64,
+) -> LimitedBy {
+    if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
+        return limited_by(
+            "receiver_host",
+            format!("this machine's kernel dropped {socket_drops} socket buffers"),
+        );
+    }
+    if let Some(ceiling) = ceiling.filter(|&ceiling| goodput >= ceiling.mul_f64(CEILING_SHARE)) {
+        return limited_by("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"));
+    }
+    let words =
+        format!("{goodput} arrived, none of it was dropped here, and the rest shows only at the sender");
+    limited_by(NOT_SEEN_HERE, words)
+}
+
+fn limited_by(what: &str, evidence: String) -> LimitedBy {
+    LimitedBy { what: what.to_owned(), evidence }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_says_only_what_it_can_know() {
+        let (goodput, ceiling) = (Rate::from_mbps(95), Some(Rate::from_mbps(100)));
+        assert_eq!(limit_as_receiver(goodput, ceiling, 1_000, 0).what, "rate_ceiling");
+        assert_eq!(limit_as_receiver(goodput, ceiling, 1_000, 10).what, "receiver_host");
+        assert_eq!(limit_as_receiver(goodput, None, 1_000, 0).what, "path_or_sender");
+    }
 }

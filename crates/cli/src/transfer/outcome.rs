@@ -11,9 +11,9 @@ use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport
 use crate::transfer::bench::Carried;
 use crate::transfer::context::Context;
 use crate::transfer::drive::Moved;
-use crate::transfer::facts::{Facts, counted_sending};
+use crate::transfer::facts::{self, Facts, counted_sending};
 use crate::transfer::link::Sides;
-use crate::transfer::{limits, usage};
+use crate::transfer::usage;
 
 /// What was measured of the data path, and for how long it ran.
 struct Measured {
@@ -71,7 +71,8 @@ fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -
 fn limit_as_receiver(report: &mut RunReport, facts: &Facts, counters: Option<&Counters>) {
     if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
         let drops = u64::from(stats.socket_drops);
-        report.limited_by = Some(limits::of_receiver(report.goodput, facts.ceiling, stats.packets, drops));
+        report.limited_by =
+            Some(facts::limit_as_receiver(report.goodput, facts.ceiling, stats.packets, drops));
     }
 }
 

@@ -2,37 +2,91 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use haul_base::printable_bytes;
-use haul_engine::{HaulUrl, Secret};
+use haul_engine::HaulUrl;
 
 use crate::endpoint::Endpoint;
 use crate::fault::{self, Fault};
 use crate::output::Lines;
-use crate::ssh::{SshHost, SshPlan};
+use crate::ssh::{Location, Permit, SshHost, SshPath, Third};
+use crate::transfer::context::Context;
+
+/// A machine at the other end of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// It runs `haul serve`. The path of its URL does not count.
+    Url(HaulUrl),
+    /// ssh starts a server there.
+    Ssh(SshHost),
+}
+
+impl Server {
+    /// The machine and the path of an end that is not on this one, which is given back.
+    fn split(end: Endpoint) -> Result<(Self, Vec<u8>), PathBuf> {
+        match end {
+            Endpoint::Local(path) => Err(path),
+            Endpoint::Url(mut url) => {
+                let path = std::mem::take(&mut url.path);
+                Ok((Self::Url(url), path))
+            }
+            Endpoint::Ssh(SshPath { host, path }) => Ok((Self::Ssh(host), path)),
+        }
+    }
+
+    /// Whether sources on both are those of one session. The same machine by another port of ssh is another one: a
+    /// container, or what a tunnel leads to.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Url(a), Self::Url(b)) => (a.authority(), &a.secret) == (b.authority(), &b.secret),
+            _ => self == other,
+        }
+    }
+
+    /// Its name for people.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Url(url) => url.authority(),
+            Self::Ssh(host) => match host.port {
+                Some(port) => format!("{host} (port {port})"),
+                None => host.to_string(),
+            },
+        }
+    }
+
+    /// A path on it, for people.
+    fn place(&self, path: &[u8]) -> String {
+        match self {
+            Self::Url(url) => format!("{}:/{}", url.authority(), printable_bytes(path)),
+            Self::Ssh(host) => host.place(path),
+        }
+    }
+}
 
 /// A copy in one of the ways there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CopyPlan {
-    /// From this machine to a server.
+    /// From this machine to another one.
     Upload {
         /// What to send.
         sources: Vec<PathBuf>,
-        /// The server, with the destination as its path.
-        to: HaulUrl,
+        /// The machine.
+        to: Server,
+        /// Where to put it there.
+        path: Vec<u8>,
     },
-    /// From a server to this machine.
+    /// From another machine to this one.
     Download {
-        /// The server, with the first source as its path.
-        from: HaulUrl,
-        /// All sources: paths below the server's root.
+        /// The machine.
+        from: Server,
+        /// What to fetch there.
         sources: Vec<Vec<u8>>,
         /// Where to.
         to: PathBuf,
     },
-    /// With machines that ssh leads to.
-    Ssh(SshPlan),
+    /// Between two other machines.
+    Third(Third),
     /// From several machines to this one, at the same time.
     Many(Vec<CopyPlan>),
     /// Within this machine.
@@ -41,17 +95,6 @@ pub(crate) enum CopyPlan {
         sources: Vec<PathBuf>,
         /// Where to.
         to: PathBuf,
-    },
-}
-
-/// What makes sources those of one session.
-#[derive(PartialEq, Eq)]
-enum Machine {
-    /// The same machine by another port is another one: a container, or what a tunnel leads to.
-    Ssh(SshHost),
-    Server {
-        authority: String,
-        secret: Secret,
     },
 }
 
@@ -69,71 +112,92 @@ impl CopyPlan {
             }
             [sources @ .., destination] => (Endpoint::parse(destination)?, sources),
         };
-        let sources: Vec<Endpoint> =
-            sources.iter().map(|word| Endpoint::parse(word)).collect::<Result<_, _>>()?;
-        if let Endpoint::Local(to) = &destination
-            && let Some(plans) = Self::from_many(&sources, to)?
-        {
-            return Ok(Self::Many(plans));
+        let (mut local, mut machines) = (Vec::new(), Vec::<(Server, Vec<Vec<u8>>)>::new());
+        for word in sources {
+            match Server::split(Endpoint::parse(word)?) {
+                Err(path) => local.push(path),
+                Ok((server, path)) => match machines.iter_mut().find(|(known, _)| known.is_same(&server)) {
+                    Some((_, paths)) => paths.push(path),
+                    None => machines.push((server, vec![path])),
+                },
+            }
         }
-        if SshPlan::concerns(&sources, &destination) {
-            return SshPlan::new(sources, destination).map(Self::Ssh);
-        }
-        match destination {
-            Endpoint::Ssh(_) => Err(not_here()),
-            Endpoint::Url(url) => Ok(Self::Upload { to: url, sources: all_local(sources)? }),
-            Endpoint::Local(to) if sources.iter().any(Endpoint::is_remote) => Self::download(sources, to),
-            Endpoint::Local(to) => Ok(Self::Local { sources: all_local(sources)?, to }),
+        match (Server::split(destination), machines.is_empty()) {
+            (Err(to), true) => Ok(Self::Local { sources: local, to }),
+            (Ok((to, path)), true) => Ok(Self::Upload { sources: local, to, path }),
+            (_, false) if !local.is_empty() => Err(fault::usage(
+                "sources on different machines are mixed",
+                "copy them with a command for each machine",
+            )),
+            (Err(to), false) => Ok(Self::to_here(machines, to)),
+            (Ok((to, path)), false) => Self::elsewhere(&machines, to, path).map(Self::Third),
         }
     }
 
-    /// A plan for each machine that sources are on, if there are several of them; `None` otherwise.
-    fn from_many(sources: &[Endpoint], to: &Path) -> Result<Option<Vec<Self>>, Fault> {
-        let mut machines: Vec<(Machine, Vec<Endpoint>)> = Vec::new();
-        for source in sources {
-            let machine = match source {
-                Endpoint::Local(_) => return Ok(None),
-                Endpoint::Ssh(path) => Machine::Ssh(path.host.clone()),
-                Endpoint::Url(url) => {
-                    Machine::Server { authority: url.authority(), secret: url.secret.clone() }
-                }
-            };
-            match machines.iter_mut().find(|(known, _)| *known == machine) {
-                Some((_, all)) => all.push(source.clone()),
-                None => machines.push((machine, vec![source.clone()])),
-            }
-        }
-        if machines.len() < 2 {
-            return Ok(None);
+    /// From one machine, or from several at the same time.
+    fn to_here(mut machines: Vec<(Server, Vec<Vec<u8>>)>, to: PathBuf) -> Self {
+        let download = |(from, sources), to| Self::Download { from, sources, to };
+        if machines.len() == 1 {
+            return download(machines.remove(0), to);
         }
         // The slash at its end says that it is a directory.
         let to = to.join("");
-        let plan = |(_, sources): (Machine, Vec<Endpoint>)| match &sources[0] {
-            Endpoint::Ssh(_) => SshPlan::new(sources, Endpoint::Local(to.clone())).map(Self::Ssh),
-            _ => Self::download(sources, to.clone()),
-        };
-        machines.into_iter().map(plan).collect::<Result<_, _>>().map(Some)
+        Self::Many(machines.into_iter().map(|machine| download(machine, to.clone())).collect())
     }
 
-    fn download(sources: Vec<Endpoint>, to: PathBuf) -> Result<Self, Fault> {
-        let urls = sources.into_iter().map(|source| match source {
-            Endpoint::Url(url) => Ok(url),
-            Endpoint::Ssh(_) => Err(not_here()),
-            Endpoint::Local(path) => Err(fault::usage(
-                format!("sources on this machine ({}) and on a server are mixed", path.display()),
-                "copy them with two commands",
-            )),
-        });
-        let urls: Vec<HaulUrl> = urls.collect::<Result<_, _>>()?;
-        let from = urls[0].clone();
-        if urls.iter().any(|url| (url.authority(), &url.secret) != (from.authority(), &from.secret)) {
-            return Err(fault::usage(
-                "the sources are on different servers",
-                "use one command for each server",
-            ));
+    /// Between other machines, one of which ssh has to lead to: it connects.
+    fn elsewhere(machines: &[(Server, Vec<Vec<u8>>)], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
+        let there = |paths: &[Vec<u8>]| paths.iter().cloned().map(Location::There).collect();
+        match (machines, to) {
+            ([(Server::Ssh(at), paths)], Server::Ssh(host)) => Ok(Third {
+                at: at.clone(),
+                serves: Some(host),
+                sources: there(paths),
+                to: Location::Served(path),
+            }),
+            ([(Server::Ssh(at), paths)], Server::Url(url)) => {
+                let to = Location::Url(HaulUrl { path, ..url });
+                Ok(Third { at: at.clone(), serves: None, sources: there(paths), to })
+            }
+            (all, to) => {
+                let sources = all.iter().map(|(from, paths)| urls(from, paths)).collect::<Option<Vec<_>>>();
+                match (sources, to) {
+                    (Some(sources), Server::Ssh(at)) => {
+                        let sources = sources.concat();
+                        Ok(Third { at, serves: None, sources, to: Location::There(path) })
+                    }
+                    (Some(_), Server::Url(_)) => Err(fault::usage(
+                        "copying from one server to another is not in this release",
+                        "copy to this machine first, then on to the other server",
+                    )),
+                    (None, _) => Err(fault::usage(
+                        "the sources are on different machines",
+                        "use one command for each machine",
+                    )),
+                }
+            }
         }
-        let sources = urls.into_iter().map(|url| url.path).collect();
-        Ok(Self::Download { from, sources, to })
+    }
+
+    /// The machine at the other end if this one takes part, and what a server that ssh starts there is to do.
+    pub(crate) fn other_end(&self, context: &Context) -> Option<(&Server, Permit)> {
+        match self {
+            Self::Upload { to, path, .. } => {
+                Some((to, Permit::Put(path.clone(), context.receive_policy, context.preserve)))
+            }
+            Self::Download { from, sources, .. } => Some((from, Permit::Get(sources.clone()))),
+            Self::Third(_) | Self::Many(_) | Self::Local { .. } => None,
+        }
+    }
+
+    /// The URL of the server at the other end, if one names it.
+    pub(crate) fn url_mut(&mut self) -> Option<&mut HaulUrl> {
+        match self {
+            Self::Upload { to: Server::Url(url), .. } | Self::Download { from: Server::Url(url), .. } => {
+                Some(url)
+            }
+            _ => None,
+        }
     }
 
     /// How many sources there are.
@@ -141,24 +205,22 @@ impl CopyPlan {
         match self {
             Self::Upload { sources, .. } | Self::Local { sources, .. } => sources.len(),
             Self::Download { sources, .. } => sources.len(),
-            Self::Ssh(plan) => plan.sources(),
+            Self::Third(third) => third.sources.len(),
             Self::Many(plans) => plans.iter().map(Self::sources).sum(),
         }
     }
 
     /// What would be done, for people.
     pub(crate) fn actions(&self) -> Vec<String> {
-        let server = |url: &HaulUrl, path: &[u8]| format!("{}:/{}", url.authority(), printable_bytes(path));
         match self {
-            Self::Upload { sources, to } => {
-                let to_server = |s: &PathBuf| format!("send {} to {}", s.display(), server(to, &to.path));
-                sources.iter().map(to_server).collect()
+            Self::Upload { sources, to, path } => {
+                let to = to.place(path);
+                sources.iter().map(|s| format!("send {} to {to}", s.display())).collect()
             }
             Self::Download { from, sources, to } => {
-                let from_server = |s: &Vec<u8>| format!("fetch {} to {}", server(from, s), to.display());
-                sources.iter().map(from_server).collect()
+                sources.iter().map(|s| format!("fetch {} to {}", from.place(s), to.display())).collect()
             }
-            Self::Ssh(plan) => plan.actions(),
+            Self::Third(third) => third.actions(),
             Self::Many(plans) => plans.iter().flat_map(Self::actions).collect(),
             Self::Local { sources, to } => {
                 sources.iter().map(|s| format!("copy {} to {}", s.display(), to.display())).collect()
@@ -167,21 +229,11 @@ impl CopyPlan {
     }
 }
 
-fn all_local(endpoints: Vec<Endpoint>) -> Result<Vec<PathBuf>, Fault> {
-    let path = |endpoint| match endpoint {
-        Endpoint::Local(path) => Ok(path),
-        Endpoint::Ssh(_) => Err(not_here()),
-        Endpoint::Url(_) => Err(fault::usage(
-            "copying from one server to another is not in this release",
-            "copy to this machine first, then on to the other server",
-        )),
-    };
-    endpoints.into_iter().map(path).collect()
-}
-
-/// Where ssh takes part, [`SshPlan`] has been asked before.
-fn not_here() -> Fault {
-    fault::usage("copies over ssh are planned elsewhere", "")
+/// Paths on a server, if a URL names it.
+fn urls(server: &Server, paths: &[Vec<u8>]) -> Option<Vec<Location>> {
+    let Server::Url(url) = server else { return None };
+    let with = |path: &Vec<u8>| Location::Url(HaulUrl { path: path.clone(), ..url.clone() });
+    Some(paths.iter().map(with).collect())
 }
 
 /// The bytes of paths, as they travel.
@@ -241,7 +293,7 @@ mod tests {
     #[test]
     fn the_three_ways_are_told_apart() {
         let up = parse(&["a", "b", &url(1, "in")]).unwrap();
-        assert!(matches!(&up, CopyPlan::Upload { sources, to } if sources.len() == 2 && to.path == b"in"));
+        assert!(matches!(&up, CopyPlan::Upload { sources, path, .. } if sources.len() == 2 && path == b"in"));
         assert_eq!(up.actions(), ["send a to h:1:/in", "send b to h:1:/in"]);
         let down = parse(&[&url(1, "x"), &url(1, "y"), "."]).unwrap();
         assert!(matches!(&down, CopyPlan::Download { sources, .. } if *sources == [b"x", b"y"]));
@@ -250,12 +302,30 @@ mod tests {
     }
 
     #[test]
+    fn who_connects_to_whom_follows_from_the_ends() {
+        let up = parse(&["a", "b", "far:/in/"]).unwrap();
+        assert_eq!(up.actions(), ["send a to far:/in/", "send b to far:/in/"]);
+        let down = parse(&["me@far:x", "me@far:", "."]).unwrap();
+        assert_eq!(down.actions(), ["fetch me@far:x to .", "fetch me@far:. to ."]);
+        let third = parse(&["a:x", "b:"]).unwrap();
+        assert_eq!(third.actions(), ["copy a:x to b:."]);
+        assert!(
+            matches!(&third, CopyPlan::Third(third) if third.at.destination == "a" && third.serves.is_some())
+        );
+        let to_server = parse(&["a:x", &url(1, "in")]).unwrap();
+        assert_eq!(to_server.actions(), ["copy a:x to haul://h:1/in"]);
+        let from_server = parse(&[&url(1, "x"), "b:y"]).unwrap();
+        assert!(matches!(&from_server, CopyPlan::Third(third) if third.at.destination == "b"));
+        assert_eq!(from_server.actions(), ["copy haul://h:1/x to b:y"]);
+    }
+
+    #[test]
     fn several_machines_are_pulled_from_at_the_same_time() {
         let (one, other) = (url(1, "x"), url(2, "y"));
         let CopyPlan::Many(plans) = parse(&[&one, &other, "me@far:z", &one, "in"]).unwrap() else { panic!() };
         assert_eq!(plans.iter().map(CopyPlan::sources).collect::<Vec<_>>(), [2, 1, 1]);
         assert!(matches!(&plans[1], CopyPlan::Download { to, .. } if to.as_os_str() == "in/"));
-        assert!(matches!(&plans[2], CopyPlan::Ssh(_)));
+        assert!(matches!(&plans[2], CopyPlan::Download { from: Server::Ssh(_), .. }));
         let ports =
             parse(&["ssh://far:2201/x", "ssh://far:2202/x", "far:x", "ssh://far:2201/y", "in"]).unwrap();
         assert!(matches!(&ports, CopyPlan::Many(plans) if plans.len() == 3), "{ports:?}");
@@ -271,6 +341,9 @@ mod tests {
             (vec![one.as_str(), other.as_str()], "from one server to another"),
             (vec!["a", "haul://h:1/x"], "no key"),
             (vec!["a", "host:b", "."], "different machines"),
+            (vec!["a", "far:x", "b:"], "different machines"),
+            (vec!["a:x", "b:x", "c:"], "different machines"),
+            (vec![one.as_str(), "a:x", "b:"], "different machines"),
         ] {
             let fault = parse(&words).unwrap_err();
             assert!(fault.message.contains(needle), "{fault}");

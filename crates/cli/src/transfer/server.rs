@@ -1,20 +1,22 @@
 //! Answers sessions: what each request means on the server's side.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Role, Session, controller_for};
+use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, ReceivePolicy, Request};
 
 use crate::args::PortRange;
 use crate::fault;
-use crate::output::{ProgressStyle, RunReport};
+use crate::output::RunReport;
 use crate::transfer::context::Context;
-use crate::transfer::drive::{self, RunEnv};
+use crate::transfer::drive;
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::{Sides, link};
 use crate::transfer::policy::Policy;
@@ -48,16 +50,8 @@ pub(crate) fn answer(
         Err(error) => return context.failed(error.into()),
     };
     let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
-    let env = RunEnv {
-        cancel: &context.cancel,
-        role: Role::Server,
-        style: ProgressStyle::Hidden,
-        events: None,
-        items: None,
-        quotas: policy.quotas.clone(),
-        pulse: pulse.clone(),
-    };
-    let report = match serve_request(&mut session, &request, policy, &sides, &env) {
+    let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
+    let report = match serve_request(&mut session, &request, policy, &sides, &quiet) {
         Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
         Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
         Ok(Done::Nothing) => context.report(RunReport::default()),
@@ -92,7 +86,7 @@ fn serve_request(
     request: &Request,
     policy: &Policy,
     sides: &Arc<Sides>,
-    env: &RunEnv<'_>,
+    context: &Context,
 ) -> Result<Done, Fault> {
     let limit = match session.settings().bench_limit {
         BenchLimit::Unlimited => LONGEST_BENCH,
@@ -100,7 +94,7 @@ fn serve_request(
     };
     match request {
         Request::Put { destination, layout, receive_policy } => {
-            receive(session, (destination, *layout, *receive_policy), policy, sides, env)
+            receive(session, (destination, *layout, *receive_policy), policy, sides, context)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
         Request::PutStream { destination, durability } => {
@@ -110,7 +104,7 @@ fn serve_request(
                 ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
             };
             let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
-            Ok(Done::Files(Box::new(drive::receive(session, job, sides, env))))
+            Ok(Done::Files(Box::new(drive::receive(session, job, sides, context))))
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let channel = link(session.control(), sides);
@@ -118,10 +112,10 @@ fn serve_request(
             let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
             let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
             let job = send_files(sources, root, selection, channel, limits)?;
-            Ok(Done::Files(Box::new(drive::send(session, job, sides, env))))
+            Ok(Done::Files(Box::new(drive::send(session, job, sides, context))))
         }
-        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, env)))),
-        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, env)))),
+        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, context)))),
+        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, context)))),
         Request::Check => check_path(session).map(|()| Done::Nothing),
         // The policy has refused them before.
         Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
@@ -133,7 +127,7 @@ fn receive(
     (destination, layout, receive_policy): (&[u8], Layout, ReceivePolicy),
     policy: &Policy,
     sides: &Arc<Sides>,
-    env: &RunEnv<'_>,
+    context: &Context,
 ) -> Result<drive::Moved, Fault> {
     let durability = policy.at_least(receive_policy.durability);
     let options = ReceiveOptions {
@@ -144,7 +138,7 @@ fn receive(
             .for_round_trip(session.round_trip())
     };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
-    Ok(drive::receive(session, job, sides, env))
+    Ok(drive::receive(session, job, sides, context))
 }
 
 /// Lets the client see whether packets get through.
@@ -190,6 +184,20 @@ pub(crate) fn with_own_server<R: Send>(
             Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
         })?;
         Ok(result)
+    })
+}
+
+/// Runs `client` with the URL of `path` at such a server on the loopback interface: for copies within this machine.
+///
+/// # Errors
+/// When the server cannot listen.
+pub(crate) fn at_own_server<R: Send>(
+    context: &Context,
+    path: &Path,
+    client: impl FnOnce(HaulUrl) -> R,
+) -> Result<R, Fault> {
+    with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+        client(listener.url("127.0.0.1", path.as_os_str().as_bytes()))
     })
 }
 

@@ -1,14 +1,13 @@
 //! A session with a server: opening it, and moving files in it.
 
-use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{ConnectOptions, EngineError, HaulUrl, Role, Session, connect};
+use haul_engine::{ConnectOptions, EngineError, HaulUrl, Session, connect};
 use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
 use serde_json::json;
@@ -17,14 +16,11 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
-use crate::transfer::drive::{self, RunEnv};
+use crate::transfer::drive;
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::{Sides, link};
 use crate::transfer::outcome;
-use crate::transfer::plan::path_bytes;
-use crate::transfer::policy::Policy;
-use crate::transfer::server::with_own_server;
-use crate::transfer::sessions::Pulse;
+use crate::transfer::watch::interrupted;
 use crate::transfer::wire;
 
 /// How soon an interruption is noticed.
@@ -88,7 +84,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
             }
         }
     }
-    Err(drive::interrupted(cancel))
+    Err(interrupted(cancel))
 }
 
 /// Sends files to the place that `url` names.
@@ -102,12 +98,12 @@ pub(crate) fn upload(
     let layout = layout_for(&sources, &url.path);
     let request =
         Request::Put { destination: url.path.clone(), layout, receive_policy: context.receive_policy };
-    over(context, url, request, cpu, |session, sides, env| {
+    over(context, url, request, cpu, |session, sides| {
         let channel = link(session.control(), sides);
         let (growth, preserve, set_memory) = (context.growth, context.preserve, context.set_memory);
         let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
         let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
-        Ok(drive::send(session, job, sides, env).resumable())
+        Ok(drive::send(session, job, sides, context).resumable())
     })
 }
 
@@ -127,7 +123,7 @@ pub(crate) fn download(
         run: what_a_sender_is_told(context.receive_policy.run),
         preserve: context.preserve,
     };
-    over(context, from, request, Cpu::ALL, |session, sides, env| {
+    over(context, from, request, Cpu::ALL, |session, sides| {
         let options = ReceiveOptions {
             permit: context.preserve,
             set_memory: context.set_memory,
@@ -137,7 +133,7 @@ pub(crate) fn download(
         };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
-        Ok(drive::receive(session, job, sides, env).resumable())
+        Ok(drive::receive(session, job, sides, context).resumable())
     })
 }
 
@@ -155,7 +151,7 @@ pub(crate) fn over(
     url: &HaulUrl,
     request: Request,
     cpu: Cpu,
-    work: impl FnOnce(&mut Session, &Arc<Sides>, &RunEnv<'_>) -> Result<drive::Moved, Fault>,
+    work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<drive::Moved, Fault>,
 ) -> RunReport {
     let started = Instant::now();
     let mut session = match open(context, url, request, BenchLimit::Unlimited) {
@@ -163,16 +159,7 @@ pub(crate) fn over(
         Err(fault) => return context.failed(fault),
     };
     let sides = Sides::new(Facts::of(&session, cpu, &url.host));
-    let env = RunEnv {
-        cancel: &context.cancel,
-        role: Role::Client,
-        style: context.style.clone(),
-        events: Some(&context.events),
-        items: Some(&context.items),
-        quotas: context.quotas.clone(),
-        pulse: Pulse::default(),
-    };
-    let moved = match work(&mut session, &sides, &env) {
+    let moved = match work(&mut session, &sides) {
         Ok(moved) => moved,
         Err(fault) => {
             session.control().abort(fault.clone());
@@ -186,16 +173,6 @@ pub(crate) fn over(
         let _ = session.control().close();
     }
     outcome::of_files(context, &sides, moved, elapsed)
-}
-
-/// Copies within this machine, through a server of our own on the loopback interface.
-pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Path) -> RunReport {
-    let policy = Policy::own(context);
-    let report = with_own_server(context, &policy, Ipv4Addr::LOCALHOST, |listener| {
-        let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
-        upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
-    });
-    report.unwrap_or_else(|fault| context.failed(fault))
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.

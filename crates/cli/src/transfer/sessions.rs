@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_wire::control::{Fault, FaultCode};
 
+use crate::transfer::stall::Unchanged;
+
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
@@ -27,33 +29,30 @@ pub(crate) struct Pulse(Arc<Beat>);
 #[derive(Debug)]
 struct Beat {
     /// How far it is, and since when.
-    state: Mutex<(u64, Instant)>,
+    state: Mutex<Unchanged>,
     gives_way: AtomicBool,
 }
 
 impl Default for Pulse {
     fn default() -> Self {
-        let state = Mutex::new((0, Instant::now()));
+        let state = Mutex::new(Unchanged::new());
         Self(Arc::new(Beat { state, gives_way: AtomicBool::new(false) }))
     }
 }
 
 impl Pulse {
-    fn state(&self) -> MutexGuard<'_, (u64, Instant)> {
+    fn state(&self) -> MutexGuard<'_, Unchanged> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes how far the session is, in whatever rises with what is done.
     pub(crate) fn note(&self, done: u64) {
-        let mut state = self.state();
-        if state.0 != done {
-            *state = (done, Instant::now());
-        }
+        self.state().lasts(done, Instant::now());
     }
 
     /// Since when nothing has moved.
     fn idle_since(&self) -> Instant {
-        self.state().1
+        self.state().since()
     }
 
     /// Why the session has to end, if its place was given to another one.

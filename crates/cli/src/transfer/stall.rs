@@ -13,23 +13,29 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// What the threads of a job may take to end when it was ended from here.
 pub(crate) const ENDING: Duration = Duration::from_secs(60);
 
-/// Follows when something was done last.
-pub(crate) struct StallClock {
-    activity: u64,
+/// Follows since when a number has been the same.
+#[derive(Debug)]
+pub(crate) struct Unchanged {
+    value: u64,
     since: Instant,
 }
 
-impl StallClock {
+impl Unchanged {
     pub(crate) fn new() -> Self {
-        Self { activity: 0, since: Instant::now() }
+        Self { value: 0, since: Instant::now() }
     }
 
-    /// How long the activity has been the same.
-    pub(crate) fn lasts(&mut self, activity: u64, now: Instant) -> Span {
-        if activity != self.activity {
-            (self.activity, self.since) = (activity, now);
+    /// How long it has been `value`.
+    pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
+        if value != self.value {
+            (self.value, self.since) = (value, now);
         }
         now.saturating_duration_since(self.since).into()
+    }
+
+    /// Since when it has been the same.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 }
 
@@ -56,7 +62,7 @@ mod tests {
 
     #[test]
     fn whatever_is_done_starts_the_clock_anew() {
-        let mut clock = StallClock::new();
+        let mut clock = Unchanged::new();
         let at = |seconds| clock_start() + Duration::from_secs(seconds);
         assert_eq!(clock.lasts(1, at(10)), Span::ZERO);
         assert_eq!(clock.lasts(1, at(17)), Span::from_secs(7));

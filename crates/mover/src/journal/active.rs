@@ -1,5 +1,6 @@
 //! The journal of a running job.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,8 +12,8 @@ use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local};
+use crate::journal::record::{journal_name, part_name};
 use crate::storage::{
     dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlink_temporary, unlinkat, write_all,
 };
@@ -121,7 +122,7 @@ impl Journal {
         if book.directories.contains(path) || !(path.is_empty() || is_local(path)) {
             return;
         }
-        if book.append(&self.file, &[Record::Directory(path.to_vec())]) {
+        if book.append(&self.file, &[Record::Directory(path.into())]) {
             book.directories.insert(path.to_vec());
         }
     }
@@ -148,7 +149,7 @@ impl Journal {
     pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
         let mut book = self.book();
         if !is_local(&identity.path)
-            || !book.append(&self.file, &[Record::File { number, identity: identity.clone() }])
+            || !book.append(&self.file, &[Record::File { number, identity: Cow::Borrowed(identity) }])
         {
             return self.forget(&mut book, number);
         }
@@ -270,7 +271,7 @@ impl Journal {
 
 impl Book {
     /// Appends records, unless the journal is broken; now it may be.
-    fn append(&mut self, file: &OwnedFd, records: &[Record]) -> bool {
+    fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> bool {
         if self.broken.is_none() {
             self.broken = self.tail.append(file, records).err();
             if let Some(errno) = self.broken {
@@ -317,7 +318,7 @@ impl Book {
     }
 }
 
-fn wrote(number: u32, range: &Range<u64>) -> Record {
+fn wrote(number: u32, range: &Range<u64>) -> Record<'static> {
     Record::Wrote { number, start: range.start, len: range.end - range.start }
 }
 

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
-use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
 use crate::journal::record::{
     Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Unreadable, replay,
 };
+use crate::journal::record::{journal_name, parse_journal, parse_part, part_name};
 use crate::paths::split;
 use crate::storage::{self, dup, flock, fstat, lstatat, openat, unlink_temporary};
 

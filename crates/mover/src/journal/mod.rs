@@ -10,7 +10,6 @@ use haul_wire::control::{Fault, FaultCode};
 mod active;
 pub mod check;
 mod leftovers;
-mod names;
 mod record;
 mod survey;
 #[cfg(test)]
@@ -27,7 +26,7 @@ pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove
 
 /// Whether a name is that of a journal or of a temporary file, of whichever job.
 pub(crate) fn is_working_name(name: &[u8]) -> bool {
-    names::parse_journal(name).is_some() || names::parse_part(name).is_some()
+    record::parse_journal(name).is_some() || record::parse_part(name).is_some()
 }
 
 /// Whether no peer may give this name to anything: that of a journal, which a later job would believe, or of a temporary

@@ -9,15 +9,14 @@
 //! and its payload. A record is therefore good only where it was written, in the journal it was written to.
 //! Reading stops at the first record that is not good.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read};
-use std::os::fd::OwnedFd;
-
+use crate::storage::{ftruncate, write_all};
 use haul_base::RangeSet;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-
-use crate::storage::{ftruncate, write_all};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
 
 const MAGIC: &[u8; 8] = b"HAULJRNL";
 /// The version that is written, and the only one that is read.
@@ -51,11 +50,11 @@ pub(crate) struct FileIdentity {
 
 /// One record. The order of the kinds is part of the format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Record {
+pub(crate) enum Record<'a> {
     /// Temporary files are made in this directory (empty: the base).
-    Directory(Vec<u8>),
+    Directory(Cow<'a, [u8]>),
     /// A temporary file with this number begins. Whatever had the number before is forgotten.
-    File { number: u32, identity: FileIdentity },
+    File { number: u32, identity: Cow<'a, FileIdentity> },
     /// These bytes of the file's stream of data are in the temporary file.
     Wrote { number: u32, start: u64, len: u64 },
     /// There is no temporary file with this number any more.
@@ -85,7 +84,7 @@ impl Codec {
     }
 
     /// Appends a record, whose path [`is_local`], to `out`, whose first byte is to lie at `start` of the file.
-    pub(crate) fn encode(&self, start: u64, record: &Record, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, start: u64, record: &Record<'_>, out: &mut Vec<u8>) {
         let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
         debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
         self.seal(start, &payload, out);
@@ -175,12 +174,13 @@ pub(crate) struct Made {
 
 impl State {
     /// Takes a record in. False: nobody of ours wrote such a one.
-    pub(crate) fn apply(&mut self, record: Record) -> bool {
+    pub(crate) fn apply(&mut self, record: Record<'_>) -> bool {
         match record {
             Record::Directory(path) if path.is_empty() || is_local(&path) => {
-                self.directories.insert(path);
+                self.directories.insert(path.into_owned());
             }
             Record::File { number, identity } if is_local(&identity.path) => {
+                let identity = identity.into_owned();
                 self.files.insert(number, Noted { identity, written: RangeSet::new() });
             }
             Record::Wrote { number, start, len } => {
@@ -282,7 +282,7 @@ impl Tail {
     }
 
     /// Appends records, all or none.
-    pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record]) -> Result<(), Errno> {
+    pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> Result<(), Errno> {
         self.cut(file)?;
         let mut bytes = Vec::new();
         for record in records {
@@ -313,5 +313,73 @@ impl Tail {
             self.torn = false;
         }
         Ok(())
+    }
+}
+
+const PREFIX: &[u8] = b".haul-";
+const JOURNAL: &[u8] = b".journal";
+const PART: &[u8] = b".part";
+const ID_DIGITS: usize = 8;
+
+/// The journal of a job.
+pub(crate) fn journal_name(id: u32) -> String {
+    format!(".haul-{id:08x}.journal")
+}
+
+/// The temporary file of an entry.
+pub(crate) fn part_name(id: u32, number: u32) -> String {
+    format!(".haul-{id:08x}-{number}.part")
+}
+
+/// The id in the name of a journal; `None` for every other name.
+pub(crate) fn parse_journal(name: &[u8]) -> Option<u32> {
+    let id = parse_id(name.strip_prefix(PREFIX)?.strip_suffix(JOURNAL)?)?;
+    (journal_name(id).as_bytes() == name).then_some(id)
+}
+
+/// Id and number in the name of a temporary file, written as [`part_name`] writes it; `None` for every other.
+pub(crate) fn parse_part(name: &[u8]) -> Option<(u32, u32)> {
+    let between = name.strip_prefix(PREFIX)?.strip_suffix(PART)?;
+    let (id, number) = between.split_at_checked(ID_DIGITS)?;
+    let id = parse_id(id)?;
+    let number = std::str::from_utf8(number.strip_prefix(b"-")?).ok()?.parse().ok()?;
+    (part_name(id, number).as_bytes() == name).then_some((id, number))
+}
+
+fn parse_id(digits: &[u8]) -> Option<u32> {
+    if digits.len() != ID_DIGITS {
+        return None;
+    }
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_no_other_name_does() {
+        assert_eq!(parse_journal(journal_name(0x00ab_cdef).as_bytes()), Some(0x00ab_cdef));
+        assert_eq!(parse_part(part_name(7, u32::MAX).as_bytes()), Some((7, u32::MAX)));
+        for name in [
+            ".haul-00000001.journa",
+            ".haul-0000001.journal",
+            ".haul-0000000A.journal",
+            ".haul-+0000001.journal",
+        ] {
+            assert_eq!(parse_journal(name.as_bytes()), None, "{name}");
+        }
+        for name in [
+            ".haul-00000001-.part",
+            ".haul-00000001-01.part",
+            ".haul-00000001-+1.part",
+            ".haul-00000001-1.part~",
+            ".haul-00000001-4294967296.part",
+            ".haul-00000001-1",
+            ".haul-0000000é-1.part",
+            ".haul-.part",
+        ] {
+            assert_eq!(parse_part(name.as_bytes()), None, "{name}");
+        }
     }
 }

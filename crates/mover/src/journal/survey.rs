@@ -10,8 +10,8 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::leftovers::{self, Leftover, Why, reason};
-use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::State;
+use crate::journal::record::{journal_name, part_name};
 use crate::storage::{flock, lstatat, openat};
 
 /// What a journal says.

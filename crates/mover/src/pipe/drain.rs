@@ -14,14 +14,14 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, protocol, unexpected};
+use crate::job::{JobHandle, Origin, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
-    Base, BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
-    left_early, mismatch, text,
+    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Requests, Shared, Work, left_early,
+    mismatch, text,
 };
 use crate::report::MoveReport;
-use crate::stage::Origin;
 use crate::threads;
 
 /// Zeros written at a time where a file has a hole.
@@ -46,16 +46,15 @@ pub fn receive_to(
     let place = Place::new(Base::nowhere()?, options.session);
     let shared =
         Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Files));
-    let job = shared.clone();
-    let thread = threads::spawn("haul-receive", move || run(&job, output))?;
     let sink = Box::new(FileSink::new(shared.clone()));
-    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, Vec::new()) })
+    let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, output))?;
+    Ok(ReceiveJob { sink, handle })
 }
 
 fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport, Fault> {
     let (hashed, hashes) = crossbeam_channel::unbounded();
     let drain = Drain::new(shared.clone(), output, hashed);
-    let draining = threads::spawn_for(shared, "haul-drain", move || drain.run())?;
+    let draining = spawn_for(shared, "haul-drain", move || drain.run())?;
     let listener = Listener {
         shared: shared.clone(),
         hashes,

@@ -11,11 +11,11 @@ use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
 use crate::fault::IoFault;
+use crate::job::{JobHandle, Origin, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::report::MoveReport;
-use crate::send::{BLOCK, Block, FileSource, Requests, SendHandle, SendJob, SendLimits, Shared, listen};
-use crate::stage::Origin;
+use crate::send::{BLOCK, Block, FileSource, Requests, SendJob, SendLimits, Shared, listen};
 use crate::threads;
 
 /// Permissions of the file that is made of a stream.
@@ -43,15 +43,14 @@ pub fn send_stream(
     // Nothing can be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Pipe));
-    let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, input, most))?;
     let source = Box::new(FileSource::new(shared.clone()));
-    Ok(SendJob { source, handle: SendHandle::new(shared, thread) })
+    let handle = JobHandle::start(shared, "haul-send", move |shared| run(shared, input, most))?;
+    Ok(SendJob { source, handle })
 }
 
 fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<MoveReport, Fault> {
     let feed = Feed { shared: shared.clone(), input, most };
-    let feeding = threads::spawn_for(shared, "haul-feed", move || feed.run())?;
+    let feeding = spawn_for(shared, "haul-feed", move || feed.run())?;
     let result = listen(shared);
     shared.stop();
     if result.is_ok() {

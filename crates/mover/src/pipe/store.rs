@@ -16,16 +16,15 @@ use rustix::io::Errno;
 
 use crate::entries::State;
 use crate::fault::{IoFault, protocol, unexpected};
+use crate::job::{JobHandle, Origin, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};
 use crate::receive::{
-    BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
-    mismatch, open_base,
+    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Requests, Shared, Work, mismatch, open_base,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::stage::Origin;
 use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
 use crate::threads;
@@ -51,16 +50,14 @@ pub fn receive_stream(
     }
     let place = Place::new(base, options.session).keeping(options.min_free);
     let shared = Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Pipe));
-    let job = shared.clone();
-    let thread = threads::spawn("haul-receive", move || run(&job))?;
     let sink = Box::new(FileSink::new(shared.clone()));
-    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, Vec::new()) })
+    Ok(ReceiveJob { sink, handle: JobHandle::start(shared, "haul-receive", run)? })
 }
 
 fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let (stored, storing) = crossbeam_channel::bounded(1);
     let writing = shared.clone();
-    let writer = threads::spawn_for(shared, "haul-write", move || write(&writing, &stored))?;
+    let writer = spawn_for(shared, "haul-write", move || write(&writing, &stored))?;
     let result =
         Store { shared: shared.clone(), storing, stored: None, expected: None, is_announced: false }.listen();
     shared.queue.close();

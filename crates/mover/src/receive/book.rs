@@ -10,10 +10,10 @@ use haul_wire::packet::MAX_OFFSET;
 use crate::budget::{Budget, of_table, of_vec};
 use crate::entries::{EntryTable, State};
 use crate::fault::protocol;
+use crate::identity::FileId;
 use crate::layout::Layout;
 use crate::receive::commit::metadata::{DestinationMetadata, ExtrasMap};
 use crate::receive::delete::exclude::FilteredNames;
-use crate::receive::place::installed::FileId;
 use crate::report::{Failures, MoveReport, report, set_digest};
 
 /// The set and what became of it.

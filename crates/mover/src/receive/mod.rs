@@ -15,12 +15,11 @@ mod write;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
-    Destination, Durability, Extraneous, Fault, FaultCode, Layout, Preserve, ReceivePolicy, RunMode,
+    Destination, Durability, Extraneous, Fault, Layout, Preserve, ReceivePolicy, RunMode,
 };
 
 pub use decide::expectations::Expectations;
@@ -36,13 +35,12 @@ pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
+use crate::job::{JobHandle, Origin, Worker, spawn_all};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
-use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::stage::{Origin, Stage};
-use crate::threads::{self, Worker};
+use crate::threads;
 use commit::Committer;
 use decide::Decider;
 use peer::Peer;
@@ -71,7 +69,7 @@ pub struct ReceiveOptions {
     /// Bytes of contents in memory at most; flow control holds the sender to it.
     pub memory: u64,
     /// Bytes that names, links, holes and attributes of the set may take; above, the job ends with
-    /// [`FaultCode::SetTooLarge`].
+    /// [`FaultCode::SetTooLarge`](haul_wire::control::FaultCode::SetTooLarge).
     pub set_memory: Bytes,
     /// When a file counts as received, whatever the policy says.
     pub durability: Durability,
@@ -121,15 +119,7 @@ pub struct ReceiveJob {
     /// Where the data path delivers the contents.
     pub sink: Box<dyn ObjectSink>,
     /// The rest of the job.
-    pub handle: ReceiveHandle,
-}
-
-/// Watches and ends a receiving job. Dropping it aborts the job, waits for its threads and removes
-/// temporary files.
-pub struct ReceiveHandle {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
-    skipped: Vec<String>,
+    pub handle: JobHandle,
 }
 
 /// Receives a set to `destination`, which [`Root`] may confine. An existing directory takes the entries in;
@@ -159,14 +149,15 @@ pub fn receive_files(
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
-    let shared = Arc::new(Shared::new(link, place, options, Requests::new(destination), Origin::Files));
+    let mut shared = Shared::new(link, place, options, Requests::new(destination), Origin::Files);
     for note in &skipped {
         shared.book().notes.add(|| note.clone());
     }
-    let job = shared.clone();
-    let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
+    shared.skipped = skipped;
+    let shared = Arc::new(shared);
     let sink = Box::new(FileSink::in_any_order(shared.clone()));
-    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, skipped) })
+    let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, leftovers))?;
+    Ok(ReceiveJob { sink, handle })
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
@@ -195,7 +186,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
         ("haul-compare", Box::new(move || comparer.run())),
         ("haul-writeback", Box::new(move || writeback.writeback.run(&ordered))),
     ];
-    let threads = threads::spawn_all(shared, workers);
+    let threads = spawn_all(shared, workers);
     let result = Peer::new(shared.clone(), checks, settles, decider).listen();
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);
@@ -220,72 +211,6 @@ fn remove_temporaries(shared: &Shared) {
             shared.place.leave(entry, &path);
         } else {
             shared.place.discard(entry, &path);
-        }
-    }
-}
-
-impl ReceiveHandle {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        thread: JoinHandle<Result<MoveReport, Fault>>,
-        skipped: Vec<String>,
-    ) -> Self {
-        Self { shared, thread: Some(thread), skipped }
-    }
-
-    /// Live numbers.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.shared.progress.clone()
-    }
-
-    /// What the job waits for, if nothing happens.
-    pub fn stage(&self) -> Stage {
-        self.shared.stage()
-    }
-
-    /// Names what is called, from any thread, when flow control permits materially more.
-    pub fn on_wake(&self, wake: Wake) {
-        self.shared.wake.set(wake);
-    }
-
-    /// What a person should know about what earlier jobs have left, and what this one could leave. A report, on both
-    /// sides, has only the former: what has ended need not be resumed.
-    pub fn notes(&self) -> Vec<String> {
-        let broken = self.shared.place.broken_journal().map(|errno| {
-            let why = std::io::Error::from(errno);
-            format!("what is received cannot be resumed if this is interrupted: {why}")
-        });
-        self.skipped.iter().cloned().chain(broken).collect()
-    }
-
-    /// Ends the job with `fault` and tells the peer.
-    pub fn abort(&self, fault: Fault) {
-        self.shared.fail(fault);
-    }
-
-    /// Whether [`ReceiveHandle::join`] would return at once.
-    pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    /// Waits until every entry is final and the sender knows.
-    ///
-    /// # Errors
-    /// What ended the whole job. Failures of single entries are in the report.
-    pub fn join(mut self) -> Result<MoveReport, Fault> {
-        match self.thread.take() {
-            Some(thread) => threads::join(thread)?,
-            None => Err(Fault::new(FaultCode::Internal, "the job was joined twice", "")),
-        }
-    }
-}
-
-impl Drop for ReceiveHandle {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.shared.fail(threads::dropped());
-            // Nobody is left to be told.
-            let _ = threads::join(thread);
         }
     }
 }

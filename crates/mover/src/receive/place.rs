@@ -12,10 +12,11 @@ use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::fault::{IoFault, Scope};
+use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::paths::split;
 use crate::receive::place::base::{Base, Presence, Reach};
-use crate::receive::place::installed::{FileId, Installed, Names, collision, folds, names_in};
+use crate::receive::place::installed::{Installed, Names, collision, folds, names_in};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
 use crate::storage::{

@@ -11,6 +11,7 @@ use haul_wire::control::{
     WantRun,
 };
 
+use crate::job::{Job, Origin, Stage};
 use crate::journal::FileIdentity;
 use crate::link::{ControlLink, is_small_talk};
 use crate::progress::{Progress, WakeSlot};
@@ -21,8 +22,6 @@ use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
 use crate::receive::{Expectations, ReceiveOptions};
-use crate::stage::{Origin, Stage};
-use crate::threads::Job;
 
 /// How long the sender may take to say `Bye` after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,11 +55,46 @@ pub(crate) struct Shared {
     ending: OnceLock<Ending>,
     finished: AtomicBool,
     origin: Origin,
+    /// What is said of journals that were left alone.
+    pub(crate) skipped: Vec<String>,
 }
 
 impl Job for Shared {
     fn fail(&self, fault: Fault) {
         Self::fail(self, fault);
+    }
+
+    fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    fn wake(&self) -> &WakeSlot {
+        &self.wake
+    }
+
+    fn stage(&self) -> Stage {
+        let (written, known) = (self.progress.bytes_done(), self.progress.bytes_known());
+        if self.finished() {
+            Stage::Confirmation
+        } else if self.queue.holds_anything() {
+            Stage::Writing
+        } else if !self.progress.all_known() {
+            self.origin.listing()
+        } else if written < known {
+            Stage::Delivery
+        } else if self.book().object_len.is_none() {
+            Stage::Wants
+        } else {
+            Stage::Completion
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let broken = self.place.broken_journal().map(|errno| {
+            let why = std::io::Error::from(errno);
+            format!("what is received cannot be resumed if this is interrupted: {why}")
+        });
+        self.skipped.iter().cloned().chain(broken).collect()
     }
 }
 
@@ -90,24 +124,7 @@ impl Shared {
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
             origin,
-        }
-    }
-
-    /// What the job waits for, if nothing happens.
-    pub(crate) fn stage(&self) -> Stage {
-        let (written, known) = (self.progress.bytes_done(), self.progress.bytes_known());
-        if self.finished() {
-            Stage::Confirmation
-        } else if self.queue.holds_anything() {
-            Stage::Writing
-        } else if !self.progress.all_known() {
-            self.origin.listing()
-        } else if written < known {
-            Stage::Delivery
-        } else if self.book().object_len.is_none() {
-            Stage::Wants
-        } else {
-            Stage::Completion
+            skipped: Vec::new(),
         }
     }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use haul_base::AlignedBytes;
 
+use crate::identity::Identity;
 use crate::send::plan::sections::Sections;
-use crate::send::walk::{Identity, SourceRoot};
+use crate::send::walk::SourceRoot;
 use crate::stream::Shape;
 
 /// Bytes that are read at a time, and the size of a block.

@@ -11,10 +11,9 @@ mod source;
 mod walk;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Fault, FaultCode, Selection};
+use haul_wire::control::{Entry, Fault, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
 pub(crate) use peer::listen;
@@ -28,12 +27,11 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
+use crate::job::{JobHandle, Origin, Worker, spawn_all};
 use crate::link::ControlLink;
-use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::stage::{Origin, Stage};
-use crate::threads::{self, Worker};
+use crate::threads;
 use plan::Planner;
 use read::Reader;
 use read::block_hashes::BlockHasher;
@@ -46,13 +44,7 @@ pub struct SendJob {
     /// The contents, for the data path.
     pub source: Box<dyn ObjectSource>,
     /// The rest of the job.
-    pub handle: SendHandle,
-}
-
-/// Watches and ends a sending job. Dropping it aborts the job and waits for its threads.
-pub struct SendHandle {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
+    pub handle: JobHandle,
 }
 
 /// Sends `sources` (files, directories, symbolic links; any bytes) as `cp -a` would name them: each keeps its
@@ -71,19 +63,18 @@ pub fn send_files(
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
     let completeness = Completeness::of(&sources, selection);
-    let walker = Walker::new(root, sources, chooser)
-        .preserving(limits.preserve)
-        .reporting_filtered(FilteredReporter::new(&link, selection));
+    let filtered = FilteredReporter::new(&link, selection);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Files));
-    let walker = walker.watched_by(shared.progress.clone());
+    let walker =
+        Walker::new(root, sources, chooser).of_job(limits.preserve, filtered, shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
     let hasher = BlockHasher::new(shared.clone(), to_prove);
-    let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, walker, completeness, reader, hasher))?;
     let source = Box::new(FileSource::new(shared.clone()));
-    Ok(SendJob { source, handle: SendHandle::new(shared, thread) })
+    let run = |shared: &Arc<Shared>| run(shared, walker, completeness, reader, hasher);
+    let handle = JobHandle::start(shared, "haul-send", run)?;
+    Ok(SendJob { source, handle })
 }
 
 /// The entries that [`send_files`] would send, in order, without reading contents; for a dry run. What cannot
@@ -119,62 +110,10 @@ fn run(
         ("haul-read", Box::new(move || reader.run())),
         ("haul-prove", Box::new(move || hasher.run())),
     ];
-    let threads = threads::spawn_all(shared, workers);
+    let threads = spawn_all(shared, workers);
     let result = listen(shared);
     shared.stop();
     shared.wanted().close();
     threads.into_iter().try_for_each(threads::join)?;
     result
-}
-
-impl SendHandle {
-    pub(crate) fn new(shared: Arc<Shared>, thread: JoinHandle<Result<MoveReport, Fault>>) -> Self {
-        Self { shared, thread: Some(thread) }
-    }
-
-    /// Live numbers.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.shared.progress.clone()
-    }
-
-    /// What the job waits for, if nothing happens.
-    pub fn stage(&self) -> Stage {
-        self.shared.stage()
-    }
-
-    /// Names what is called, from any thread, when more of the object has become available.
-    pub fn on_wake(&self, wake: Wake) {
-        self.shared.wake.set(wake);
-    }
-
-    /// Ends the job with `fault` and tells the peer.
-    pub fn abort(&self, fault: Fault) {
-        self.shared.fail(fault);
-    }
-
-    /// Whether [`SendHandle::join`] would return at once.
-    pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    /// Waits until every entry is final at the receiver.
-    ///
-    /// # Errors
-    /// What ended the whole job. Failures of single entries are in the report.
-    pub fn join(mut self) -> Result<MoveReport, Fault> {
-        match self.thread.take() {
-            Some(thread) => threads::join(thread)?,
-            None => Err(Fault::new(FaultCode::Internal, "the job was joined twice", "")),
-        }
-    }
-}
-
-impl Drop for SendHandle {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.shared.fail(threads::dropped());
-            // Nobody is left to be told.
-            let _ = threads::join(thread);
-        }
-    }
 }

@@ -9,14 +9,13 @@ use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault,
 
 use crate::budget::{Budget, SET_MEMORY};
 use crate::entries::EntryTable;
+use crate::job::{Job, Origin, Stage};
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
 use crate::send::blocks::{Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
 use crate::send::plan::sections::Held;
-use crate::stage::{Origin, Stage};
-use crate::threads::Job;
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -141,6 +140,31 @@ pub(crate) struct Shared {
 impl Job for Shared {
     fn fail(&self, fault: Fault) {
         Self::fail(self, fault);
+    }
+
+    fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    fn wake(&self) -> &WakeSlot {
+        &self.wake
+    }
+
+    fn stage(&self) -> Stage {
+        let (upto, ended) = self.available();
+        if self.destination().is_none() {
+            Stage::Destination
+        } else if self.progress.bytes_done() < upto {
+            Stage::Delivery
+        } else if ended {
+            Stage::Completion
+        } else if !self.is_idle() {
+            Stage::Reading
+        } else if self.progress.all_known() {
+            Stage::Wants
+        } else {
+            self.origin.listing()
+        }
     }
 }
 
@@ -270,24 +294,6 @@ impl Shared {
     pub(crate) fn available(&self) -> (u64, bool) {
         let ended = self.ended.load(Ordering::Acquire);
         (self.upto.load(Ordering::Acquire), ended)
-    }
-
-    /// What the job waits for, if nothing happens.
-    pub(crate) fn stage(&self) -> Stage {
-        let (upto, ended) = self.available();
-        if self.destination().is_none() {
-            Stage::Destination
-        } else if self.progress.bytes_done() < upto {
-            Stage::Delivery
-        } else if ended {
-            Stage::Completion
-        } else if !self.is_idle() {
-            Stage::Reading
-        } else if self.progress.all_known() {
-            Stage::Wants
-        } else {
-            self.origin.listing()
-        }
     }
 
     /// Whether the data path has taken all that there was.

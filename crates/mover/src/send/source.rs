@@ -7,9 +7,9 @@ use std::sync::Arc;
 use haul_proto::{Available, ObjectSource};
 use rustix::fs::OFlags;
 
+use crate::identity::{FileId, Identity};
 use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
-use crate::send::walk::Identity;
 use crate::storage::{Inherited, fstat, read_exact_at};
 use crate::threads;
 
@@ -71,7 +71,7 @@ impl FileSource {
             file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
         // Of another file under its name nothing is sent.
         let is_same =
-            |file: &File, found: &Identity| fstat(file).is_ok_and(|stat| Identity::of(&stat).is_same(found));
+            |file: &File, found: &Identity| fstat(file).is_ok_and(|stat| FileId::of(&stat) == found.id);
         let opened = opened.filter(|opened| is_same(opened, &file.identity));
         self.again.push_back((file.clone(), opened));
         self.again.back().and_then(|(_, opened)| opened.as_ref())

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use haul_base::{Piece, Rng};
 use haul_mover::{
-    MoveReport, ReceiveHandle, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files,
-    send_files,
+    JobHandle, MoveReport, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files, send_files,
 };
 use haul_proto::{ObjectSink, ObjectSource};
 use haul_wire::control::{Durability, Fault, Layout, Selection};
@@ -183,7 +182,7 @@ pub(crate) fn copy(sources: &[&Path], destination: &Path, layout: Layout) -> End
 }
 
 /// Waits for a receiver that should fail, and returns its fault.
-pub(crate) fn fault_of(handle: ReceiveHandle) -> Fault {
+pub(crate) fn fault_of(handle: JobHandle) -> Fault {
     handle.join().unwrap_err()
 }
 

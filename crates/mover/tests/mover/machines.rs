@@ -12,8 +12,7 @@ use haul_base::{
     Bytes, Ecn, Machine, PathId, Piece, Probability, RangeSet, Rate, Received, Span, Time, Transmit,
 };
 use haul_mover::{
-    ControlLink, ReceiveHandle, Root, SendHandle, SendLimits, receive_files, receive_stream, send_files,
-    send_stream,
+    ControlLink, JobHandle, Root, SendLimits, receive_files, receive_stream, send_files, send_stream,
 };
 use haul_proto::{
     ControllerConfig, Link as PacketLink, Open, Receiver, ReceiverConfig, Seal, Sender, SenderConfig,
@@ -133,7 +132,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, pair: Pair) -> (Self, SendHandle, ReceiveHandle) {
+    fn new(seed: u64, pair: Pair) -> (Self, JobHandle, JobHandle) {
         let Pair { send, receive } = pair;
         let (now, rtt, interval) = (Time::ZERO, DELAY + DELAY, Span::from_millis(2));
         let law = ControllerConfig { ceiling: Some(RATE), initial_rtt: rtt, feedback_interval: interval };
@@ -190,12 +189,7 @@ impl World {
 }
 
 /// Runs both jobs until `is_reached`.
-fn run_until(
-    world: &mut World,
-    jobs: (&SendHandle, &ReceiveHandle),
-    is_reached: &dyn Fn() -> bool,
-    what: &str,
-) {
+fn run_until(world: &mut World, jobs: (&JobHandle, &JobHandle), is_reached: &dyn Fn() -> bool, what: &str) {
     let (send, receive) = jobs;
     while !is_reached() {
         let sent = world.transmit();
@@ -231,7 +225,7 @@ impl ControlLink for Undigested {
 }
 
 /// An attempt of which these bytes of the object are written.
-fn begin(src: &Path, dst: &Path, written: &RangeSet) -> (SendHandle, ReceiveHandle) {
+fn begin(src: &Path, dst: &Path, written: &RangeSet) -> (JobHandle, JobHandle) {
     let (a, b) = link_pair();
     let mut receive = receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options()).unwrap();
     let a = Arc::new(Undigested(a));
@@ -262,7 +256,7 @@ fn begin(src: &Path, dst: &Path, written: &RangeSet) -> (SendHandle, ReceiveHand
     (send.handle, receive.handle)
 }
 
-fn stop((send, receive): (SendHandle, ReceiveHandle)) {
+fn stop((send, receive): (JobHandle, JobHandle)) {
     send.abort(Fault::new(FaultCode::Interrupted, "stopped by the test", ""));
     send.join().unwrap_err();
     receive.join().unwrap_err();

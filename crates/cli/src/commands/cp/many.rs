@@ -9,7 +9,6 @@ use haul_wire::control::{Fault, FaultCode, RunMode};
 use self::sum::{Of, added_up};
 use crate::fault::place;
 use crate::output::{CombinedProgress, ProgressStyle, RunReport, Summary};
-use crate::ssh::SshPlan;
 use crate::transfer::context::Context;
 use crate::transfer::plan::CopyPlan;
 use crate::transfer::quota::Quotas;
@@ -60,7 +59,7 @@ pub(crate) fn copy_all(
 /// The destination is a directory, which is made once.
 fn without_destination(plans: &[CopyPlan]) -> Option<Fault> {
     let to = plans.iter().find_map(|plan| match plan {
-        CopyPlan::Download { to, .. } | CopyPlan::Ssh(SshPlan::Download { to, .. }) => Some(to),
+        CopyPlan::Download { to, .. } => Some(to),
         _ => None,
     })?;
     match std::fs::create_dir(to) {
@@ -73,11 +72,7 @@ fn without_destination(plans: &[CopyPlan]) -> Option<Fault> {
 /// A machine's name for people.
 fn machine(plan: &CopyPlan) -> String {
     match plan {
-        CopyPlan::Download { from, .. } => from.authority(),
-        CopyPlan::Ssh(SshPlan::Download { from, .. }) => match from.port {
-            Some(port) => format!("{from} (port {port})"),
-            None => from.to_string(),
-        },
+        CopyPlan::Download { from, .. } => from.name(),
         _ => String::new(),
     }
 }

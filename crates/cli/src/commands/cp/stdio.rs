@@ -2,8 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::Ipv4Addr;
-use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,16 +13,16 @@ use haul_wire::control::{Fault, HardLinks, Preserve, Request, Selection};
 use crate::args::{CpArgs, SshArgs};
 use crate::fault::usage;
 use crate::output::RunReport;
-use crate::ssh::{Permit, SshPlan};
+use crate::ssh::Permit;
+use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
+use crate::transfer::drive;
 use crate::transfer::facts::Cpu;
 use crate::transfer::link::link;
 use crate::transfer::plan::{CopyPlan, path_bytes};
-use crate::transfer::policy::Policy;
 use crate::transfer::select::selection;
-use crate::transfer::server::with_own_server;
+use crate::transfer::server::at_own_server;
 use crate::transfer::session::over;
-use crate::transfer::{by_ssh, drive};
 
 /// The word for stdin and stdout.
 const STDIO: &str = "-";
@@ -121,19 +120,16 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     };
     // A file of any name stands for stdin.
     match CopyPlan::parse(&["./-".into(), destination.clone()])? {
-        CopyPlan::Upload { to, .. } => send(context, &to, Cpu::ALL),
+        CopyPlan::Upload { to, path, .. } => {
+            let permit = Permit::PutStream(path.clone(), context.receive_policy.durability);
+            at_server(context, ssh, &to, &permit, |url| {
+                send(context, &HaulUrl { path: path.clone(), ..url }, Cpu::ALL)
+            })?
+        }
         CopyPlan::Local { to, .. } => {
-            with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-                send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
-            })?
+            at_own_server(context, &to, |url| send(context, &url, Cpu::DataThread))?
         }
-        CopyPlan::Ssh(SshPlan::Upload { to, .. }) => {
-            let permit = Permit::PutStream(to.path.clone(), context.receive_policy.durability);
-            by_ssh::with_host(context, ssh, &to.host, &permit, |url| {
-                send(context, &HaulUrl { path: to.path.clone(), ..url }, Cpu::ALL)
-            })?
-        }
-        CopyPlan::Ssh(_) | CopyPlan::Many(_) | CopyPlan::Download { .. } => {
+        CopyPlan::Third(_) | CopyPlan::Many(_) | CopyPlan::Download { .. } => {
             Err(usage("stdin is at this machine", "haul cp - DST"))
         }
     }
@@ -148,9 +144,9 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
     }
     let durability = context.receive_policy.durability;
     let request = Request::PutStream { destination: url.path.clone(), durability };
-    Ok(over(context, url, request, cpu, |session, sides, env| {
+    Ok(over(context, url, request, cpu, |session, sides| {
         let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
-        Ok(drive::send(session, job, sides, env))
+        Ok(drive::send(session, job, sides, context))
     }))
 }
 
@@ -168,23 +164,19 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     let plan = CopyPlan::parse(&words)?;
     let chosen = selection(&args.select, plan.sources())?;
     match plan {
-        CopyPlan::Download { from, sources, .. } => Ok(receive(context, &from, sources, chosen, Cpu::ALL)),
-        CopyPlan::Local { sources, .. } => {
-            with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-                let url = listener.url("127.0.0.1", b"");
-                receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
-            })
-        }
-        CopyPlan::Ssh(SshPlan::Download { from, sources, .. }) => {
+        CopyPlan::Download { from, sources, .. } => {
             let permit = Permit::Get(sources.clone());
-            by_ssh::with_host(context, &args.ssh, &from, &permit, |url| {
+            at_server(context, &args.ssh, &from, &permit, |url| {
                 receive(context, &url, sources, chosen, Cpu::ALL)
             })
         }
+        CopyPlan::Local { sources, .. } => at_own_server(context, Path::new(""), |url| {
+            receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
+        }),
         CopyPlan::Many(_) => {
             Err(usage("stdout takes the files of one machine", "use one command for each machine"))
         }
-        CopyPlan::Ssh(_) | CopyPlan::Upload { .. } => {
+        CopyPlan::Third(_) | CopyPlan::Upload { .. } => {
             Err(usage("stdout is at this machine", "haul cp SRC... -"))
         }
     }
@@ -207,13 +199,13 @@ fn receive(
     };
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output { stdout: io::stdout(), gone: gone.clone() };
-    let mut report = over(context, from, request, cpu, |session, sides, env| {
+    let mut report = over(context, from, request, cpu, |session, sides| {
         let options = ReceiveOptions {
             set_memory: context.set_memory,
             ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
         };
         let job = receive_to(Box::new(output), link(session.control(), sides), options)?;
-        Ok(drive::receive(session, job, sides, env))
+        Ok(drive::receive(session, job, sides, context))
     });
     if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
         // Who closes a pipe has read enough, as with cat.

@@ -174,7 +174,7 @@ impl Parties {
                     return Err(watched.left(&self.client));
                 }
                 RemoteOutput::End if context.cancel.is_requested() => {
-                    return Err(crate::transfer::drive::interrupted(&context.cancel));
+                    return Err(crate::transfer::watch::interrupted(&context.cancel));
                 }
                 RemoteOutput::End => return Err(watched.lost(&self.client)),
             }
@@ -193,7 +193,7 @@ impl Parties {
                 asked_to_stop = Some(Instant::now());
             }
             if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-                return Err(crate::transfer::drive::interrupted(&context.cancel));
+                return Err(crate::transfer::watch::interrupted(&context.cancel));
             }
         }
     }

@@ -118,7 +118,7 @@ fn what_failed_half_way_is_cut_before_the_next_record() {
     let mut tail = Tail::new(Codec::new(id), HEADER_LEN, false);
     assert_eq!(tail.append(&only_read, &[Record::Gone { number: 1 }]), Err(Errno::BADF));
     write(&written, b"half a record").unwrap();
-    tail.append(&written, &[Record::Directory(b"d".to_vec())]).unwrap();
+    tail.append(&written, &[Record::Directory(b"d".into())]).unwrap();
     let read = on_disk(dir.path(), id);
     assert!(read.state.directories.contains(&b"d"[..]));
     assert_eq!(read.good, fs::metadata(&path).unwrap().len());

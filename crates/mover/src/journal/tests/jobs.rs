@@ -1,5 +1,6 @@
 //! Jobs, one after the other and at the same time.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
@@ -248,7 +249,11 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     let path = dir.path().join(journal_name(id));
     let mut bytes = fs::read(&path).unwrap();
     let good = bytes.len();
-    Codec::new(id).encode(0, &Record::File { number: 2, identity: identity("g", 100) }, &mut bytes);
+    Codec::new(id).encode(
+        0,
+        &Record::File { number: 2, identity: Cow::Owned(identity("g", 100)) },
+        &mut bytes,
+    );
     Codec::new(id).encode(0, &Record::Wrote { number: 2, start: 0, len: 9 }, &mut bytes);
     bytes[good + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();

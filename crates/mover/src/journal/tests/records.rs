@@ -1,11 +1,13 @@
 //! What is read back is a prefix of what was written, whatever happened to the file.
 
+use std::borrow::Cow;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::journal::record::{Codec, HEADER_LEN, Record, State, header};
 
-fn file(number: u32, path: &str, size: u64) -> Record {
+fn file(number: u32, path: &str, size: u64) -> Record<'static> {
     let identity = FileIdentity {
         path: path.into(),
         size,
@@ -13,14 +15,14 @@ fn file(number: u32, path: &str, size: u64) -> Record {
         mtime_nanos: 999_999_999,
         shape: [number as u8; 32],
     };
-    Record::File { number, identity }
+    Record::File { number, identity: Cow::Owned(identity) }
 }
 
-fn any_record() -> impl Strategy<Value = Record> {
+fn any_record() -> impl Strategy<Value = Record<'static>> {
     let number = 0u32..4;
     let path = "[a-c]{1,3}(/[a-c]{1,3}){0,2}";
     prop_oneof![
-        path.prop_map(|path| Record::Directory(path.into())),
+        path.prop_map(|path| Record::Directory(path.into_bytes().into())),
         (number.clone(), path, 0u64..1000).prop_map(|(n, p, s)| file(n, &p, s)),
         (number.clone(), 0u64..900, 0u64..300).prop_map(|(number, start, len)| Record::Wrote {
             number,
@@ -124,16 +126,16 @@ fn one(record: &Record) -> Vec<u8> {
 #[test]
 fn records_that_lead_out_or_claim_too_much_are_not_believed() {
     for path in ["..", "a/../..", "/etc", "a//b", "a/", "./a", "a\0b"] {
-        let directory = one(&Record::Directory(path.as_bytes().to_vec()));
+        let directory = one(&Record::Directory(path.as_bytes().into()));
         assert_eq!(replay(1, &directory[..]).unwrap().good, HEADER_LEN, "{path}");
         let identity = identity(path, 5);
         assert_eq!(
-            replay(1, &one(&Record::File { number: 1, identity })[..]).unwrap().good,
+            replay(1, &one(&Record::File { number: 1, identity: Cow::Owned(identity) })[..]).unwrap().good,
             HEADER_LEN,
             "{path}"
         );
     }
-    let mut bytes = one(&Record::File { number: 1, identity: identity("a", 10) });
+    let mut bytes = one(&Record::File { number: 1, identity: Cow::Owned(identity("a", 10)) });
     let good = bytes.len() as u64;
     for (start, len) in [(5, 6), (11, 0), (u64::MAX, 1), (0, u64::MAX)] {
         bytes.truncate(good as usize);
@@ -147,8 +149,8 @@ fn records_that_lead_out_or_claim_too_much_are_not_believed() {
 fn the_format_stays_as_it_is() {
     let mut bytes = header(0x1234_abcd).to_vec();
     let codec = Codec::new(0x1234_abcd);
-    codec.encode(0, &Record::Directory(b"d".to_vec()), &mut bytes);
-    codec.encode(0, &Record::File { number: 300, identity: identity("d/f", 4096) }, &mut bytes);
+    codec.encode(0, &Record::Directory(b"d".into()), &mut bytes);
+    codec.encode(0, &Record::File { number: 300, identity: Cow::Owned(identity("d/f", 4096)) }, &mut bytes);
     codec.encode(0, &Record::Wrote { number: 300, start: 5, len: 1000 }, &mut bytes);
     codec.encode(0, &Record::Gone { number: 300 }, &mut bytes);
     let hex = |from: usize| u8::from_str_radix(&WRITTEN_BY_VERSION_1[from..from + 2], 16).unwrap();

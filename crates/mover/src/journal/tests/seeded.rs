@@ -1,5 +1,7 @@
 //! The check of the fuzz target on seeded inputs: valid ones, damaged ones and random ones.
 
+use std::borrow::Cow;
+
 use haul_base::Rng;
 
 use super::*;
@@ -19,8 +21,8 @@ fn input(rng: &mut Rng) -> Vec<u8> {
         let (path, number) = (paths[rng.below(paths.len() as u64) as usize], rng.below(3) as u32);
         let identity = identity(path, rng.below(1 << 40));
         let record = match rng.below(6) {
-            0 => Record::Directory(path.into()),
-            1 | 2 => Record::File { number, identity },
+            0 => Record::Directory(path.as_bytes().into()),
+            1 | 2 => Record::File { number, identity: Cow::Owned(identity) },
             3 => Record::Gone { number },
             _ => Record::Wrote { number, start: rng.below(1 << 39), len: rng.below(1 << 20) },
         };

@@ -224,7 +224,7 @@ impl<'a> Sweep<'a> {
             self.obey(entry, &local, &in_set, &names);
         }
         let book = self.shared.book();
-        let foreign = |name: &Vec<u8>| book.table.child(entry, name).is_none() && !is_working_name(name);
+        let foreign = |name: &Vec<u8>| book.table.find(entry, name).is_none() && !is_working_name(name);
         let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
         drop(book);
         self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: true })
@@ -237,7 +237,7 @@ impl<'a> Sweep<'a> {
         let stays = |name: &&[u8]| {
             let is_there = names.iter().any(|there| there == name);
             is_there
-                && (book.table.child(entry, name).is_some()
+                && (book.table.find(entry, name).is_some()
                     || self.delete_exclude.has(&join(in_set, name), false, None))
         };
         let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(stays).collect();

@@ -6,7 +6,8 @@ use rustix::fs::{AtFlags, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
-use crate::receive::place::installed::{FileId, Names};
+use crate::identity::FileId;
+use crate::receive::place::installed::Names;
 use crate::storage::{fchmod, fstat, futimens, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use crate::fault::{IoFault, show};
 use crate::foreign_links::{NotOpened, open_own};
+use crate::identity::lineage;
 use crate::journal::{Leftovers, is_reserved, reserved};
-use crate::lineage::lineage;
 use crate::root::Root;
 use crate::storage::{accessat, mkdirat, unlinkat};
 

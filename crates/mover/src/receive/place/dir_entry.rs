@@ -8,7 +8,8 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use crate::fault::{IoFault, Scope, show};
-use crate::receive::place::installed::{FileId, Names};
+use crate::identity::FileId;
+use crate::receive::place::installed::Names;
 use crate::storage::lstatat_if_any;
 
 /// A name in an open directory.

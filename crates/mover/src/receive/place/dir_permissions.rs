@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::entries::Attributes;
+use crate::identity::FileId;
 use crate::paths::split;
 use crate::receive::place::attributes::set_time;
-use crate::receive::place::installed::FileId;
 use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing};
 use crate::storage::{fchmod, fstat, openat};
 

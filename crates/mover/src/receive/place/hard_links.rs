@@ -5,14 +5,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Action, FaultCode, Newer};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{IoFault, show};
-use crate::receive::place::installed::FileId;
+use crate::identity::FileId;
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
-use crate::storage::{self, fstat, fsync, linkat, lstatat, openat, rename_in, unlinkat};
+use crate::storage::{self, fstat, fsync, linkat, lstatat, openat};
 
 /// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,27 +60,17 @@ impl Place {
             return Ok((linked, dirent.directory));
         }
         self.must_be_replaceable(&dirent, path)?;
-        let name = self.temporary(entry);
-        self.note_directory_of(path);
-        // What an earlier session with the same number left behind.
-        let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
-        let link = || linkat(&from.directory, &from.name, &dirent.directory, &name);
-        let linked = match self.with_room(&dirent, path, link) {
-            Ok(()) => Ok(Linked::Name),
-            Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                copy((&from, existing(&stat).size), &dirent, &name, apply).map(|()| Linked::Copy)
+        let linked = self.put_in_place(entry, path, &dirent, |name| {
+            let link = || linkat(&from.directory, &from.name, &dirent.directory, name);
+            match self.with_room(&dirent, path, link) {
+                Ok(()) => Ok(Linked::Name),
+                Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    copy((&from, existing(&stat).size), &dirent, name, apply).map(|()| Linked::Copy)
+                }
+                Err(errno) => Err(errno),
             }
-            Err(errno) => Err(errno),
-        };
-        let done =
-            linked.and_then(|linked| rename_in(&dirent.directory, &name, &dirent.name).map(|()| linked));
-        match done {
-            Ok(linked) => Ok((linked, dirent.directory)),
-            Err(errno) => {
-                self.remove(&dirent, &name);
-                Err(fail(errno))
-            }
-        }
+        });
+        Ok((linked.map_err(fail)?, dirent.directory))
     }
 
     /// Gives a name a file of its own with the contents of `there`, which stays as it is under its other names. `apply`
@@ -93,21 +83,16 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), IoFault> {
         let fail = |errno| IoFault::destination("copy", path, errno);
-        let (dirent, name) = (self.dir_entry(path)?, self.temporary(entry));
-        self.note_directory_of(path);
-        // What an earlier session with the same number left behind.
-        let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
+        let dirent = self.dir_entry(path)?;
         let size = fstat(there).map_err(fail)?.st_size as u64;
-        let done = copy_of((there, size), &dirent, &name, apply).and_then(|copy| {
+        let done = self.put_in_place(entry, path, &dirent, |name| {
+            let copy = copy_of((there, size), &dirent, name, apply)?;
             // What is there is whole on the disk, and the copy takes its place.
             fsync(&copy)?;
             self.add_installed(&fstat(&copy)?);
-            rename_in(&dirent.directory, &name, &dirent.name)
+            Ok(())
         });
-        done.map_err(|errno| {
-            self.remove(&dirent, &name);
-            fail(errno)
-        })
+        done.map_err(fail)
     }
 }
 

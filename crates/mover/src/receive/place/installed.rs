@@ -12,18 +12,8 @@ use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
 use crate::fault::{IoFault, show};
+use crate::identity::FileId;
 use crate::storage::{list, lstatat};
-
-/// Which file a name leads to: its device and its number there.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct FileId(u64, u64);
-
-impl FileId {
-    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self(stat.st_dev.into(), stat.st_ino.into())
-    }
-}
 
 /// Whether something may be there under another name as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

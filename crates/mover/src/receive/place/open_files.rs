@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::receive::place::installed::FileId;
+use crate::identity::FileId;
 
 /// Kept open at least, whatever the limit on open files is.
 const FEW: u64 = 128;

@@ -5,14 +5,15 @@ use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use crate::identity::FileId;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
 use crate::paths::split;
-use crate::receive::place::Place;
-use crate::receive::place::installed::FileId;
 use crate::receive::place::space::NoSpace;
-use crate::storage::{self, fstat, ftruncate, lstatat, rename_in};
+use crate::receive::place::{DirEntry, Place};
+use crate::storage::{self, fstat, ftruncate, lstatat, rename_in, unlinkat};
 use crate::stream::Shape;
 
 impl Place {
@@ -126,11 +127,26 @@ impl Place {
         sized
     }
 
-    /// Notes the directory of an entry, in which a temporary name is about to be made.
-    pub(crate) fn note_directory_of(&self, path: &[u8]) {
+    /// Makes something under the temporary name of an entry, and gives it its final name. Nothing stays of what fails.
+    pub(crate) fn put_in_place<T>(
+        &self,
+        entry: u32,
+        path: &[u8],
+        dirent: &DirEntry,
+        make: impl FnOnce(&str) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let name = self.temporary(entry);
         if let Some(journal) = self.journal() {
             journal.note_directory(split(&self.local(path)).0);
+        } else {
+            // What an earlier session with the same number left behind.
+            let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
         }
+        let made = make(&name).and_then(|made| {
+            rename_in(&dirent.directory, &name, &dirent.name)?;
+            Ok(made)
+        });
+        made.inspect_err(|_| self.remove(dirent, &name))
     }
 
     pub(crate) fn gone(&self, entry: u32) {
@@ -139,9 +155,7 @@ impl Place {
             journal.gone(entry);
         }
     }
-}
 
-impl Place {
     /// Makes the temporary file of an entry from the first `have` bytes of what is there under its name. False: it
     /// comes whole.
     pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {

@@ -10,9 +10,10 @@ use super::DirEntry;
 use super::Place;
 use crate::entries::Attributes;
 use crate::fault::IoFault;
+use crate::identity::FileId;
 use crate::receive::place::attributes::{existing, set_on_link};
-use crate::receive::place::installed::{FileId, Names, collision};
-use crate::storage::{fstat, lstatat, openat, readlinkat, rename_in, symlinkat};
+use crate::receive::place::installed::{Names, collision};
+use crate::storage::{fstat, lstatat, openat, readlinkat, symlinkat};
 
 /// A symbolic link that is as it should be.
 pub(crate) struct Linked {
@@ -84,21 +85,14 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(), IoFault> {
         self.must_be_replaceable(dirent, path)?;
-        let name = self.temporary(entry);
-        self.note_directory_of(path);
-        let made = self
-            .with_room(dirent, path, || symlinkat(target, &dirent.directory, &name))
-            .and_then(|()| open_link(&dirent.directory, name.as_bytes()))
-            .and_then(|link| {
-                self.installed.add(FileId::of(&fstat(&link)?));
-                apply(link.as_fd());
-                set_on_link(&link, attributes)
-            })
-            .and_then(|()| rename_in(&dirent.directory, &name, &dirent.name));
-        made.map_err(|errno| {
-            self.remove(dirent, &name);
-            IoFault::destination("create the link", path, errno)
-        })
+        let made = self.put_in_place(entry, path, dirent, |name| {
+            self.with_room(dirent, path, || symlinkat(target, &dirent.directory, name))?;
+            let link = open_link(&dirent.directory, name.as_bytes())?;
+            self.installed.add(FileId::of(&fstat(&link)?));
+            apply(link.as_fd());
+            set_on_link(&link, attributes)
+        });
+        made.map_err(|errno| IoFault::destination("create the link", path, errno))
     }
 }
 

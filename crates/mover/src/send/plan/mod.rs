@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLinks};
 
+use crate::identity::Identity;
+use crate::job::spawn_for;
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
-use crate::send::walk::{Found, Identity, Walker};
+use crate::send::walk::{Found, Walker};
 use crate::threads;
 
 /// Walks and hands on what is found.
@@ -36,7 +38,7 @@ impl Planner {
     /// Goes through a walk that finds what `claim` says, if nothing fails.
     pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) {
         let announcer = self.announcer.clone();
-        let clock = threads::spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
+        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
         let planned = clock.and_then(|clock| {
             let planned = self.plan_all(walker, completeness);
             self.announcer.close();
@@ -108,7 +110,7 @@ impl Planner {
             (Some((source_root, identity)), EntryKind::File { .. }) => {
                 let path = entry.path.as_bytes().to_vec();
                 let file = Arc::new(SourceFile { source_root, path, shape, identity });
-                Some(Planned { entry: index, identity, file, growth: self.shared.limits.growth })
+                Some(Planned { entry: index, file, growth: self.shared.limits.growth })
             }
             _ => None,
         };

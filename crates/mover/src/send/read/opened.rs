@@ -8,8 +8,8 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
 use crate::fault::{IoFault, show};
+use crate::identity::Identity;
 use crate::send::blocks::SourceFile;
-use crate::send::walk::Identity;
 use crate::storage::{fstat, read_at};
 
 /// Files from this size on are announced to the kernel as read in order.
@@ -19,7 +19,6 @@ const ADVISE_ABOVE: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) entry: u32,
-    pub(crate) identity: Identity,
     pub(crate) file: Arc<SourceFile>,
     pub(crate) growth: Growth,
 }
@@ -63,7 +62,7 @@ impl<'a> Opened<'a> {
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
         let path = &self.planned.file.path;
         let stat = fstat(&*self.file).map_err(|errno| IoFault::source("look at", path, errno).fault)?;
-        let (now, then) = (Identity::of(&stat), self.planned.identity);
+        let (now, then) = (Identity::of(&stat), self.planned.file.identity);
         let same = now == then || (self.planned.growth == Growth::Accept && now.has_grown_from(then));
         if same { Ok(()) } else { Err(changed(path, how)) }
     }

@@ -11,9 +11,10 @@ use haul_wire::control::{
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::source_root::{Identity, SourceRoot};
+use super::source_root::SourceRoot;
 use crate::accounts::{Accounts, is_root};
 use crate::fault::{IoFault, show};
+use crate::identity::Identity;
 use crate::storage::{openat, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
@@ -42,7 +43,7 @@ pub(super) fn leaf(
         FileType::RegularFile => {
             let identity = Identity::of(stat);
             let holes = holes(&directory, name, stat);
-            let mut found = entry(path, EntryKind::File { size: identity.size(), holes }, stat);
+            let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
             if matches!(found.entry.kind, EntryKind::File { .. }) {
                 found.file = Some((source_root.clone(), identity));
                 found.names = stat.st_nlink.into();

@@ -19,8 +19,8 @@ use rustix::fs::{FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
 use crate::confine::link_error;
+use crate::identity::{FileId, Identity, directory_id};
 use crate::journal::is_reserved;
-use crate::lineage::directory_id;
 use crate::paths::{join, split};
 use crate::progress::Progress;
 use crate::root::Root;
@@ -34,7 +34,6 @@ use found::{
 };
 
 pub(crate) use found::Found;
-pub(crate) use source_root::Identity;
 pub(crate) use source_root::SourceRoot;
 
 /// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
@@ -58,7 +57,7 @@ struct Inherited {
 
 /// A directory and those that it lies in.
 struct Lineage {
-    identity: Identity,
+    id: FileId,
     above: Option<Arc<Lineage>>,
 }
 
@@ -177,19 +176,14 @@ impl Walker {
         }
     }
 
-    /// The same with what else of the files is to travel.
-    pub(crate) fn preserving(self, preserve: Preserve) -> Self {
-        Self { preserver: Preserver::new(preserve), ..self }
-    }
-
-    /// The same that counts what it looks at.
-    pub(crate) fn watched_by(self, progress: Arc<Progress>) -> Self {
-        Self { progress: Some(progress), ..self }
-    }
-
-    /// The same that says what it leaves out.
-    pub(crate) fn reporting_filtered(self, filtered_reporter: Option<FilteredReporter>) -> Self {
-        Self { filtered_reporter, ..self }
+    /// The same of a job: it says what it leaves out, and counts what it looks at.
+    pub(crate) fn of_job(
+        self,
+        preserve: Preserve,
+        filtered_reporter: Option<FilteredReporter>,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self { preserver: Preserver::new(preserve), filtered_reporter, progress: Some(progress), ..self }
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
@@ -261,7 +255,7 @@ impl Walker {
         if !name.listed {
             return None;
         }
-        if kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size()) {
+        if kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size) {
             self.withhold(&path);
             return None;
         }
@@ -319,7 +313,7 @@ impl Walker {
             }
         };
         let elsewhere = self.chooser.file_systems == FileSystems::One
-            && inherited.device.is_some_and(|device| device != Identity::of(&stat).device());
+            && inherited.device.is_some_and(|device| device != FileId::of(&stat).device);
         if !self.descend(&mut inherited, &stat) {
             return Some(endless(&path));
         }
@@ -360,19 +354,19 @@ impl Walker {
 
     /// Notes what holds below this directory. False: it is one of those that it lies in.
     fn descend(&self, inherited: &mut Inherited, stat: &Stat) -> bool {
-        let identity = Identity::of(stat);
+        let id = FileId::of(stat);
         inherited.level += 1;
-        inherited.device.get_or_insert(identity.device());
+        inherited.device.get_or_insert(id.device);
         // A list of paths ends by itself.
         if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
             let mut above = inherited.lineage.as_deref();
             while let Some(ancestor) = above {
-                if ancestor.identity.is_same(&identity) {
+                if ancestor.id == id {
                     return false;
                 }
                 above = ancestor.above.as_deref();
             }
-            inherited.lineage = Some(Arc::new(Lineage { identity, above: inherited.lineage.take() }));
+            inherited.lineage = Some(Arc::new(Lineage { id, above: inherited.lineage.take() }));
         }
         true
     }
@@ -419,7 +413,7 @@ impl Walker {
             FileType::Directory => Ok(self.enter_source(source_root, named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
             kind => {
-                let size = Identity::of(&stat).size();
+                let size = Identity::of(&stat).size;
                 let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
                 let ruled = self.chooser.takes(&named.name, false);
                 if ruled && !fits {

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fault::show;
-use crate::lineage::{directory_id, parent};
+use crate::identity::{directory_id, parent};
 use crate::root::Root;
 use crate::send::select::Chooser;
 use crate::storage::{fstat, list, lstatat, openat};

@@ -1,10 +1,10 @@
-//! Where the entries of a source are opened from, and what tells one file from another.
+//! Where the entries of a source are opened from.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::LinkChoice;
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
@@ -89,46 +89,4 @@ fn in_parts(
         rest = &rest[slash + 1..];
     }
     open(&at, rest, flags)
-}
-
-/// What tells a file from one that took its place or was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Identity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    mtime_secs: i64,
-    mtime_nanos: u32,
-}
-
-impl Identity {
-    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev.into(),
-            inode: stat.st_ino.into(),
-            size: stat.st_size as u64,
-            mtime_secs: stat.st_mtime.into(),
-            mtime_nanos: stat.st_mtime_nsec as u32,
-        }
-    }
-
-    /// Whether this can be the same file as `before`, with something appended.
-    pub(crate) fn has_grown_from(self, before: Self) -> bool {
-        (self.device, self.inode) == (before.device, before.inode) && self.size >= before.size
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Which file system it is on.
-    pub(crate) fn device(&self) -> u64 {
-        self.device
-    }
-
-    /// Whether it is the same file or directory, changed or not.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        (self.device, self.inode) == (other.device, other.inode)
-    }
 }

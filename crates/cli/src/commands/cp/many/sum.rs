@@ -4,7 +4,7 @@ use haul_base::{Bytes, Cause, Rate};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{FileFailure, LimitedBy, RunReport};
-use crate::transfer::{limits, usage};
+use crate::transfer::{facts, usage};
 
 /// Exit code when some of them failed and others did not, or not in the same way.
 const SOME_FAILED: u8 = 3;
@@ -131,8 +131,8 @@ fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<LimitedBy
     let slowest =
         all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
     let common =
-        limits::of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
-    if common.what != limits::NOT_SEEN_HERE {
+        facts::limit_as_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
+    if common.what != facts::NOT_SEEN_HERE {
         return Some(common);
     }
     let LimitedBy { what, evidence } = slowest.report.limited_by.clone()?;

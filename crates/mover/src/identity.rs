@@ -1,4 +1,5 @@
-//! What tells a directory from all others of this machine, also to another process.
+//! What tells files apart: from others of this machine, from what they were before, and directories also to another
+//! process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -8,6 +9,46 @@ use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::storage::{dup, fstat, openat};
+
+/// Which file a name leads to: its device and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev.into(), inode: stat.st_ino.into() }
+    }
+}
+
+/// What tells a file from one that took its place or was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: FileId,
+    pub(crate) size: u64,
+    mtime_secs: i64,
+    mtime_nanos: u32,
+}
+
+impl Identity {
+    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self {
+            id: FileId::of(stat),
+            size: stat.st_size as u64,
+            mtime_secs: stat.st_mtime.into(),
+            mtime_nanos: stat.st_mtime_nsec as u32,
+        }
+    }
+
+    /// Whether this can be the same file as `before`, with something appended.
+    pub(crate) fn has_grown_from(self, before: Self) -> bool {
+        self.id == before.id && self.size >= before.size
+    }
+}
 
 /// The kernel's number of this boot, the same in all containers (random(4)). Whoever does not know it learns nothing
 /// from a [`DirectoryId`], and directories of two machines never have the same.
@@ -19,15 +60,11 @@ pub(crate) fn directory_id(stat: &Stat) -> Option<DirectoryId> {
     let derive = |boot: Vec<u8>| blake3::derive_key("haulage 1 identity of a directory", &boot);
     let key = (*BOOT.get_or_init(|| std::fs::read(BOOT_ID).ok().map(derive)))?;
     let mut hasher = blake3::Hasher::new_keyed(&key);
-    hasher.update(&wide(stat.st_dev).to_be_bytes());
-    hasher.update(&wide(stat.st_ino).to_be_bytes());
+    let FileId { device, inode } = FileId::of(stat);
+    hasher.update(&device.to_be_bytes()).update(&inode.to_be_bytes());
     let mut id = DirectoryId::default();
     hasher.finalize_xof().fill(&mut id);
     Some(id)
-}
-
-fn wide(number: impl Into<u64>) -> u64 {
-    number.into()
 }
 
 /// The directory that a directory lies in; that of `/` is itself.

@@ -1,0 +1,195 @@
+//! A running job: what it waits for, the threads that work for it, and what its owner holds of it.
+
+use crate::progress::{Progress, Wake, WakeSlot};
+use crate::report::MoveReport;
+use crate::threads::{join, panicked, spawn};
+use haul_wire::control::{Fault, FaultCode};
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What the threads of a job share.
+pub(crate) trait Job: Send + Sync + 'static {
+    /// Ends the job, and tells the peer.
+    fn fail(&self, fault: Fault);
+    fn progress(&self) -> &Arc<Progress>;
+    fn wake(&self) -> &WakeSlot;
+    fn stage(&self) -> Stage;
+    /// See [`JobHandle::notes`].
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Watches and ends a running job. Dropping it aborts the job, waits for its threads, and a receiver removes its temporary
+/// files.
+pub struct JobHandle {
+    job: Arc<dyn Job>,
+    thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
+}
+
+impl JobHandle {
+    /// Runs a job to its end in a thread of this name.
+    pub(crate) fn start<J: Job>(
+        job: Arc<J>,
+        name: &str,
+        run: impl FnOnce(&Arc<J>) -> Result<MoveReport, Fault> + Send + 'static,
+    ) -> Result<Self, Fault> {
+        let working = job.clone();
+        let thread = spawn(name, move || run(&working))?;
+        Ok(Self { job, thread: Some(thread) })
+    }
+
+    /// Live numbers.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.job.progress().clone()
+    }
+
+    /// What the job waits for, if nothing happens.
+    pub fn stage(&self) -> Stage {
+        self.job.stage()
+    }
+
+    /// Names what is called, from any thread, when there is more of the object to send, or when flow control permits
+    /// materially more.
+    pub fn on_wake(&self, wake: Wake) {
+        self.job.wake().set(wake);
+    }
+
+    /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A report,
+    /// on both sides, has only the former: what has ended need not be resumed.
+    pub fn notes(&self) -> Vec<String> {
+        self.job.notes()
+    }
+
+    /// Ends the job with `fault` and tells the peer.
+    pub fn abort(&self, fault: Fault) {
+        self.job.fail(fault);
+    }
+
+    /// Whether [`JobHandle::join`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until every entry is final at the receiver and the sender knows.
+    ///
+    /// # Errors
+    /// What ended the whole job. Failures of single entries are in the report.
+    pub fn join(mut self) -> Result<MoveReport, Fault> {
+        match self.thread.take() {
+            Some(thread) => join(thread)?,
+            None => Err(Fault::new(FaultCode::Internal, "the job was joined twice", "")),
+        }
+    }
+}
+
+impl Drop for JobHandle {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let message = "the transfer was given up";
+            self.job.fail(Fault::new(FaultCode::Interrupted, message, "run the same command again"));
+            // Nobody is left to be told.
+            let _ = join(thread);
+        }
+    }
+}
+
+/// Starts a named thread that works for a job, which does not go on if the thread panics.
+pub(crate) fn spawn_for<J: Job>(
+    job: &Arc<J>,
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Fault> {
+    let guard = Guard(job.clone());
+    spawn(name, move || {
+        let _guard = guard;
+        run();
+    })
+}
+
+/// A thread's name and what it does.
+pub(crate) type Worker = (&'static str, Box<dyn FnOnce() + Send>);
+
+/// Starts threads that work for a job, which ends if one of them cannot be started. Those that could.
+pub(crate) fn spawn_all<J: Job>(
+    job: &Arc<J>,
+    workers: impl IntoIterator<Item = Worker>,
+) -> Vec<JoinHandle<()>> {
+    let started = workers.into_iter().map(|(name, run)| spawn_for(job, name, run));
+    started.map_while(|thread| thread.map_err(|fault| job.fail(fault)).ok()).collect()
+}
+
+struct Guard<J: Job>(Arc<J>);
+
+impl<J: Job> Drop for Guard<J> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(panicked());
+        }
+    }
+}
+
+/// What a job waits for when nothing happens. Its text completes "waiting for".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The receiver looks at its destination.
+    Destination,
+    /// The sources are listed.
+    Listing,
+    /// A pipe gives more, here or at the sender. It may be silent for as long as it likes.
+    Pipe,
+    /// The receiver compares what it has, and says what it wants.
+    Wants,
+    /// The contents of the sources are read.
+    Reading,
+    /// The contents travel to the receiver.
+    Delivery,
+    /// The receiver's disk takes what has arrived.
+    Writing,
+    /// Files are verified, synced and put in place.
+    Completion,
+    /// The sender confirms the end.
+    Confirmation,
+}
+
+impl Stage {
+    /// Whether it ends in time on a machine and a disk that work.
+    pub fn is_limited(self) -> bool {
+        self != Self::Pipe
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Destination => "the receiver to look at its destination",
+            Self::Listing => "the sources to be listed",
+            Self::Pipe => "more to come out of the pipe",
+            Self::Wants => "the receiver to compare what it has and to say what it wants",
+            Self::Reading => "the sources to be read",
+            Self::Delivery => "contents to arrive at the receiver",
+            Self::Writing => "the receiver's disk to take what has arrived",
+            Self::Completion => "files to be verified, synced and put in place",
+            Self::Confirmation => "the sender to confirm the end",
+        })
+    }
+}
+
+/// Where the contents of a job come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Files,
+    /// One stream, whose length nobody knows before its end.
+    Pipe,
+}
+
+impl Origin {
+    /// What is waited for while the sender does not know of any more.
+    pub(crate) fn listing(self) -> Stage {
+        match self {
+            Self::Files => Stage::Listing,
+            Self::Pipe => Stage::Pipe,
+        }
+    }
+}
