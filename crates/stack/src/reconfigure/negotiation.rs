@@ -165,7 +165,8 @@ impl Negotiation {
         Some(message::write(repeated.message_type, repeated.number, self.seen, &repeated.text))
     }
 
-    /// Whether to ignore a request whose sender has seen this end's changes up to `seen`: it has to wait, or was dropped.
+    /// Whether to ignore a request whose sender has seen this end's changes up to `seen`: it has to wait, or was
+    /// dropped.
     pub(super) fn passes_over(&self, seen: u32, initiator: bool) -> bool {
         match &self.change {
             Change::Applying(own, _) | Change::Proposed(own, _) => initiator || seen >= own.number,
