@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
@@ -180,6 +181,11 @@ impl EngineError {
     #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
     pub(crate) fn system(what: &'static str, error: impl ToString) -> Self {
         Self::System { what, reason: error.to_string() }
+    }
+
+    /// Nothing came in time.
+    pub(crate) fn timed_out(what: &'static str, timeout: Option<Duration>) -> Self {
+        Self::TimedOut { what, seconds: timeout.unwrap_or_default().as_secs_f64() }
     }
 
     /// The control channel broke.

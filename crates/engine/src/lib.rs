@@ -23,6 +23,7 @@ mod role;
 mod secret;
 mod session;
 mod socket_reader;
+mod spawn_blocking;
 mod tls;
 mod transfer;
 mod url;
@@ -34,7 +35,7 @@ pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use endpoint::{
     Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, Sending, Terms, Ticket, TicketError,
-    TicketFile, associate,
+    TicketFile,
 };
 pub use error::EngineError;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
@@ -42,6 +43,7 @@ pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
+pub use spawn_blocking::spawn_blocking;
 pub use transfer::{FIRST_LIMIT, Transfer, controller_for};
 pub use url::{HaulUrl, UrlError};
-pub use wake::Waker;
+pub use wake::{Waker, WakerList, block_on, block_until, wait_for};

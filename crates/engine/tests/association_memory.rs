@@ -6,10 +6,12 @@
 
 use std::alloc::System;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use haul_engine::{
-    AssociateOptions, Endpoint, EngineError, ListenOptions, Listener, Terms, TicketFile, associate,
+    AssociateOptions, Channel, Endpoint, EngineError, ListenOptions, Listener, Terms, TicketFile, block_on,
+    wait_for,
 };
 use haul_proto::micro::registry;
 use haul_stack::{Ends, SendOptions};
@@ -36,6 +38,19 @@ fn left(region: &Region<'_, System>) -> usize {
     change.bytes_allocated.saturating_sub(change.bytes_deallocated)
 }
 
+fn accept(listener: &Listener) -> Channel {
+    wait_for(Some(TIMEOUT), "a sensor", |context| listener.endpoint().poll_accept(context)).unwrap()
+}
+
+fn send(channel: &Channel, data: &[u8]) {
+    let poll = |context: &mut Context<'_>| channel.poll_send(context, data, SendOptions::default());
+    channel.wait_for(Some(TIMEOUT), "room", poll).unwrap();
+}
+
+fn recv(channel: &Channel) -> Vec<u8> {
+    channel.wait_for(Some(TIMEOUT), "a reading", |context| channel.poll_recv(context)).unwrap().data
+}
+
 fn main() {
     let number: usize = std::env::var("HAUL_ASSOCIATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
     let directory = tempfile::tempdir().unwrap();
@@ -60,11 +75,12 @@ fn main() {
     // What is there once, whatever the number: the compiled stack, buffers, TLS.
     let warm = std::thread::scope(|scope| {
         scope.spawn(|| accept_association(1));
-        associate(None, &url, &recipe, &registry, &options, Ends::default()).unwrap()
+        let endpoint = Endpoint::client().unwrap();
+        block_on(endpoint.connect(&url, &recipe, &registry, &options, Ends::default())).unwrap()
     });
-    warm.send(&[7; 8], SendOptions::default(), Some(TIMEOUT)).unwrap();
-    let warm_station = listener.endpoint().accept(TIMEOUT).unwrap().expect("the first");
-    warm_station.recv(Some(TIMEOUT)).unwrap();
+    send(&warm, &[7; 8]);
+    let warm_station = accept(&listener);
+    recv(&warm_station);
     // The first handshake gives its memory back.
     let mut before = None;
     while before != Some(ALLOCATOR.stats().bytes_deallocated) {
@@ -79,8 +95,8 @@ fn main() {
     let hear = || {
         let mut stations = Vec::with_capacity(number);
         while stations.len() < number {
-            let station = listener.endpoint().accept(TIMEOUT).unwrap().expect("a sensor");
-            assert_eq!(station.recv(Some(TIMEOUT)).unwrap().data.len(), 8);
+            let station = accept(&listener);
+            assert_eq!(recv(&station).len(), 8);
             stations.push(station);
         }
         stations
@@ -90,10 +106,10 @@ fn main() {
         let stations = scope.spawn(hear);
         for reading in 0..number as u64 {
             let mut client =
-                associate(Some(&sensors), &url, &recipe, &registry, &options, Ends::default()).unwrap();
+                block_on(sensors.connect(&url, &recipe, &registry, &options, Ends::default())).unwrap();
             ticket.keep(&mut client).unwrap();
             std::thread::sleep(AWAITED);
-            client.send(&reading.to_be_bytes(), SendOptions::default(), Some(TIMEOUT)).unwrap();
+            send(&client, &reading.to_be_bytes());
             clients.push(client);
         }
         stations.join().unwrap()

@@ -37,7 +37,6 @@
 //! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
 //! [`control`].
 
-mod blocking;
 mod connection;
 mod endpoint;
 mod error;
@@ -45,7 +44,6 @@ mod group;
 mod listener;
 mod options;
 mod reassembly;
-mod spawn_blocking;
 mod stream;
 mod streams;
 

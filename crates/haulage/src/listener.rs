@@ -9,13 +9,15 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use haul_engine::{ChannelOptions, EngineError as Error, ListenOptions as EngineOptions, Terms};
+use haul_engine::{
+    ChannelOptions, EngineError as Error, ListenOptions as EngineOptions, Terms, block_until, wait_for,
+};
 
 pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::acceptor::{Acceptor, PendingClient, WaitingStreams};
-use crate::blocking::{block_on, block_until};
+
 use crate::{AcceptError, ByteReader, Connection, Endpoint};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
@@ -83,7 +85,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
-        block_on(timeout, "a connection", |context| self.poll_accept(context))
+        wait_for(timeout, "a connection", |context| self.poll_accept(context))
     }
 
     /// As [`Listener::accept`], for tasks.

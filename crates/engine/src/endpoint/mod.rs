@@ -39,7 +39,6 @@ pub(crate) use path_probe::{MIN_DATAGRAM, PathProbe, send_probes};
 pub(crate) use pending::Service;
 pub(crate) use published::Published;
 pub use published::{Counters, Sending};
-pub use resume::associate;
 pub(crate) use session_table::{Registration, SessionTable};
 pub use shared::EndpointStats;
 pub(crate) use shared::{EndpointLimits, Shared};

@@ -17,49 +17,47 @@ use crate::connect::{AssociateOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
-/// Associates with the server of `url` by this recipe and begins a connection. Without `endpoint` the channel gets one
-/// for itself.
-///
-/// # Errors
-/// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
-/// what [`connect`](crate::connect) fails with.
-pub fn associate(
-    endpoint: Option<&Endpoint>,
-    url: &HaulUrl,
-    recipe: &Recipe,
-    registry: &Arc<Registry>,
-    options: &AssociateOptions,
-    ends: Ends,
-) -> Result<Channel, EngineError> {
-    let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
-    // A recipe that does not compile here fails before anything is sent.
-    compile(registry, recipe, first)?;
-    let endpoint = own_or_new(endpoint)?;
-    let mut ticket = agree_on_a_number(&endpoint, url, recipe, registry, options)?;
-    ticket.next_epoch();
-    endpoint.begin(ticket, recipe, registry, &options.channel, ends)
-}
+impl Endpoint {
+    /// Agrees with the server of `url` on this recipe, and begins a connection. The endpoint's thread waits for the
+    /// network meanwhile; only a host's name takes a thread of its own, as the system's resolver blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
+    /// what [`connect`](crate::connect) fails with.
+    pub async fn connect(
+        &self,
+        url: &HaulUrl,
+        recipe: &Recipe,
+        registry: &Arc<Registry>,
+        options: &AssociateOptions,
+        ends: Ends,
+    ) -> Result<Channel, EngineError> {
+        let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
+        // A recipe that does not compile here fails before anything is sent.
+        compile(registry, recipe, first)?;
+        let mut ticket = self.agree_on_a_number(url, recipe, registry, options).await?;
+        ticket.next_epoch();
+        self.begin(ticket, recipe, registry, &options.channel, ends)
+    }
 
-/// Agrees with the server. The association's number is random; if one of the ends has it already, a second try draws
-/// another.
-fn agree_on_a_number(
-    endpoint: &Endpoint,
-    url: &HaulUrl,
-    recipe: &Recipe,
-    registry: &Arc<Registry>,
-    options: &AssociateOptions,
-) -> Result<Ticket, EngineError> {
-    let is_taken = |first: &Result<Ticket, EngineError>| match first {
-        Ok(ticket) => lock(&endpoint.shared().table).get(ticket.identity).is_some(),
-        Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
-        Err(_) => false,
-    };
-    let first = agree(url, recipe, registry, options);
-    if is_taken(&first) { agree(url, recipe, registry, options) } else { first }
-}
-
-fn own_or_new(endpoint: Option<&Endpoint>) -> Result<Endpoint, EngineError> {
-    endpoint.map_or_else(Endpoint::client, |endpoint| Ok(endpoint.clone()))
+    /// Agrees with the server. The association's number is random; if one of the ends has it already, a second try draws
+    /// another.
+    async fn agree_on_a_number(
+        &self,
+        url: &HaulUrl,
+        recipe: &Recipe,
+        registry: &Arc<Registry>,
+        options: &AssociateOptions,
+    ) -> Result<Ticket, EngineError> {
+        let shared = &**self.shared();
+        let first = agree(url, recipe, registry, options, shared).await;
+        let is_taken = match &first {
+            Ok(ticket) => lock(&shared.table).get(ticket.identity).is_some(),
+            Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
+            Err(_) => false,
+        };
+        if is_taken { agree(url, recipe, registry, options, shared).await } else { first }
+    }
 }
 
 impl TicketFile {
@@ -72,14 +70,13 @@ impl TicketFile {
     /// [`EngineError::Ticket`] if there is none that can be used here; [`EngineError::System`].
     pub fn resume(
         &self,
-        endpoint: Option<&Endpoint>,
+        endpoint: &Endpoint,
         registry: &Arc<Registry>,
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let ticket = self.take()?;
         let recipe = ticket.recipe()?;
-        let endpoint = own_or_new(endpoint)?;
         let mut channel = endpoint.begin(ticket, &recipe, registry, options, ends)?;
         channel.keep();
         Ok(channel)
@@ -138,12 +135,12 @@ impl Endpoint {
         let old =
             old.map_err(|_| EngineError::protocol("the association's number is taken; connect again"))?;
         if let Some(old) = old {
-            old.supersede(shared);
+            old.supersede();
         }
         let mut state = connection.lock();
         connection.keys.prepare();
         connection.settle(shared, &mut state, now);
-        connection.release(shared, state);
+        Connection::release(state);
         Ok(Channel::new(connection, self.clone(), Some(Box::new(ticket))))
     }
 }

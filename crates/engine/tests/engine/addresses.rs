@@ -4,12 +4,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_engine::{Channel, ChannelOptions, HaulUrl, TicketFile};
+use haul_engine::{Channel, ChannelOptions, Endpoint, HaulUrl, TicketFile};
 use haul_stack::Ends;
 use haul_wire::packet::CONTROL_FRAME_KIND;
 
 use crate::associations::{client_of, connection, own_registry, recv, send, until};
-use crate::support::{Relay, TIMEOUT, listener};
+use crate::support::{Relay, TIMEOUT, Waits, listener};
 
 /// Whose address an attacker writes on copies of packets.
 struct Victim {
@@ -93,7 +93,12 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
     drop(first);
     let mut again = None;
     let copy = intercepted(&relay, || {
-        let resumed = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default());
+        let resumed = ticket.resume(
+            &Endpoint::client().unwrap(),
+            &own_registry(),
+            &ChannelOptions::default(),
+            Ends::default(),
+        );
         let resumed = again.insert(resumed.unwrap());
         send(resumed, b"one");
     });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul_base::{Bytes, Span};
 use haul_engine::{
     AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, ListenOptions, Listener,
-    Message, Role, Terms, TicketFile, associate,
+    Message, Role, Terms, TicketFile,
 };
 use haul_proto::micro::registry;
 use haul_proto::presets;
@@ -19,7 +19,9 @@ use haul_stack::{
 use haul_wire::control::{Cipher, FaultCode};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use crate::support::{LOOPBACKS, Relay, TIMEOUT, listen_options, listener};
+use crate::support::{
+    LOOPBACKS, Relay, TIMEOUT, Waits, associate, listen_options, listener, next_connection,
+};
 
 pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
@@ -68,7 +70,7 @@ pub(crate) fn recv(channel: &Channel) -> Vec<u8> {
 }
 
 pub(crate) fn connection(listener: &Listener) -> Channel {
-    listener.endpoint().accept(TIMEOUT).unwrap().expect("a connection")
+    next_connection(listener.endpoint(), TIMEOUT).expect("a connection")
 }
 
 pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
@@ -115,7 +117,9 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let ticket = TicketFile::new(directory.path().join("ticket"));
     ticket.keep(&mut client).unwrap();
     drop((client, server));
-    let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+    let again = ticket
+        .resume(&Endpoint::client().unwrap(), &own_registry(), &ChannelOptions::default(), Ends::default())
+        .unwrap();
     assert!(again.path().rtt < guess, "{:?}", again.path());
 }
 
@@ -303,7 +307,9 @@ fn nothing_that_was_sent_before_is_taken_again() {
     // The connection is over, and the next one has begun: its packets are of no more use.
     client.close(TIMEOUT).unwrap();
     drop((client, server));
-    let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+    let again = ticket
+        .resume(&Endpoint::client().unwrap(), &own_registry(), &ChannelOptions::default(), Ends::default())
+        .unwrap();
     send(&again, b"three");
     let server = connection(&listener);
     assert_eq!(recv(&server), b"three");
@@ -311,7 +317,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     until("a replayed connection was not noticed", || listener.endpoint().stats().replayed_connections > 0);
     send(&again, b"four");
     assert_eq!(recv(&server), b"four");
-    assert!(listener.endpoint().accept(Duration::ZERO).unwrap().is_none());
+    assert!(next_connection(listener.endpoint(), Duration::ZERO).is_none());
     assert_eq!(attacker.recv_from(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
@@ -332,8 +338,14 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     relay.heard.lock().unwrap().clear();
     let connections = listener.stats().connections;
     for round in 0..3 {
-        let client =
-            ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+        let client = ticket
+            .resume(
+                &Endpoint::client().unwrap(),
+                &own_registry(),
+                &ChannelOptions::default(),
+                Ends::default(),
+            )
+            .unwrap();
         send(&client, format!("round {round}").as_bytes());
         let server = connection(&listener);
         assert_eq!(recv(&server), format!("round {round}").as_bytes());
@@ -362,7 +374,8 @@ fn a_server_that_knows_nothing_of_a_ticket_is_silent() {
     listening.addr = addr;
     let other = Listener::bind(listening).unwrap();
     let options = ChannelOptions { open_timeout: Duration::from_millis(300), ..ChannelOptions::default() };
-    let client = ticket.resume(None, &own_registry(), &options, Ends::default()).unwrap();
+    let client =
+        ticket.resume(&Endpoint::client().unwrap(), &own_registry(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
     assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
     let stats = other.endpoint().stats();

@@ -9,14 +9,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use haul_engine::{
-    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Terms, associate,
+    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Terms,
 };
 use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
 use crate::associations::{accept_association, connection, own_registry, recv, send, until};
-use crate::support::{Relay, TIMEOUT, listener};
+use crate::support::{Relay, TIMEOUT, Waits, associate, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
 pub(crate) fn pair_on(endpoint: &Endpoint, listener: &Listener, url: &HaulUrl) -> (Channel, Channel) {

@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use haul_engine::{EngineError as Error, Incoming, Terms};
+use haul_engine::{EngineError as Error, Incoming, Terms, WakerList};
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use super::options::StreamsPermitted;
-use crate::blocking::wake_later;
 use crate::{AcceptError, ByteReader, ByteWriter, Connection};
 
 /// How often the thread that accepts clients checks whether it should end.
@@ -48,7 +47,7 @@ struct State {
     pending: VecDeque<Incoming>,
     /// Those that were begun for a task.
     begun: VecDeque<Result<Accepted, Error>>,
-    wakers: Vec<Waker>,
+    wakers: WakerList,
 }
 
 impl WaitingStreams {
@@ -61,9 +60,9 @@ impl WaitingStreams {
     fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = change(&mut state);
-        let wakers = std::mem::take(&mut state.wakers);
+        let wakers = state.wakers.take();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
         result
     }
 
@@ -85,7 +84,7 @@ impl WaitingStreams {
         if let Some(incoming) = state.pending.pop_front() {
             return Poll::Ready(Ok(PendingClient::Stream(Box::new(incoming))));
         }
-        wake_later(&mut state.wakers, context.waker());
+        state.wakers.add(context.waker());
         Poll::Pending
     }
 
@@ -98,7 +97,7 @@ impl WaitingStreams {
             Poll::Ready(Ok(PendingClient::Begun(accepted))) => return Poll::Ready(Ok(accepted)),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         };
-        wake_later(&mut self.lock().wakers, context.waker());
+        self.lock().wakers.add(context.waker());
         let ours = self.clone();
         let run = move || {
             let begun = begin(incoming);

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_engine::{AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, associate};
+use haul_engine::{
+    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Message, block_on,
+};
 use haul_proto::{micro, presets};
 use haul_stack::{Ends, Recipe, SendOptions};
 
@@ -19,6 +21,8 @@ use crate::problem::{Problem, While};
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Within this time the other side must have written its results.
 const RESULTS: Duration = Duration::from_secs(20);
+/// How long the other side may take to answer a close.
+const CLOSE: Duration = Duration::from_secs(3);
 const READING: usize = 16;
 
 /// Does A's part; writes `a.json` where there is something to tell.
@@ -66,7 +70,8 @@ pub(super) fn channel(
     let registry = Arc::new(micro::registry());
     let channel = ChannelOptions { datagram: 1_472, ..channel };
     let options = AssociateOptions { channel, ..AssociateOptions::default() };
-    associate(None, &url, recipe, &registry, &options, Ends::default())
+    Endpoint::client()
+        .and_then(|it| block_on(it.connect(&url, recipe, &registry, &options, Ends::default())))
         .map_err(|e| engine("cannot associate", &e))
 }
 
@@ -115,9 +120,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         let start = Instant::now();
         while until(start) {
             next(&mut message);
-            channel
-                .send(&message, SendOptions::default(), Some(TIMEOUT))
-                .map_err(|e| engine("cannot send", &e))?;
+            submit(&channel, &message)?;
         }
         return close(&channel);
     }
@@ -142,9 +145,21 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
+pub(super) fn submit(channel: &Channel, data: &[u8]) -> Result<(), Problem> {
+    let sent = channel.wait_for(Some(TIMEOUT), "room for the message", |context| {
+        channel.poll_send(context, data, SendOptions::default())
+    });
+    sent.map(drop).map_err(|e| engine("cannot send", &e))
+}
+
+/// The next message.
+pub(super) fn next_message(channel: &Channel, timeout: Duration) -> Result<Message, EngineError> {
+    channel.wait_for(Some(timeout), "a message", |context| channel.poll_recv(context))
+}
+
 /// What is lost at the end of an unreliable stream is no failure.
-fn close(channel: &Channel) -> Result<(), Problem> {
-    match channel.close(Duration::from_secs(3)) {
+pub(super) fn close(channel: &Channel) -> Result<(), Problem> {
+    match channel.wait_for(Some(CLOSE), "the end", |context| channel.poll_close(context)) {
         Ok(()) | Err(EngineError::TimedOut { .. } | EngineError::Closed) => Ok(()),
         Err(error) => Err(engine("cannot close", &error)),
     }
@@ -165,9 +180,7 @@ fn read_out(
     if let Carrier::Recipe(name) = carrier {
         let channel = channel(&recipe(name, &[])?, ChannelOptions::default(), directory)?;
         for i in 0..readings {
-            channel
-                .send(&value(i), SendOptions::default(), Some(TIMEOUT))
-                .map_err(|e| engine("cannot send", &e))?;
+            submit(&channel, &value(i))?;
             std::thread::sleep(gap);
         }
         return close(&channel);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{EngineError, ListenOptions, Listener};
 
-use super::client::recipe_of;
+use super::client::{next_message, recipe_of};
 use super::figures::{Arrival, seen};
 use super::flights::Flights;
 use super::job::{Carrier, Job, Seen, Stream, save};
@@ -40,7 +40,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
             let channel = flights.next()?;
-            while channel.recv(Some(FOREVER)).is_ok() {}
+            while next_message(&channel, FOREVER).is_ok() {}
             Ok(())
         }
         Job::Readings { .. } => {
@@ -83,7 +83,7 @@ fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<S
         if let Some(rate) = stream.rate_bps.filter(|_| stream.change.is_some()) {
             channel.set_rate(Rate::from_bps(rate));
         }
-        while let Ok(message) = channel.recv(Some(QUIET)) {
+        while let Ok(message) = next_message(&channel, QUIET) {
             arrivals.push((now(), message.data.len()));
             let since = now() - arrivals[0].0;
             if let Some((_, rate)) = stream.change.filter(|c| asked.is_none() && since >= c.0 * 1_000_000) {
