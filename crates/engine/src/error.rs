@@ -142,9 +142,9 @@ pub enum EngineError {
         /// How.
         message: String,
     },
-    /// A ticket cannot be used.
+    /// The resumption state cannot be used.
     #[error("{0}")]
-    Ticket(#[from] crate::TicketError),
+    Resumption(#[from] crate::ResumptionError),
     /// The system refused something that should always work.
     #[error("{what}: {reason}")]
     System {
@@ -206,7 +206,7 @@ impl EngineError {
             | Self::Controller(_)
             | Self::Recipe(_)
             | Self::Message(_)
-            | Self::Ticket(_) => FaultCode::Usage,
+            | Self::Resumption(_) => FaultCode::Usage,
             Self::Expired { .. } => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
             Self::Certificate { .. } => FaultCode::NotAuthorised,
@@ -256,7 +256,7 @@ impl EngineError {
                 "`haul presets` lists recipes that work, `haul presets NAME` prints one to start from"
             }
             Self::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
-            Self::Ticket(_) => "connect anew with the server's URL",
+            Self::Resumption(_) => "connect anew with the server's URL",
             Self::MicroProtocol { .. } => {
                 "other sessions are not affected; mend the micro-protocol or leave it out"
             }

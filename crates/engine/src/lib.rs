@@ -30,12 +30,12 @@ mod url;
 mod wake;
 
 pub use clock::Clock;
-pub use connect::{AssociateOptions, ConnectOptions, connect, default_settings};
+pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use endpoint::{
-    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, Sending, Terms, Ticket, TicketError,
-    TicketFile,
+    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
+    SavedResumption, Sending, Terms,
 };
 pub use error::EngineError;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};

@@ -281,7 +281,7 @@ impl Connection {
         self.channel.peer()
     }
 
-    /// Names the association: a client that comes back with a ticket keeps it.
+    /// Names the client at its server: it keeps its name when it comes back.
     pub fn identity(&self) -> u32 {
         self.channel.identity()
     }

@@ -1,7 +1,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use haul_engine::{ChannelOptions, EndpointStats, HaulUrl, TicketFile, block_on};
+use haul_engine::{ChannelOptions, EndpointStats, HaulUrl, ResumptionFile, block_on};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::{Connection, OpenError, Options};
@@ -25,11 +25,11 @@ impl Endpoint {
         Ok(Self { engine: haul_engine::Endpoint::client()? })
     }
 
-    /// Connects to the server that printed `url`. With [`Options::ticket`] a known server is only asked whether it
+    /// Connects to the server that printed `url`. With [`Options::resumption`] a known server is only asked whether it
     /// still knows this client, which takes one round trip instead of three or four; if not, a full handshake follows.
     ///
     /// # Errors
-    /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
+    /// If the URL, the recipe or the file cannot be used, the server cannot be reached or refuses.
     pub fn connect(&self, url: &str, recipe: &Recipe, options: &Options) -> Result<Connection, OpenError> {
         block_on(self.connect_async(url, recipe, options))
     }
@@ -45,8 +45,8 @@ impl Endpoint {
         options: &Options,
     ) -> Result<Connection, OpenError> {
         let server: HaulUrl = url.parse()?;
-        if let Some(ticket) = options.ticket.as_ref().map(TicketFile::new)
-            && let Some(known) = self.resume_known(&ticket, &server, recipe, options).await
+        if let Some(file) = options.resumption.as_ref().map(ResumptionFile::new)
+            && let Some(known) = self.resume_known(&file, &server, recipe, options).await
         {
             return Ok(known);
         }
@@ -86,45 +86,45 @@ impl Endpoint {
             let message = "messages of a connection with streams take no sink and no source".to_owned();
             return Err(RecipeError::Unbuildable { protocol: "streams".to_owned(), message }.into());
         }
-        let associate = options.associate();
-        let mut channel = self.engine.connect(&url, recipe, &options.registry, &associate, ends).await?;
-        if let Some(path) = &options.ticket {
-            TicketFile::new(path).keep(&mut channel)?;
+        let open = options.open();
+        let mut channel = self.engine.connect(&url, recipe, &options.registry, &open, ends).await?;
+        if let Some(path) = &options.resumption {
+            ResumptionFile::new(path).keep(&mut channel)?;
         }
         Ok(Connection::of(channel))
     }
 
-    /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
-    /// travels in the first packet. If the server does not know the ticket any more it stays silent, and the connection
-    /// ends with an error after [`Options::timeout`]; what was sent is then lost. A connection of the same ticket that
+    /// Comes back to the server of [`Options::resumption`] without waiting for anything: what is sent now
+    /// travels in the first packet. If the server does not know this client any more it stays silent, and the connection
+    /// ends with an error after [`Options::timeout`]; what was sent is then lost. A connection of the same file that
     /// has not ended yet ends. Tasks may call it: it waits for no network.
     ///
     /// # Errors
-    /// If there is no ticket, or it cannot be used.
+    /// If there is no such file, or it cannot be used.
     pub fn resume(&self, options: &Options) -> Result<Connection, OpenError> {
-        let ticket = TicketFile::new(options.ticket.clone().unwrap_or_default());
+        let file = ResumptionFile::new(options.resumption.clone().unwrap_or_default());
         let ends = Ends::default();
-        Ok(Connection::of(ticket.resume(&self.engine, &options.registry, &options.channel(), ends)?))
+        Ok(Connection::of(file.resume(&self.engine, &options.registry, &options.channel(), ends)?))
     }
 
     /// The known server, if it is that of the URL and still knows this client by the same recipe.
     async fn resume_known(
         &self,
-        ticket: &TicketFile,
+        file: &ResumptionFile,
         url: &HaulUrl,
         recipe: &Recipe,
         options: &Options,
     ) -> Option<Connection> {
-        /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
+        /// A server that does not know the client stays silent; longer than this the handshake would not take either.
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every connection that begins, so none is begun that would not be used.
-        let known = ticket.look().ok()?;
+        let known = file.look().ok()?;
         let is_there = url.resolve().await.is_ok_and(|addresses| addresses.contains(&known.server()));
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;
         }
         let short = ChannelOptions { open_timeout: options.timeout.min(ANSWER), ..options.channel() };
-        let channel = ticket.resume(&self.engine, &options.registry, &short, Ends::default()).ok()?;
+        let channel = file.resume(&self.engine, &options.registry, &short, Ends::default()).ok()?;
         poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| Connection::of(channel))
     }
 
@@ -134,8 +134,8 @@ impl Endpoint {
     }
 
     /// Other sides that are known: those with a connection, and a server's clients that may come back.
-    pub fn associations(&self) -> usize {
-        self.engine.associations()
+    pub fn known_peers(&self) -> usize {
+        self.engine.known_peers()
     }
 }
 

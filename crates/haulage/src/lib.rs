@@ -32,8 +32,7 @@
 //! ```
 //!
 //! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any
-//! executor: no executor is needed, and none is brought along. What has to wait for a handshake or for a last answer
-//! does so, for tasks, on a helper thread. Micro-protocols of your own go into a [`Registry`]; see
+//! executor: no executor is needed, and none is brought along. Micro-protocols of your own go into a [`Registry`]; see
 //! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
 //! [`control`].
 

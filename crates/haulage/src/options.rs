@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
-use haul_engine::{AssociateOptions, ChannelOptions};
+use haul_engine::{ChannelOptions, OpenOptions};
 use haul_proto::micro::registry;
 use haul_stack::Registry;
 use haul_wire::control::Cipher;
@@ -35,7 +35,7 @@ pub struct Options {
     pub busy_poll: Duration,
     /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
     /// first; it is readable by its owner only.
-    pub ticket: Option<PathBuf>,
+    pub resumption: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -43,7 +43,7 @@ impl Default for Options {
         let channel = ChannelOptions::default();
         Self {
             registry: Arc::new(registry()),
-            ciphers: AssociateOptions::default().ciphers,
+            ciphers: OpenOptions::default().ciphers,
             timeout: Duration::from_secs(10),
             rate: None,
             offload: true,
@@ -53,7 +53,7 @@ impl Default for Options {
             datagram: channel.datagram,
             keep_alive: channel.keep_alive,
             busy_poll: channel.busy_poll,
-            ticket: None,
+            resumption: None,
         }
     }
 }
@@ -70,8 +70,8 @@ impl Options {
         }
     }
 
-    pub(crate) fn associate(&self) -> AssociateOptions {
-        AssociateOptions {
+    pub(crate) fn open(&self) -> OpenOptions {
+        OpenOptions {
             ciphers: self.ciphers.clone(),
             connect_timeout: self.timeout,
             answer_timeout: self.timeout,

@@ -1,6 +1,6 @@
 //! The client's way from a URL to a session.
 
-mod associate;
+mod agree;
 mod dial;
 mod secure;
 
@@ -27,8 +27,8 @@ use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 
-pub use associate::AssociateOptions;
-pub(crate) use associate::agree;
+pub use agree::OpenOptions;
+pub(crate) use agree::agree;
 
 /// What is offered unless a person says otherwise, most wanted first.
 const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];

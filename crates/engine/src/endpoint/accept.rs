@@ -138,7 +138,7 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     shared.send(&keys.frame(ControlFrameKind::Closed, 0, BARE), peer);
 }
 
-/// Removes an association that the client gives up.
+/// Removes the resumption state that a client gives up.
 pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
     if frame.kind != ControlFrameKind::Forget {
         return;

@@ -13,8 +13,8 @@ use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
 use super::phase::Phase;
+use super::resumption_file::SavedResumption;
 use super::shared::lock;
-use super::ticket::Ticket;
 use crate::error::CloseReason;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
@@ -34,7 +34,7 @@ pub struct Channel {
     connection: Arc<Connection>,
     endpoint: Endpoint,
     /// The client's.
-    ticket: Option<Box<Ticket>>,
+    saved: Option<Box<SavedResumption>>,
     closing: ControlFrameKind,
 }
 
@@ -42,9 +42,13 @@ pub struct Channel {
 type Attempt<T> = Result<Option<T>, EngineError>;
 
 impl Channel {
-    pub(super) fn new(connection: Arc<Connection>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
-        let closing = if ticket.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
-        Self { connection, endpoint, ticket, closing }
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        endpoint: Endpoint,
+        saved: Option<Box<SavedResumption>>,
+    ) -> Self {
+        let closing = if saved.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
+        Self { connection, endpoint, saved, closing }
     }
 
     /// Which end this is.
@@ -52,7 +56,7 @@ impl Channel {
         self.connection.role()
     }
 
-    /// Names the association.
+    /// Names the client at its server; all its connections have it.
     pub fn identity(&self) -> u32 {
         self.connection.identity()
     }
@@ -87,13 +91,13 @@ impl Channel {
         self.with(|state, _| state.stack.statistics(each));
     }
 
-    /// What lets this client come back later without a handshake, if [`TicketFile::keep`](super::TicketFile::keep)
+    /// What lets this client come back later without a handshake, if [`ResumptionFile::keep`](super::ResumptionFile::keep)
     /// keeps it; `None` at a server.
-    pub fn ticket(&self) -> Option<&Ticket> {
-        self.ticket.as_deref()
+    pub fn saved(&self) -> Option<&SavedResumption> {
+        self.saved.as_deref()
     }
 
-    /// From now on the association outlives this connection.
+    /// From now on the resumption state outlives this connection.
     pub(super) fn keep(&mut self) {
         self.closing = ControlFrameKind::Close;
     }

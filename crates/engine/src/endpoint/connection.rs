@@ -345,7 +345,7 @@ impl Connection {
         self.set_timer(shared, state, false);
     }
 
-    /// A newer connection of the same association has begun.
+    /// A newer connection of the same client has begun.
     pub(super) fn supersede(&self) {
         let mut state = self.lock();
         state.end(EngineError::Closed);

@@ -15,7 +15,7 @@ use crate::EngineError;
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
 
-/// A UDP socket and a thread for any number of associations. A thread that waits on one of its channels may do the work
+/// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -84,8 +84,8 @@ impl Endpoint {
         *lock(&self.shared().options) = options;
     }
 
-    /// Associations that are known, with or without a connection.
-    pub fn associations(&self) -> usize {
+    /// Peers whose resumption state is kept, with or without a connection.
+    pub fn known_peers(&self) -> usize {
         lock(&self.shared().table).len()
     }
 

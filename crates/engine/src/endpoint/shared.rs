@@ -43,15 +43,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How much an endpoint keeps for its peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointLimits {
-    /// Associations, with connections or without.
-    pub(crate) associations: usize,
+    /// Resumption states, with connections or without.
+    pub(crate) known_peers: usize,
     /// Connections that wait to be accepted.
     pub(crate) arrivals: usize,
 }
 
 impl EndpointLimits {
-    /// For a client, whose associations are all its own.
-    pub(crate) const CLIENT: Self = Self { associations: usize::MAX, arrivals: 0 };
+    /// For a client, which has begun all its connections itself.
+    pub(crate) const CLIENT: Self = Self { known_peers: usize::MAX, arrivals: 0 };
 }
 
 /// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
@@ -61,7 +61,7 @@ counters! {
     Counters:
     /// What has happened at an endpoint.
     pub struct EndpointStats {
-        /// Datagrams that name no session or association, or an association without a connection.
+        /// Datagrams that name no session and no connection.
         pub unknown,
         /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
         pub unauthentic,
@@ -101,9 +101,9 @@ struct Active {
 }
 
 impl Active {
-    /// Whether there are many associations, or many identities of connections that may have ended.
-    fn is_worth_releasing(&self, associations: usize) -> bool {
-        !self.identities.is_empty() && (associations >= MANY || self.identities.len() >= MANY)
+    /// Whether many peers are known, or there are many identities of connections that may have ended.
+    fn is_worth_releasing(&self, peers: usize) -> bool {
+        !self.identities.is_empty() && (peers >= MANY || self.identities.len() >= MANY)
     }
 }
 
@@ -142,7 +142,7 @@ impl Shared {
         let clock = Clock::start();
         let driver = Driver::new(clock, &socket)?;
         let this = Self::of_one(socket, clock)?;
-        let table = Mutex::new(Table::new(limits.associations));
+        let table = Mutex::new(Table::new(limits.known_peers));
         let (driver, rounds, most_arrivals) = (Some(driver), ROUNDS, limits.arrivals);
         #[cfg(feature = "faults")]
         let this = Self { faults: None, ..this };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{Channel, EngineError};
 
-use crate::associations::{client_of, connection};
+use crate::connections::{client_of, connection};
 use crate::support::{Relay, TIMEOUT, Waits, listener};
 
 fn is_cut(server: &Channel) -> bool {

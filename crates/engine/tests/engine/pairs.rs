@@ -6,7 +6,7 @@ use std::time::Duration;
 use haul_engine::{Channel, ChannelOptions, Endpoint, Listener};
 use haul_wire::packet::{INITIAL_HEADER_KIND, PAIR_KIND, PairHeader};
 
-use crate::associations::{recv, send, until};
+use crate::connections::{recv, send, until};
 use crate::support::listener;
 use crate::waiting::pair_on;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::Piece;
 use haul_engine::{
-    AssociateOptions, Channel, ConnectOptions, Counters, Endpoint, EngineError, HaulUrl, ListenOptions,
-    Listener, Message, Session, Waker, block_on, block_until, connect,
+    Channel, ConnectOptions, Counters, Endpoint, EngineError, HaulUrl, ListenOptions, Listener, Message,
+    OpenOptions, Session, Waker, block_on, block_until, connect,
 };
 use haul_proto::{Available, ObjectSink, ObjectSource, SenderStats};
 use haul_stack::{Ends, Recipe, Registry, SendOptions};
@@ -327,12 +327,12 @@ pub(crate) fn next_connection(endpoint: &Endpoint, timeout: Duration) -> Option<
 }
 
 /// Connects in a thread; without `endpoint` the channel has one for itself.
-pub(crate) fn associate(
+pub(crate) fn connect_by(
     endpoint: Option<&Endpoint>,
     url: &HaulUrl,
     recipe: &Recipe,
     registry: &Arc<Registry>,
-    options: &AssociateOptions,
+    options: &OpenOptions,
     ends: Ends,
 ) -> Result<Channel, EngineError> {
     let endpoint = endpoint.map_or_else(|| Endpoint::client().unwrap(), Clone::clone);

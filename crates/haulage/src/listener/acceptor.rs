@@ -164,7 +164,7 @@ impl Acceptor {
     fn accept(&self, incoming: Incoming) {
         match incoming.request() {
             // A client that is refused is told why.
-            Request::Associate { .. } => drop(incoming.associate(self.engine.endpoint(), &self.terms)),
+            Request::Connect { .. } => drop(incoming.agree(self.engine.endpoint(), &self.terms)),
             Request::StreamSend | Request::StreamReceive => match self.refusal(&incoming) {
                 Some(fault) => incoming.refuse(fault),
                 None => {

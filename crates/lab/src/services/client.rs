@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_engine::{
-    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Message, block_on,
-};
+use haul_engine::{Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Message, OpenOptions, block_on};
 use haul_proto::{micro, presets};
 use haul_stack::{Ends, Recipe, SendOptions};
 
@@ -69,10 +67,10 @@ pub(super) fn channel(
         text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
     let registry = Arc::new(micro::registry());
     let channel = ChannelOptions { datagram: 1_472, ..channel };
-    let options = AssociateOptions { channel, ..AssociateOptions::default() };
+    let options = OpenOptions { channel, ..OpenOptions::default() };
     Endpoint::client()
         .and_then(|it| block_on(it.connect(&url, recipe, &registry, &options, Ends::default())))
-        .map_err(|e| engine("cannot associate", &e))
+        .map_err(|e| engine("cannot connect", &e))
 }
 
 /// The recipe of a stream, with its rate.

@@ -56,7 +56,7 @@ impl Flights {
     fn look(&self) -> Result<Option<Channel>, Problem> {
         let endpoint = self.listener.endpoint();
         if let Some(incoming) = self.listener.accept(LOOK).map_err(|e| engine("cannot accept", &e))? {
-            incoming.associate(endpoint, &self.terms).map_err(|e| engine("cannot associate", &e))?;
+            incoming.agree(endpoint, &self.terms).map_err(|e| engine("cannot connect", &e))?;
         }
         let come = block_until(Some(Instant::now() + LOOK), |context| endpoint.poll_accept(context));
         come.transpose().map_err(|e| engine("no flight", &e))
@@ -67,7 +67,7 @@ impl Flights {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
-    use haul_engine::{AssociateOptions, Endpoint, HaulUrl, ListenOptions, block_on};
+    use haul_engine::{Endpoint, HaulUrl, ListenOptions, OpenOptions, block_on};
     use haul_proto::presets;
     use haul_stack::Ends;
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn client(url: &HaulUrl, rate: &str) -> Channel {
-        let (registry, options) = (Arc::new(micro::registry()), AssociateOptions::default());
+        let (registry, options) = (Arc::new(micro::registry()), OpenOptions::default());
         let endpoint = Endpoint::client().unwrap();
         let recipe = viz(rate);
         let channel = block_on(endpoint.connect(url, &recipe, &registry, &options, Ends::default())).unwrap();

@@ -17,7 +17,7 @@ use crate::problem::{Problem, While};
 
 /// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
 pub(super) const TCP_PORT: u16 = 7_920;
-/// Where associations are agreed on.
+/// Where clients come.
 const PORT: u16 = 7_910;
 /// A stream ends when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(1_500);

@@ -7,13 +7,13 @@ use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Accept, Cipher, ControlMessage, FrameDecoder, Request, encode_frame};
 
 use super::{ConnectOptions, Reached, check_accept, default_settings, hello, reach};
-use crate::endpoint::{ChannelOptions, Ticket};
+use crate::endpoint::{ChannelOptions, SavedResumption};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::{EngineError, HaulUrl};
 
-/// How a client associates.
+/// How a client opens a connection.
 #[derive(Clone, Debug)]
-pub struct AssociateOptions {
+pub struct OpenOptions {
     /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
     pub ciphers: Vec<Cipher>,
     /// For the TCP connections to all the host's addresses together.
@@ -24,7 +24,7 @@ pub struct AssociateOptions {
     pub channel: ChannelOptions,
 }
 
-impl Default for AssociateOptions {
+impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             ciphers: super::ENCRYPTED.to_vec(),
@@ -40,11 +40,11 @@ pub(crate) async fn agree(
     url: &HaulUrl,
     recipe: &Recipe,
     registry: &Registry,
-    options: &AssociateOptions,
+    options: &OpenOptions,
     readiness: &impl Readiness,
-) -> Result<Ticket, EngineError> {
-    let AssociateOptions { ciphers, connect_timeout, answer_timeout, .. } = options.clone();
-    let request = Request::Associate { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
+) -> Result<SavedResumption, EngineError> {
+    let OpenOptions { ciphers, connect_timeout, answer_timeout, .. } = options.clone();
+    let request = Request::Connect { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
     let options =
         ConnectOptions { request, settings: default_settings(), ciphers, connect_timeout, answer_timeout };
     let mut server = reach(url, &options, readiness).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn agree(
     server.tls.send_close_notify();
     let _ = flush(&mut server.tls, &server.tcp);
     check_accept(&accept, &server.secrets, &options.ciphers)?;
-    Ok(Ticket {
+    Ok(SavedResumption {
         server: server.peer,
         identity: accept.session,
         secret: server.secrets.connection.0,
