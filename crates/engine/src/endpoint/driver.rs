@@ -34,6 +34,9 @@ use crate::{Clock, EngineError, Waker};
 
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
+/// Where there is one connection and a thread drives inline, the endpoint's thread leaves the socket alone for so long
+/// after each wait of that thread: between two of its waits, packets would wake both.
+const LEFT_TO_INLINE: Span = Span::from_millis(1);
 /// Timers that the endpoint's thread runs before it receives again.
 const MOST_DUE: usize = 256;
 
@@ -230,9 +233,9 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
-    let mut woken = Woken::default();
+    let (mut woken, mut waits, mut left_until) = (Woken::default(), 0, Time::ZERO);
     while !shared.is_stopped() {
-        let received = driver.receive(shared, ROUNDS)?;
+        let received = if woken.is_left { Received::Nothing } else { driver.receive(shared, ROUNDS)? };
         if woken.by_socket && received == Received::Nothing {
             shared.socket.drain_errors();
         }
@@ -244,18 +247,35 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
             }
         }
         let due = run_timers(shared, driver);
+        let (before, now) = (waits, shared.clock.now());
+        waits = shared.counters.inline_waits.get();
+        if waits != before && lock(&shared.table).len() == 1 {
+            left_until = now + LEFT_TO_INLINE;
+        }
         woken = if received == Received::Some || due {
             Woken::default()
+        } else if now < left_until {
+            wait(driver, &shared.socket, Watch::AllButPackets, Some(left_until.since(now)))?
         } else {
-            wait(driver, &shared.socket, shared.idle_release_due())?
+            wait(driver, &shared.socket, Watch::All, shared.idle_release_due())?
         };
     }
     Ok(())
 }
 
+/// For what the endpoint's thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    All,
+    /// A thread that drives inline takes the packets.
+    AllButPackets,
+}
+
 /// Why the endpoint's thread is awake.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
+    /// The packets are left to the thread that drives inline, which has not asked for help.
+    is_left: bool,
     /// Packets or an error have come.
     by_socket: bool,
     /// A full socket has room again.
@@ -286,17 +306,25 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
 }
 
 /// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most.
-fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Woken, EngineError> {
+fn wait(
+    driver: &Driver,
+    socket: &UdpSocket,
+    watch: Watch,
+    longest: Option<Span>,
+) -> Result<Woken, EngineError> {
     // Taken: tasks may add others meanwhile.
     let mut handshakes = take(&mut *lock(&driver.handshakes));
     let overdue = handshakes.iter().map(|waiting| waiting.deadline).min();
     let overdue = overdue.map(|at| at.saturating_duration_since(Instant::now()));
     let mut fds = vec![
-        PollFd::new(&driver.background, PollFlags::IN),
         PollFd::new(&driver.timer, PollFlags::IN),
         PollFd::from_borrowed_fd(driver.background_waker.fd(), PollFlags::IN),
     ];
     fds.extend(handshakes.iter().map(|waiting| PollFd::new(&waiting.tcp, waiting.interest)));
+    let handshakes_end = fds.len();
+    if watch == Watch::All {
+        fds.push(PollFd::new(&driver.background, PollFlags::IN));
+    }
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
     let room = fds.len();
     if !lock(&driver.blocked).is_empty() {
@@ -307,7 +335,7 @@ fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Wo
     let polled = poll(&mut fds, timeout.as_ref());
     let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
     drop(fds);
-    let (now, mut all) = (Instant::now(), ready[3..].iter());
+    let (now, mut all) = (Instant::now(), ready[2..handshakes_end].iter());
     let done = handshakes.extract_if(.., |it| all.next() == Some(&true) || it.deadline <= now);
     done.for_each(|waiting| drop(caught(|| waiting.waker.wake())));
     lock(&driver.handshakes).append(&mut handshakes);
@@ -316,14 +344,18 @@ fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Wo
         Err(Errno::INTR) => return Ok(Woken::default()),
         Err(error) => return Err(system(error)),
     }
-    if ready[1] {
+    if ready[0] {
         let _ = read(&driver.timer, &mut [0; 8]);
         lock(&driver.timers).armed = None;
     }
-    if ready[2] {
+    if ready[1] {
         driver.background_waker.reset();
     }
-    Ok(Woken { by_socket: ready[0], by_room: ready.get(room) == Some(&true) })
+    Ok(Woken {
+        is_left: watch == Watch::AllButPackets && !ready[1],
+        by_socket: watch == Watch::All && ready[handshakes_end],
+        by_room: ready.get(room) == Some(&true),
+    })
 }
 
 /// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
