@@ -34,7 +34,7 @@ pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use endpoint::{
-    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
+    Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
     SavedResumption, Sending, Terms,
 };
 pub use error::EngineError;

@@ -1,7 +1,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use haul_engine::{ChannelOptions, EndpointStats, HaulUrl, ResumptionFile, block_on};
+use haul_engine::{ConnectionOptions, EndpointStats, HaulUrl, ResumptionFile, block_on};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::{Connection, OpenError, Options};
@@ -123,7 +123,7 @@ impl Endpoint {
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;
         }
-        let short = ChannelOptions { open_timeout: options.timeout.min(ANSWER), ..options.channel() };
+        let short = ConnectionOptions { open_timeout: options.timeout.min(ANSWER), ..options.channel() };
         let channel = file.resume(&self.engine, &options.registry, &short, Ends::default()).ok()?;
         poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| Connection::of(channel))
     }

@@ -51,7 +51,9 @@ pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
 pub use haul_base::{Bytes, Rate, Span, Time};
-pub use haul_engine::{EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError};
+pub use haul_engine::{
+    ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
+};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;

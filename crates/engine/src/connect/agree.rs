@@ -7,7 +7,7 @@ use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Accept, Cipher, ControlMessage, FrameDecoder, Request, encode_frame};
 
 use super::{ConnectOptions, Reached, check_accept, default_settings, hello, reach};
-use crate::endpoint::{ChannelOptions, SavedResumption};
+use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::{EngineError, HaulUrl};
 
@@ -21,7 +21,7 @@ pub struct OpenOptions {
     /// For the TLS handshake, and again for the server's answer.
     pub answer_timeout: Duration,
     /// How the connection runs.
-    pub channel: ChannelOptions,
+    pub channel: ConnectionOptions,
 }
 
 impl Default for OpenOptions {
@@ -30,7 +30,7 @@ impl Default for OpenOptions {
             ciphers: super::ENCRYPTED.to_vec(),
             connect_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(10),
-            channel: ChannelOptions::default(),
+            channel: ConnectionOptions::default(),
         }
     }
 }

@@ -179,7 +179,7 @@ impl Channel {
         }
     }
 
-    /// Sends a message and gives its number, as soon as no more than [`ChannelOptions::queue`](super::ChannelOptions)
+    /// Sends a message and gives its number, as soon as no more than [`ConnectionOptions::queue`](super::ConnectionOptions)
     /// bytes are queued.
     ///
     /// # Errors

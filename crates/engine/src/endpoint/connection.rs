@@ -10,7 +10,7 @@ use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
-use super::ChannelOptions;
+use super::ConnectionOptions;
 use super::address::AddressValidation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Opening, Phase};
@@ -102,7 +102,7 @@ impl Connection {
         resumption: &ResumptionState,
         id: ConnectionId,
         (peer, validation): (SocketAddr, AddressValidation),
-        options: &ChannelOptions,
+        options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
         let role = resumption.role;
@@ -151,7 +151,7 @@ impl Connection {
         let every = silence / u64::from(KeepAlive::MOST + 1);
         let state = State {
             keep_alive: Some(Box::new(KeepAlive::new(now, every))),
-            ..State::new(now, stack, peer, Phase::Running, &ChannelOptions::default())
+            ..State::new(now, stack, peer, Phase::Running, &ConnectionOptions::default())
         };
         let keys = Keys::Session(role, Box::new(keys));
         Self { keys, state: Mutex::new(state), busy_poll: Span::ZERO }
@@ -367,7 +367,7 @@ impl Connection {
 }
 
 impl State {
-    fn new(now: Time, stack: Stack, peer: SocketAddr, phase: Phase, options: &ChannelOptions) -> Self {
+    fn new(now: Time, stack: Stack, peer: SocketAddr, phase: Phase, options: &ConnectionOptions) -> Self {
         Self {
             stack,
             peer,

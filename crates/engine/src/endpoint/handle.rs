@@ -9,7 +9,7 @@ use haul_udp::{Options, UdpSocket};
 use super::driver;
 use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared, lock};
-use super::{ChannelOptions, EndpointStats};
+use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
 
 /// What to ask the kernel for: all connections share these buffers.
@@ -80,7 +80,7 @@ impl Endpoint {
     }
 
     /// How connections run that the other side begins from now on.
-    pub fn set_options(&self, options: ChannelOptions) {
+    pub fn set_options(&self, options: ConnectionOptions) {
         *lock(&self.shared().options) = options;
     }
 

@@ -34,7 +34,7 @@ pub use channel::{Channel, Message};
 pub(crate) use connection::Connection;
 pub(crate) use data_thread::{DataThread, ObjectEnd, SessionSide};
 pub use handle::Endpoint;
-pub use options::ChannelOptions;
+pub use options::ConnectionOptions;
 pub(crate) use path_probe::{MIN_DATAGRAM, PathProbe, send_probes};
 pub(crate) use pending::Service;
 pub(crate) use published::Published;

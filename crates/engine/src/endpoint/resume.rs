@@ -12,7 +12,7 @@ use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::shared::lock;
 use super::table::{Entry, ResumptionState};
 use super::terms::compile;
-use super::{Channel, ChannelOptions, Endpoint};
+use super::{Channel, ConnectionOptions, Endpoint};
 use crate::connect::{OpenOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
@@ -63,7 +63,7 @@ impl Endpoint {
 impl ResumptionFile {
     /// Comes back to the server without a handshake: messages may be sent at once and travel with the
     /// first packet. If the server has forgotten the client it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`ChannelOptions::open_timeout`]; [`Channel::wait_confirmed`] finds out before
+    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::wait_confirmed`] finds out before
     /// anything is sent.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl ResumptionFile {
         &self,
         endpoint: &Endpoint,
         registry: &Arc<Registry>,
-        options: &ChannelOptions,
+        options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let saved = self.take()?;
@@ -100,7 +100,7 @@ impl Endpoint {
         saved: SavedResumption,
         recipe: &Recipe,
         registry: &Arc<Registry>,
-        options: &ChannelOptions,
+        options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let resumption = ResumptionState {

@@ -10,7 +10,7 @@ use std::task::Waker;
 use haul_base::{AlignedBytes, Ecn, Span, Time};
 use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
 
-use super::ChannelOptions;
+use super::ConnectionOptions;
 use super::connection::Connection;
 use super::driver::Driver;
 use super::session_table::SessionTable;
@@ -124,7 +124,7 @@ pub(crate) struct Shared {
     pub(super) sessions: Arc<SessionTable>,
     pub(super) expecting: Expecting,
     /// How connections run that the other side begins.
-    pub(super) options: Mutex<ChannelOptions>,
+    pub(super) options: Mutex<ConnectionOptions>,
     arrivals: Mutex<Arrivals>,
     most_arrivals: usize,
     slots: Mutex<Vec<AlignedBytes>>,

@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::endpoint::address::AddressValidation;
-    use crate::endpoint::options::ChannelOptions;
+    use crate::endpoint::options::ConnectionOptions;
 
     const MOST: usize = 5;
 
@@ -203,7 +203,7 @@ mod tests {
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
             let from = ("127.0.0.1:9".parse().unwrap(), AddressValidation::Validated);
             let connection = ConnectionId { identity, epoch, salt: 0 };
-            let options = ChannelOptions::default();
+            let options = ConnectionOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());
             Arc::new(Connection::new(Time::ZERO, &resumption, connection, from, &options, ends).unwrap())
         }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_engine::{Channel, ChannelOptions, Endpoint, HaulUrl, ResumptionFile};
+use haul_engine::{Channel, ConnectionOptions, Endpoint, HaulUrl, ResumptionFile};
 use haul_stack::Ends;
 use haul_wire::packet::CONTROL_FRAME_KIND;
 
@@ -96,7 +96,7 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
         let resumed = file.resume(
             &Endpoint::client().unwrap(),
             &own_registry(),
-            &ChannelOptions::default(),
+            &ConnectionOptions::default(),
             Ends::default(),
         );
         let resumed = again.insert(resumed.unwrap());

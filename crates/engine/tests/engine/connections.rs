@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Span};
 use haul_engine::{
-    Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, ListenOptions, Listener, Message, OpenOptions,
-    ResumptionFile, Role, Terms,
+    Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, ListenOptions, Listener, Message,
+    OpenOptions, ResumptionFile, Role, Terms,
 };
 use haul_proto::micro::registry;
 use haul_proto::presets;
@@ -118,7 +118,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     file.keep(&mut client).unwrap();
     drop((client, server));
     let again = file
-        .resume(&Endpoint::client().unwrap(), &own_registry(), &ChannelOptions::default(), Ends::default())
+        .resume(&Endpoint::client().unwrap(), &own_registry(), &ConnectionOptions::default(), Ends::default())
         .unwrap();
     assert!(again.path().rtt < guess, "{:?}", again.path());
 }
@@ -127,7 +127,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
 fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
     let listener = listener("127.0.0.1");
     let keep_alive = Some(Duration::from_millis(20));
-    listener.endpoint().set_options(ChannelOptions { keep_alive, ..ChannelOptions::default() });
+    listener.endpoint().set_options(ConnectionOptions { keep_alive, ..ConnectionOptions::default() });
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let endpoint = Endpoint::client().unwrap();
@@ -308,7 +308,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     client.close(TIMEOUT).unwrap();
     drop((client, server));
     let again = file
-        .resume(&Endpoint::client().unwrap(), &own_registry(), &ChannelOptions::default(), Ends::default())
+        .resume(&Endpoint::client().unwrap(), &own_registry(), &ConnectionOptions::default(), Ends::default())
         .unwrap();
     send(&again, b"three");
     let server = connection(&listener);
@@ -342,7 +342,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
             .resume(
                 &Endpoint::client().unwrap(),
                 &own_registry(),
-                &ChannelOptions::default(),
+                &ConnectionOptions::default(),
                 Ends::default(),
             )
             .unwrap();
@@ -373,7 +373,8 @@ fn a_server_that_knows_nothing_of_a_client_is_silent() {
     let mut listening = listen_options("127.0.0.1");
     listening.addr = addr;
     let other = Listener::bind(listening).unwrap();
-    let options = ChannelOptions { open_timeout: Duration::from_millis(300), ..ChannelOptions::default() };
+    let options =
+        ConnectionOptions { open_timeout: Duration::from_millis(300), ..ConnectionOptions::default() };
     let client =
         file.resume(&Endpoint::client().unwrap(), &own_registry(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
@@ -456,7 +457,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let channel =
-        ChannelOptions { keep_alive: Some(Duration::from_millis(150)), ..ChannelOptions::default() };
+        ConnectionOptions { keep_alive: Some(Duration::from_millis(150)), ..ConnectionOptions::default() };
     let options = OpenOptions { channel, ..OpenOptions::default() };
     let (client, accepted) =
         connect_and_agree(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
@@ -482,7 +483,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
 /// application.
 fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     let listener = listener("127.0.0.1");
-    let room = ChannelOptions { inbox, ..ChannelOptions::default() };
+    let room = ConnectionOptions { inbox, ..ConnectionOptions::default() };
     listener.endpoint().set_options(room);
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
     client.wait_confirmed(TIMEOUT).unwrap();
@@ -515,12 +516,12 @@ fn messages_that_nobody_takes_do_not_fill_the_memory() {
     // One buffer of packets may come above the limit: 64 KiB, or 64 packets.
     let kept = kept_of(Bytes(100_000), 1_000, 1_000);
     assert!((100..=170).contains(&kept), "{kept} messages of 1,000 bytes");
-    assert_eq!(ChannelOptions::default().inbox, Bytes(4 << 20), "docs/security.md");
+    assert_eq!(ConnectionOptions::default().inbox, Bytes(4 << 20), "docs/security.md");
 }
 
 #[test]
 fn no_more_messages_wait_than_the_limit_however_small_they_are() {
-    let kept = kept_of(ChannelOptions::default().inbox, 1, 24_000);
+    let kept = kept_of(ConnectionOptions::default().inbox, 1, 24_000);
     assert!((16_384..=17_600).contains(&kept), "{kept} messages of 1 byte");
     // However little room there is: 16, and at most one buffer of packets more.
     let kept = kept_of(Bytes(1), 1_000, 1_000);

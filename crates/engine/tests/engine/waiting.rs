@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use haul_engine::{Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, OpenOptions, Terms};
+use haul_engine::{Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, Listener, OpenOptions, Terms};
 use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
@@ -214,11 +214,11 @@ fn a_thread_that_polls_busily_is_woken_without_a_packet() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let channel = ChannelOptions {
+    let channel = ConnectionOptions {
         // A failure is found before it stops polling.
         busy_poll: TIMEOUT * 2,
         keep_alive: Some(Duration::from_millis(100)),
-        ..ChannelOptions::default()
+        ..ConnectionOptions::default()
     };
     let options = OpenOptions { channel, ..OpenOptions::default() };
     let (client, _server) = pair_with(&endpoint, &listener, &url, &options);

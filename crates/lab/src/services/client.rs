@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Message, OpenOptions, block_on};
+use haul_engine::{
+    Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, Message, OpenOptions, block_on,
+};
 use haul_proto::{micro, presets};
 use haul_stack::{Ends, Recipe, SendOptions};
 
@@ -58,7 +60,7 @@ fn wait_for(path: &Path) -> Result<(), Problem> {
 
 pub(super) fn channel(
     recipe: &Recipe,
-    channel: ChannelOptions,
+    channel: ConnectionOptions,
     directory: &Path,
 ) -> Result<Channel, Problem> {
     wait_for(&directory.join("url.json"))?;
@@ -66,7 +68,7 @@ pub(super) fn channel(
     let url: HaulUrl =
         text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
     let registry = Arc::new(micro::registry());
-    let channel = ChannelOptions { datagram: 1_472, ..channel };
+    let channel = ConnectionOptions { datagram: 1_472, ..channel };
     let options = OpenOptions { channel, ..OpenOptions::default() };
     Endpoint::client()
         .and_then(|it| block_on(it.connect(&url, recipe, &registry, &options, Ends::default())))
@@ -114,7 +116,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         message[..8].copy_from_slice(&number.to_be_bytes());
     };
     if let Carrier::Recipe(name) = &stream.carrier {
-        let channel = channel(&recipe_of(name, stream)?, ChannelOptions::default(), directory)?;
+        let channel = channel(&recipe_of(name, stream)?, ConnectionOptions::default(), directory)?;
         let start = Instant::now();
         while until(start) {
             next(&mut message);
@@ -176,7 +178,7 @@ fn read_out(
         reading
     };
     if let Carrier::Recipe(name) = carrier {
-        let channel = channel(&recipe(name, &[])?, ChannelOptions::default(), directory)?;
+        let channel = channel(&recipe(name, &[])?, ConnectionOptions::default(), directory)?;
         for i in 0..readings {
             submit(&channel, &value(i))?;
             std::thread::sleep(gap);

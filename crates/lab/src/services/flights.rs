@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions, Listener, Terms, block_until};
+use haul_engine::{Channel, ConnectionOptions, Listener, Terms, block_until};
 use haul_proto::micro;
 use haul_stack::Recipe;
 
@@ -26,7 +26,7 @@ impl Flights {
     }
 
     /// How this end of later flights is to run.
-    pub(super) fn set_options(&self, options: ChannelOptions) {
+    pub(super) fn set_options(&self, options: ConnectionOptions) {
         self.listener.endpoint().set_options(options);
     }
 

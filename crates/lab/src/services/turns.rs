@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions};
+use haul_engine::{Channel, ConnectionOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::client::{TIMEOUT, channel, next_message, recipe, submit, tcp};
@@ -216,8 +216,8 @@ fn median(of: &[f64]) -> f64 {
     quantile(&mut of.to_vec(), 0.5)
 }
 
-fn channel_options(busy_poll_us: Option<u64>) -> ChannelOptions {
-    let mut options = ChannelOptions::default();
+fn channel_options(busy_poll_us: Option<u64>) -> ConnectionOptions {
+    let mut options = ConnectionOptions::default();
     if let Some(micros) = busy_poll_us {
         options.busy_poll = Duration::from_micros(micros);
     }
