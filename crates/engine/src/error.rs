@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
@@ -141,9 +142,9 @@ pub enum EngineError {
         /// How.
         message: String,
     },
-    /// A ticket cannot be used.
+    /// The resumption state cannot be used.
     #[error("{0}")]
-    Ticket(#[from] crate::TicketError),
+    Resumption(#[from] crate::ResumptionError),
     /// The system refused something that should always work.
     #[error("{what}: {reason}")]
     System {
@@ -182,6 +183,11 @@ impl EngineError {
         Self::System { what, reason: error.to_string() }
     }
 
+    /// Nothing came in time.
+    pub(crate) fn timed_out(what: &'static str, timeout: Option<Duration>) -> Self {
+        Self::TimedOut { what, seconds: timeout.unwrap_or_default().as_secs_f64() }
+    }
+
     /// The control channel broke.
     pub(crate) fn lost(reason: impl Into<String>) -> Self {
         Self::ControlLost { reason: reason.into() }
@@ -200,7 +206,7 @@ impl EngineError {
             | Self::Controller(_)
             | Self::Recipe(_)
             | Self::Message(_)
-            | Self::Ticket(_) => FaultCode::Usage,
+            | Self::Resumption(_) => FaultCode::Usage,
             Self::Expired { .. } => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
             Self::Certificate { .. } => FaultCode::NotAuthorised,
@@ -250,7 +256,7 @@ impl EngineError {
                 "`haul presets` lists recipes that work, `haul presets NAME` prints one to start from"
             }
             Self::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
-            Self::Ticket(_) => "connect anew with the server's URL",
+            Self::Resumption(_) => "connect anew with the server's URL",
             Self::MicroProtocol { .. } => {
                 "other sessions are not affected; mend the micro-protocol or leave it out"
             }

@@ -23,18 +23,19 @@ mod role;
 mod secret;
 mod session;
 mod socket_reader;
+mod spawn_blocking;
 mod tls;
 mod transfer;
 mod url;
 mod wake;
 
 pub use clock::Clock;
-pub use connect::{AssociateOptions, ConnectOptions, connect, default_settings};
+pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use endpoint::{
-    Channel, ChannelOptions, Counters, Endpoint, EndpointStats, Message, Sending, Terms, Ticket, TicketError,
-    TicketFile, associate,
+    Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
+    SavedResumption, Sending, Terms,
 };
 pub use error::EngineError;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
@@ -42,6 +43,7 @@ pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
+pub use spawn_blocking::spawn_blocking;
 pub use transfer::{FIRST_LIMIT, Transfer, controller_for};
 pub use url::{HaulUrl, UrlError};
-pub use wake::Waker;
+pub use wake::{Waker, WakerList, block_on, block_until, wait_for};

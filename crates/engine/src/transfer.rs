@@ -5,8 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Piece, Rate, Span};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
@@ -24,6 +25,7 @@ use crate::endpoint::{
 };
 use crate::recipe::{feedback_interval, in_force};
 use crate::session::OpenPath;
+use crate::wake::{block_until, wait_for};
 use crate::{EngineError, Role, Session, Waker};
 
 /// Silence after which either end gives up: as long as the control channel waits.
@@ -144,7 +146,16 @@ impl Transfer {
     /// # Errors
     /// What ended the data thread.
     pub fn wait_delivered(&self, timeout: Duration) -> Result<bool, EngineError> {
-        self.published.wait_delivered(timeout)
+        let delivered = block_until(Some(Instant::now() + timeout), |context| self.poll_delivered(context));
+        delivered.map_or(Ok(false), |delivered| delivered.map(|()| true))
+    }
+
+    /// Ready when every byte has arrived.
+    ///
+    /// # Errors
+    /// What ended the data thread.
+    pub fn poll_delivered(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
+        self.published.poll_delivered(context)
     }
 
     /// Stops the thread and returns the last counters.
@@ -277,10 +288,8 @@ impl Session {
             Role::Client => self.start_sending(Box::new(Nothing), waker)?,
             Role::Server => self.start_receiving(Box::new(Nothing), waker)?,
         };
-        if transfer.wait_delivered(timeout)? {
-            return Ok(transfer);
-        }
-        Err(EngineError::TimedOut { what: "an empty object", seconds: timeout.as_secs_f64() })
+        wait_for(Some(timeout), "an empty object", |context| transfer.poll_delivered(context))?;
+        Ok(transfer)
     }
 
     fn link(&self) -> Link {

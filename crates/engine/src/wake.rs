@@ -1,7 +1,14 @@
-//! Waking a thread that waits for descriptors.
+//! Who waits, and how it is woken: threads at descriptors, threads that poll, and tasks.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{self, Context, Poll, Wake};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
@@ -36,5 +43,238 @@ impl Waker {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Tasks and threads that wait for the same thing. Each is in it once, however often it polls.
+#[derive(Debug, Default)]
+#[expect(
+    clippy::box_collection,
+    reason = "there are many thousand lists, with one waker at most nearly always"
+)]
+pub struct WakerList {
+    first: Option<task::Waker>,
+    others: Option<Box<Vec<task::Waker>>>,
+}
+
+impl WakerList {
+    /// Adds a waker that the next change wakes, unless it is there already.
+    pub fn add(&mut self, waker: &task::Waker) {
+        if !self.iter().any(|known| known.will_wake(waker)) {
+            self.append([waker.clone()]);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &task::Waker> {
+        self.first.iter().chain(self.others.iter().flat_map(|others| others.iter()))
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Takes those that wait, to be woken once no lock is held.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    /// Adds those of another list, or of a waker alone.
+    pub fn append(&mut self, others: impl IntoIterator<Item = task::Waker>) {
+        for waker in others {
+            match &self.first {
+                None => self.first = Some(waker),
+                Some(_) => self.others.get_or_insert_default().push(waker),
+            }
+        }
+    }
+
+    /// Wakes each, also if another one's waker panics: its message has reported that. No lock may be held.
+    pub fn wake(self) {
+        for waker in self {
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+}
+
+impl IntoIterator for WakerList {
+    type Item = task::Waker;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<task::Waker>, std::vec::IntoIter<task::Waker>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others.map_or_else(Vec::new, |others| *others))
+    }
+}
+
+/// A thread that polls, and sleeps until it is woken.
+pub(crate) struct ThreadWaker {
+    thread: Thread,
+    /// Set by each wake-up, so that one that comes between a poll and the sleep is not missed.
+    is_woken: AtomicBool,
+    /// What the thread waits for instead of being parked.
+    descriptor: Mutex<Option<Waker>>,
+}
+
+impl ThreadWaker {
+    /// Whether it was woken since its last poll.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.is_woken.load(Ordering::SeqCst)
+    }
+
+    /// From now on the thread waits for `descriptor`, or is parked. Ask afterwards whether it was woken before.
+    pub(crate) fn wait_for(&self, descriptor: Option<Waker>) {
+        *self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) = descriptor;
+    }
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::SeqCst);
+        if thread::current().id() != self.thread.id() {
+            match &*self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(descriptor) => descriptor.wake(),
+                None => self.thread.unpark(),
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// The same at each wait of a thread, so that a list of wakers recognises it. Taken while it waits.
+    static WAKER: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
+}
+
+/// Polls in this thread until there is a result; `None` if there is none by `until`.
+pub fn block_until<T>(until: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
+    block_with(until, poll, |_| park(until))
+}
+
+/// Parks this thread until it is unparked, or until `until`.
+pub(crate) fn park(until: Option<Instant>) {
+    match until {
+        None => thread::park(),
+        Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+    }
+}
+
+/// As [`block_until`]; `sleep` waits until the thread is woken or until `until`, or does something useful meanwhile.
+pub(crate) fn block_with<T>(
+    until: Option<Instant>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    mut sleep: impl FnMut(&Arc<ThreadWaker>),
+) -> Option<T> {
+    let ours = WAKER.try_with(Cell::take).ok().flatten().unwrap_or_else(|| {
+        let (is_woken, descriptor) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(ThreadWaker { thread: thread::current(), is_woken, descriptor })
+    });
+    let waker = task::Waker::from(ours.clone());
+    let mut context = Context::from_waker(&waker);
+    let result = 'poll: loop {
+        ours.is_woken.store(false, Ordering::SeqCst);
+        if let Poll::Ready(result) = poll(&mut context) {
+            break Some(result);
+        }
+        while !ours.is_woken() {
+            if until.is_some_and(|until| until <= Instant::now()) {
+                break 'poll None;
+            }
+            sleep(&ours);
+        }
+    };
+    let _ = WAKER.try_with(|waker| waker.set(Some(ours)));
+    result
+}
+
+/// Runs a future in this thread.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Some(result) = block_until(None, |context| future.as_mut().poll(context)) {
+            return result;
+        }
+    }
+}
+
+/// As [`block_until`] the timeout has passed, which is then [`EngineError::TimedOut`] and says for `what`.
+///
+/// # Errors
+/// Those of `poll`; [`EngineError::TimedOut`].
+pub fn wait_for<T, E: From<EngineError>>(
+    timeout: Option<Duration>,
+    what: &'static str,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, E>>,
+) -> Result<T, E> {
+    let found = block_until(timeout.map(|timeout| Instant::now() + timeout), poll);
+    found.unwrap_or_else(|| Err(EngineError::timed_out(what, timeout).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_its_result_or_in_time() {
+        let (mut polls, until) = (0, Instant::now() + Duration::from_secs(20));
+        let third = block_until(Some(until), |context| {
+            polls += 1;
+            context.waker().wake_by_ref();
+            if polls == 3 { Poll::Ready(polls) } else { Poll::Pending }
+        });
+        assert_eq!(third, Some(3));
+        assert_eq!(block_until(Some(Instant::now()), |_| Poll::<()>::Pending), None);
+    }
+
+    #[test]
+    fn a_thread_that_waits_within_a_wait_is_woken_for_its_own() {
+        let (mut outer, mut polls) = (0, 0);
+        let both = block_until(None, |context| {
+            outer += 1;
+            let waker = context.waker().clone();
+            let inner = block_until(None, |context| {
+                let waker = context.waker().clone();
+                polls += 1;
+                thread::spawn(move || waker.wake());
+                if polls > 1 { Poll::Ready(()) } else { Poll::Pending }
+            });
+            thread::spawn(move || waker.wake());
+            if outer > 1 { Poll::Ready(inner) } else { Poll::Pending }
+        });
+        assert_eq!(both, Some(Some(())));
+    }
+
+    #[test]
+    fn a_task_that_polls_again_and_again_is_in_the_list_once_and_a_panic_stops_nobody() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a task that cannot be woken");
+            }
+        }
+        struct Counts(Arc<AtomicBool>);
+        impl Wake for Counts {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let woken = Arc::new(AtomicBool::new(false));
+        let wakers =
+            [task::Waker::from(Arc::new(Panics)), task::Waker::from(Arc::new(Counts(woken.clone())))];
+        let mut list = WakerList::default();
+        for _ in 0..100 {
+            wakers.iter().for_each(|waker| list.add(waker));
+        }
+        assert_eq!(list.len(), 2);
+        list.take().wake();
+        assert!(woken.load(Ordering::SeqCst) && list.is_empty());
     }
 }

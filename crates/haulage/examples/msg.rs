@@ -14,9 +14,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let url = listener.url("127.0.0.1");
     let server = std::thread::spawn(move || serve(&listener));
 
-    // The ticket lets a client come back; its file is as secret as a password.
-    let ticket = std::env::temp_dir().join(format!("haulage-example-{}.ticket", std::process::id()));
-    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    // The file lets a client come back; it is as secret as a password.
+    let file = std::env::temp_dir().join(format!("haulage-example-{}.resumption", std::process::id()));
+    let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client()?;
     let connection = endpoint.connect(&url, &preset("msg")?, &options)?;
     ask(&connection, "how far is the moon?")?;
@@ -26,7 +26,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let again = endpoint.resume(&options)?;
     ask(&again, "and the sun?")?;
     again.close(TIMEOUT)?;
-    std::fs::remove_file(ticket)?;
+    std::fs::remove_file(file)?;
     server.join().map_err(|_| "the server has failed")?.map_err(Into::into)
 }
 

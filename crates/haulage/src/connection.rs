@@ -2,14 +2,13 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, EngineError as Error, Message};
 use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
-use crate::blocking::block_on;
 use crate::streams::{RecvStream, SendStream, Streams, both};
 use crate::{ConnectionError, SendError, WaitError};
 
@@ -78,12 +77,7 @@ impl Connection {
         options: SendOptions,
         timeout: Option<Duration>,
     ) -> Result<u64, SendError> {
-        match &self.streams {
-            Some(streams) => block_on(timeout, "room for the message", |context| {
-                streams.poll_send(context, data, options).map_err(Into::into)
-            }),
-            None => Ok(self.channel.send(data, options, timeout)?),
-        }
+        self.wait_for(timeout, "room for the message", |context| self.poll_send(context, data, options))
     }
 
     /// As [`Connection::send`]; `None` if there is no room now.
@@ -91,7 +85,7 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
-        match self.poll_send(&mut Context::from_waker(Waker::noop()), data) {
+        match self.poll_send(&mut Context::from_waker(Waker::noop()), data, SendOptions::default()) {
             Poll::Ready(sent) => Ok(Some(sent?)),
             Poll::Pending => Ok(None),
         }
@@ -102,14 +96,29 @@ impl Connection {
     /// # Errors
     /// As [`Connection::send`].
     pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
-        Ok(poll_fn(|context| self.poll_send(context, data)).await?)
+        Ok(poll_fn(|context| self.poll_send(context, data, SendOptions::default())).await?)
     }
 
-    fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, Error>> {
+    fn poll_send(
+        &self,
+        context: &mut Context<'_>,
+        data: &[u8],
+        options: SendOptions,
+    ) -> Poll<Result<u64, Error>> {
         match &self.streams {
-            Some(streams) => streams.poll_send(context, data, SendOptions::default()),
-            None => self.channel.poll_send(context, data, SendOptions::default()),
+            Some(streams) => streams.poll_send(context, data, options),
+            None => self.channel.poll_send(context, data, options),
         }
+    }
+
+    /// Waits in this thread, which drives the endpoint meanwhile, until `poll` has a result or the timeout has passed.
+    fn wait_for<T, E: From<Error>>(
+        &self,
+        timeout: Option<Duration>,
+        what: &'static str,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, Error>>,
+    ) -> Result<T, E> {
+        self.channel.wait_for(timeout, what, |context| poll(context).map_err(Into::into))
     }
 
     /// The next message. Waits for it up to `timeout` (`None`: no limit).
@@ -118,12 +127,7 @@ impl Connection {
     /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended
     /// otherwise.
     pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, WaitError> {
-        match &self.streams {
-            Some(streams) => {
-                block_on(timeout, "a message", |context| streams.poll_recv(context).map_err(Into::into))
-            }
-            None => Ok(self.channel.recv(timeout)?),
-        }
+        self.wait_for(timeout, "a message", |context| self.poll_recv(context))
     }
 
     /// The next message, if one waits.
@@ -160,9 +164,8 @@ impl Connection {
     /// [`WaitError::TimedOut`]; if the recipe carries no streams; how the connection has ended.
     pub fn open_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
         let streams = self.streams()?;
-        let number: Result<_, WaitError> =
-            block_on(timeout, "room for a stream", |context| streams.poll_open(context).map_err(Into::into));
-        Ok(both(streams, number?))
+        let number = self.wait_for(timeout, "room for a stream", |context| streams.poll_open(context));
+        number.map(|number| both(streams, number))
     }
 
     /// As [`Connection::open_stream`], for tasks.
@@ -180,9 +183,8 @@ impl Connection {
     /// As [`Connection::open_stream`].
     pub fn accept_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
         let streams = self.streams()?;
-        let number: Result<_, WaitError> =
-            block_on(timeout, "a stream", |context| streams.poll_accept(context).map_err(Into::into));
-        Ok(both(streams, number?))
+        let number = self.wait_for(timeout, "a stream", |context| streams.poll_accept(context));
+        number.map(|number| both(streams, number))
     }
 
     /// As [`Connection::accept_stream`], for tasks.
@@ -204,12 +206,7 @@ impl Connection {
     /// # Errors
     /// [`WaitError::TimedOut`]; how the connection has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        match &self.streams {
-            Some(streams) => block_on(timeout, "the arrival of everything", |context| {
-                streams.poll_flush(context).map_err(Into::into)
-            }),
-            None => Ok(self.channel.flush(timeout)?),
-        }
+        self.wait_for(timeout, "the arrival of everything", |context| self.poll_flush(context))
     }
 
     /// As [`Connection::flush`], for tasks.
@@ -217,11 +214,14 @@ impl Connection {
     /// # Errors
     /// How the connection has ended.
     pub async fn flush_async(&self) -> Result<(), WaitError> {
-        Ok(poll_fn(|context| match &self.streams {
+        Ok(poll_fn(|context| self.poll_flush(context)).await?)
+    }
+
+    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match &self.streams {
             Some(streams) => streams.poll_flush(context),
             None => self.channel.poll_flush(context),
-        })
-        .await?)
+        }
     }
 
     /// Asks the other side to send at this rate, now or at any time (with `rate_feedback` in the recipe).
@@ -243,7 +243,7 @@ impl Connection {
     /// # Errors
     /// [`WaitError::TimedOut`]; how the connection has ended.
     pub fn event(&self, timeout: Duration) -> Result<StackEvent, WaitError> {
-        Ok(self.channel.wait_event(timeout)?)
+        self.wait_for(Some(timeout), "an event", |context| self.channel.poll_event(context))
     }
 
     /// As [`Connection::event`], for tasks.
@@ -256,7 +256,10 @@ impl Connection {
 
     /// The next event, if one waits.
     pub fn try_event(&self) -> Option<StackEvent> {
-        self.channel.next_event()
+        match self.channel.poll_event(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(event) => event.ok(),
+            Poll::Pending => None,
+        }
     }
 
     /// What has been sent and received.
@@ -278,7 +281,7 @@ impl Connection {
         self.channel.peer()
     }
 
-    /// Names the association: a client that comes back with a ticket keeps it.
+    /// Names the client at its server: it keeps its name when it comes back.
     pub fn identity(&self) -> u32 {
         self.channel.identity()
     }
@@ -300,12 +303,21 @@ impl Connection {
     /// # Errors
     /// If not everything is known to have arrived by then.
     pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
-        let began = Instant::now();
-        if self.streams.is_some() {
-            // What has not left by then has not arrived either, which the channel says.
-            let _ = self.flush(Some(timeout));
+        self.wait_for(Some(timeout), "the arrival of everything", |context| self.poll_close(context)).or_else(
+            |error| match error {
+                // All has arrived, and only the answer to the close has not come.
+                WaitError::TimedOut(_) if self.channel.close_now() => Ok(()),
+                error => Err(error),
+            },
+        )
+    }
+
+    fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if let Some(streams) = self.streams.as_ref().filter(|_| !self.channel.is_closing()) {
+            // How the connection has ended, the channel says.
+            let _ = ready!(streams.poll_flush(context));
         }
-        Ok(self.channel.close(timeout.saturating_sub(began.elapsed()))?)
+        self.channel.poll_close(context)
     }
 
     /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout
@@ -314,10 +326,7 @@ impl Connection {
     /// # Errors
     /// How the connection has ended, if not as it should.
     pub async fn close_async(&self) -> Result<(), WaitError> {
-        if self.streams.is_some() {
-            let _ = self.flush_async().await;
-        }
-        Ok(poll_fn(|context| self.channel.poll_close(context)).await?)
+        Ok(poll_fn(|context| self.poll_close(context)).await?)
     }
 
     /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has
@@ -326,7 +335,9 @@ impl Connection {
     /// # Errors
     /// [`WaitError::TimedOut`].
     pub fn wait_ended(&self, timeout: Duration) -> Result<ConnectionError, WaitError> {
-        Ok(self.channel.wait_ended(timeout)?.into())
+        self.wait_for(Some(timeout), "the answer to the closing", |context| {
+            self.channel.poll_ended(context).map(|how| Ok(how.into()))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use haul_engine::{EngineError as Error, TicketError, UrlError};
+use haul_engine::{EngineError as Error, ResumptionError, UrlError};
 use haul_proto::ControllerError;
 use haul_stack::{RecipeError, SendError as MessageError};
 
@@ -22,7 +22,7 @@ pub enum OpenError {
     Law(#[from] ControllerError),
     /// The file with the resumption state cannot be used.
     #[error("{0}")]
-    Ticket(#[from] TicketError),
+    Resumption(#[from] ResumptionError),
     /// No server answers there.
     #[error("{0}")]
     Unreachable(#[source] Box<Error>),
@@ -49,7 +49,7 @@ impl From<Error> for OpenError {
             Error::Url(error) => Self::Url(error),
             Error::Recipe(error) => Self::Recipe(error),
             Error::Controller(error) => Self::Law(error),
-            Error::Ticket(error) => Self::Ticket(error),
+            Error::Resumption(error) => Self::Resumption(error),
             Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => {
                 Self::Unreachable(error.into())
             }
@@ -199,7 +199,7 @@ macro_rules! into_engine_error {
 
 into_engine_error!(OpenError {
     boxed: Unreachable NotTrusted Refused UdpBlocked TimedOut Failed;
-    direct: Url Recipe Law Ticket
+    direct: Url Recipe Law Resumption
 });
 into_engine_error!(ConnectionError { Closed => Closed; boxed: Aborted Silent MicroProtocol Failed; direct: });
 into_engine_error!(SendError { boxed: ; direct: Message TimedOut Ended });

@@ -32,12 +32,10 @@
 //! ```
 //!
 //! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any
-//! executor: no executor is needed, and none is brought along. What has to wait for a handshake or for a last answer
-//! does so, for tasks, on a helper thread. Micro-protocols of your own go into a [`Registry`]; see
+//! executor: no executor is needed, and none is brought along. Micro-protocols of your own go into a [`Registry`]; see
 //! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
 //! [`control`].
 
-mod blocking;
 mod connection;
 mod endpoint;
 mod error;
@@ -45,7 +43,6 @@ mod group;
 mod listener;
 mod options;
 mod reassembly;
-mod spawn_blocking;
 mod stream;
 mod streams;
 
@@ -54,7 +51,9 @@ pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
 pub use haul_base::{Bytes, Rate, Span, Time};
-pub use haul_engine::{EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError};
+pub use haul_engine::{
+    ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
+};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;

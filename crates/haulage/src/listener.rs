@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use haul_engine::{ChannelOptions, EngineError as Error, ListenOptions as EngineOptions, Terms};
+use haul_engine::{EngineError as Error, ListenOptions as EngineOptions, Terms, block_until, wait_for};
 
 pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
 
-use self::acceptor::{Acceptor, PendingClient, WaitingStreams};
-use crate::blocking::{block_on, block_until};
+use self::acceptor::{Acceptor, WaitingStreams};
+
 use crate::{AcceptError, ByteReader, Connection, Endpoint};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
@@ -45,14 +45,7 @@ impl Listener {
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
         let engine = Arc::new(haul_engine::Listener::bind(engine)?);
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
-        endpoint.engine.set_options(ChannelOptions {
-            queue: options.queue,
-            inbox: options.inbox,
-            datagram: options.datagram,
-            keep_alive: options.keep_alive,
-            busy_poll: options.busy_poll,
-            ..ChannelOptions::default()
-        });
+        endpoint.engine.set_options(options.connection);
         let (streams, stop) = (Arc::<WaitingStreams>::default(), Arc::new(AtomicBool::new(false)));
         let acceptor = Acceptor {
             engine: engine.clone(),
@@ -83,7 +76,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
-        block_on(timeout, "a connection", |context| self.poll_accept(context))
+        wait_for(timeout, "a connection", |context| self.poll_accept(context))
     }
 
     /// As [`Listener::accept`], for tasks.
@@ -98,31 +91,28 @@ impl Listener {
         self.endpoint.engine.poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
-    /// The next client, whatever it wants; `None` if none comes within `timeout`.
+    /// The next client, whatever it wants; `None` if none comes within `timeout`. A stream that begins later is the next
+    /// one's.
     ///
     /// # Errors
     /// [`AcceptError::Closed`]; how a stream could not be begun.
     pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, AcceptError> {
-        let until = Some(Instant::now() + timeout);
-        let pending = block_until(until, |context| match self.poll_accept(context) {
-            Poll::Ready(connection) => {
-                Poll::Ready(connection.map(|it| PendingClient::Begun(Accepted::Messages(it))))
-            }
-            Poll::Pending => self.streams.poll_pending(context).map_err(Into::into),
-        });
-        pending.map(|pending| Ok(pending?.begin()?)).transpose()
+        block_until(Some(Instant::now() + timeout), |context| self.poll_any(context)).transpose()
     }
 
-    /// As [`Listener::accept_any`], for tasks. A stream that has begun when nobody waits any more is the next one's.
+    /// As [`Listener::accept_any`], for tasks.
     ///
     /// # Errors
     /// As [`Listener::accept_any`].
     pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
-        poll_fn(|context| match self.poll_accept(context) {
+        poll_fn(|context| self.poll_any(context)).await
+    }
+
+    fn poll_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
+        match self.poll_accept(context) {
             Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
             Poll::Pending => self.streams.poll_next(context).map_err(Into::into),
-        })
-        .await
+        }
     }
 
     /// The next client that sends bytes.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
-use haul_engine::{AssociateOptions, ChannelOptions};
+use haul_engine::{ConnectionOptions, OpenOptions};
 use haul_proto::micro::registry;
 use haul_stack::Registry;
 use haul_wire::control::Cipher;
@@ -23,55 +23,36 @@ pub struct Options {
     pub offload: bool,
     /// Streams of bytes: socket buffers to ask the kernel for, at both ends; `None`: what suits most.
     pub socket_buffer: Option<Bytes>,
-    /// Bytes of messages that may wait to be sent.
-    pub queue: Bytes,
-    /// Bytes of messages that may wait to be taken; above, arriving ones are dropped as if the path had lost them.
-    pub inbox: Bytes,
-    /// Largest datagram, UDP payload bytes. What the path does not carry is lost; 1,200 pass everywhere.
-    pub datagram: u16,
-    /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
-    pub keep_alive: Option<Duration>,
-    /// How long a waiting thread polls the socket before it sleeps; zero: not at all.
-    pub busy_poll: Duration,
+    /// How connections run.
+    pub connection: ConnectionOptions,
     /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
     /// first; it is readable by its owner only.
-    pub ticket: Option<PathBuf>,
+    pub resumption: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let channel = ChannelOptions::default();
         Self {
             registry: Arc::new(registry()),
-            ciphers: AssociateOptions::default().ciphers,
+            ciphers: OpenOptions::default().ciphers,
             timeout: Duration::from_secs(10),
             rate: None,
             offload: true,
             socket_buffer: None,
-            queue: channel.queue,
-            inbox: channel.inbox,
-            datagram: channel.datagram,
-            keep_alive: channel.keep_alive,
-            busy_poll: channel.busy_poll,
-            ticket: None,
+            connection: ConnectionOptions::default(),
+            resumption: None,
         }
     }
 }
 
 impl Options {
-    pub(crate) fn channel(&self) -> ChannelOptions {
-        ChannelOptions {
-            queue: self.queue,
-            inbox: self.inbox,
-            datagram: self.datagram,
-            open_timeout: self.timeout,
-            keep_alive: self.keep_alive,
-            busy_poll: self.busy_poll,
-        }
+    /// A server's answer to the first packet takes no longer than any other.
+    pub(crate) fn channel(&self) -> ConnectionOptions {
+        ConnectionOptions { open_timeout: self.timeout, ..self.connection }
     }
 
-    pub(crate) fn associate(&self) -> AssociateOptions {
-        AssociateOptions {
+    pub(crate) fn open(&self) -> OpenOptions {
+        OpenOptions {
             ciphers: self.ciphers.clone(),
             connect_timeout: self.timeout,
             answer_timeout: self.timeout,

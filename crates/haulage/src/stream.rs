@@ -8,12 +8,12 @@ mod statistics;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use haul_engine::{
-    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, connect,
-    law_in_force,
+    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, block_on,
+    block_until, connect, law_in_force, spawn_blocking, wait_for,
 };
 use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
@@ -23,13 +23,9 @@ pub use self::statistics::StreamStatistics;
 
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
-use crate::blocking::block_io;
 use crate::error::to_io;
-use crate::spawn_blocking::{BlockingTask, spawn_blocking};
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
-/// How often a wait looks at the control channel.
-const LOOK: Duration = Duration::from_millis(50);
 /// How long the other side's close may take after the last byte.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -46,8 +42,6 @@ pub struct ByteWriter {
 pub struct ByteReader {
     inbox: Arc<Inbox>,
     transport: Transport,
-    /// The close that a task waits for.
-    ending: Option<BlockingTask<Option<Counters>, Error>>,
 }
 
 /// The session that carries a stream. Dropping the transfer stops its thread.
@@ -107,6 +101,15 @@ impl Transport {
     }
 }
 
+/// Waits in this thread until `poll` has a result or the timeout has passed, which is then an error.
+fn block_io<T>(
+    timeout: Option<Duration>,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
+) -> io::Result<T> {
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+}
+
 fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
@@ -133,8 +136,7 @@ impl ByteWriter {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamSend)?)?)
     }
 
-    /// As [`ByteWriter::open`], for tasks: one of the helper threads does the handshake, as with
-    /// [`Endpoint::connect_async`](crate::Endpoint::connect_async).
+    /// As [`ByteWriter::open`], for tasks: a thread of its own does the handshake.
     ///
     /// # Errors
     /// As [`ByteWriter::open`].
@@ -154,46 +156,42 @@ impl ByteWriter {
     /// # Errors
     /// What kept them from arriving.
     pub fn finish(mut self) -> Result<(), WaitError> {
-        self.finish_until(None)
+        block_on(poll_fn(|context| self.poll_finish(context)))
     }
 
-    /// As [`ByteWriter::finish`], with a limit for the wait; the other side's close may take two seconds more. It may
-    /// be called again when it was too short.
+    /// As [`ByteWriter::finish`], with a limit for the wait. It may be called again when it was too short.
     ///
     /// # Errors
     /// [`WaitError::TimedOut`]; what kept the bytes from arriving.
     pub fn finish_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
-        self.finish_until(Some(timeout))
+        wait_for(Some(timeout), "the arrival of all bytes", |context| self.poll_finish(context))
     }
 
-    /// As [`ByteWriter::finish`], for tasks: a thread of its own waits.
+    /// As [`ByteWriter::finish`], for tasks.
     ///
     /// # Errors
     /// As [`ByteWriter::finish`].
-    pub async fn finish_async(self) -> Result<(), WaitError> {
-        BlockingTask::start(move || self.finish())?.wait().await
+    pub async fn finish_async(mut self) -> Result<(), WaitError> {
+        poll_fn(|context| self.poll_finish(context)).await
     }
 
-    fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.is_ended = true;
-        self.outbox.end();
-        self.transport.waker.wake();
-        while let Some(transfer) = self.transport.transfer.as_ref().filter(|_| !self.transport.is_over) {
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
-            if transfer.wait_delivered(left)? {
-                break;
-            }
-            if let Some(error) = self.transport.control.failure() {
-                return Err(error.into());
-            }
-            if left.is_zero() {
-                let seconds = timeout.unwrap_or_default().as_secs_f64();
-                return Err(Error::TimedOut { what: "the arrival of all bytes", seconds }.into());
+    fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
+        if !self.is_ended {
+            self.is_ended = true;
+            self.outbox.end();
+            self.transport.waker.wake();
+        }
+        if let Some(transfer) = self.transport.transfer.as_ref().filter(|_| !self.transport.is_over) {
+            match transfer.poll_delivered(context) {
+                Poll::Ready(delivered) => delivered?,
+                Poll::Pending => match self.transport.control.poll_failure(context.waker()) {
+                    Some(error) => return Poll::Ready(Err(error.into())),
+                    None => return Poll::Pending,
+                },
             }
         }
         self.transport.is_over = true;
-        Ok(self.transport.control.close()?)
+        self.transport.control.poll_close(context).map_err(Into::into)
     }
 
     /// Changes parameters of the stream's `rate_control` while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
@@ -246,11 +244,7 @@ impl ByteWriter {
     /// # Errors
     /// As [`Write::write`]; [`io::ErrorKind::TimedOut`].
     pub fn write_timeout(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
-        self.write_until(bytes, Some(Instant::now() + timeout))
-    }
-
-    fn write_until(&mut self, bytes: &[u8], until: Option<Instant>) -> io::Result<usize> {
-        block_io(until, |context| self.poll_write(context, bytes))
+        block_io(Some(timeout), |context| self.poll_write(context, bytes))
     }
 
     /// Whether the stream takes bytes.
@@ -275,7 +269,7 @@ impl ByteWriter {
 impl Write for ByteWriter {
     /// Takes as many bytes as there is room for, at least one. Waits while there is none.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_until(bytes, None)
+        block_io(None, |context| self.poll_write(context, bytes))
     }
 
     /// Bytes leave as soon as the path takes them; there is nothing to do.
@@ -308,8 +302,7 @@ impl ByteReader {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
     }
 
-    /// As [`ByteReader::open`], for tasks: one of the helper threads does the handshake, as with
-    /// [`Endpoint::connect_async`](crate::Endpoint::connect_async).
+    /// As [`ByteReader::open`], for tasks, as [`ByteWriter::open_async`].
     ///
     /// # Errors
     /// As [`ByteReader::open`].
@@ -321,7 +314,7 @@ impl ByteReader {
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (inbox, waker) = (Arc::new(Inbox::default()), Waker::new()?);
         let transfer = session.start_receiving(Box::new(inbox.sink()), waker.clone())?;
-        Ok(Self { inbox, transport: Transport::new(&session, transfer, waker), ending: None })
+        Ok(Self { inbox, transport: Transport::new(&session, transfer, waker) })
     }
 
     /// As [`Read::read`], with a limit for the wait.
@@ -329,15 +322,7 @@ impl ByteReader {
     /// # Errors
     /// As [`Read::read`]; [`io::ErrorKind::TimedOut`].
     pub fn read_timeout(&mut self, into: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        self.read_until(into, Some(Instant::now() + timeout))
-    }
-
-    fn read_until(&mut self, into: &mut [u8], until: Option<Instant>) -> io::Result<usize> {
-        let read = block_io(until, |context| self.poll_take(context, into))?;
-        if read == 0 && !into.is_empty() {
-            self.end();
-        }
-        Ok(read)
+        block_io(Some(timeout), |context| self.poll_read(context, into))
     }
 
     /// Bytes if there are some, 0 behind the last.
@@ -361,38 +346,15 @@ impl ByteReader {
         }
     }
 
-    /// Everything has been read: waits until the writer knows that.
-    fn begin_end(&mut self) -> Option<impl FnOnce() -> Result<Option<Counters>, Error> + Send + 'static> {
-        if self.transport.is_over {
-            return None;
-        }
-        self.transport.is_over = true;
-        let (transfer, control) = (self.transport.transfer.take(), self.transport.control.clone());
-        Some(move || {
-            // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
-            drop(control.recv(Some(CLOSE_TIMEOUT)));
-            drop(control.close());
-            Ok(transfer.and_then(Transfer::stop))
-        })
-    }
-
-    fn end(&mut self) {
-        if let Some(wait) = self.begin_end() {
-            self.transport.last = wait().ok().flatten();
-        }
-    }
-
-    /// As [`ByteReader::end`], for tasks: a thread of its own waits.
+    /// Everything has been read: ready when the writer knows that, or has had the time for it.
     fn poll_end(&mut self, context: &Context<'_>) -> Poll<()> {
-        if let Some(wait) = self.begin_end() {
-            // If no thread can be started nobody waits, and the writer's close fails.
-            self.ending = BlockingTask::start(wait).ok();
+        if !self.transport.is_over {
+            // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
+            let _ = ready!(self.transport.control.poll_closed(context, CLOSE_TIMEOUT));
+            self.transport.is_over = true;
+            self.transport.last = self.transport.transfer.take().and_then(Transfer::stop);
         }
-        let Some(ending) = &self.ending else { return Poll::Ready(()) };
-        ending.poll(context).map(|counters| {
-            self.ending = None;
-            self.transport.last = counters.ok().flatten();
-        })
+        Poll::Ready(())
     }
 
     /// Name of the recipe that carries the stream; the client chose it.
@@ -428,7 +390,7 @@ impl ByteReader {
 impl Read for ByteReader {
     /// Waits for at least one byte; 0 at the end of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.read_until(into, None)
+        block_io(None, |context| self.poll_read(context, into))
     }
 }
 

@@ -50,8 +50,8 @@ fn a_server_connects_to_others_by_the_socket_of_its_listener() {
 #[test]
 fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
     let listener = listener("127.0.0.1:0");
-    let ticket = std::env::temp_dir().join(format!("haulage-endpoint-{}", std::process::id()));
-    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    let file = std::env::temp_dir().join(format!("haulage-endpoint-{}", std::process::id()));
+    let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client().unwrap();
     let old = endpoint.connect(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &options).unwrap();
     exchange(&old, &listener.accept(Some(TIMEOUT)).unwrap(), "first");
@@ -62,5 +62,5 @@ fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
     assert!(matches!(old.ended(), Some(ConnectionError::Closed)));
     drop(old);
     exchange(&new, &server, "goes on");
-    fs::remove_file(ticket).unwrap();
+    fs::remove_file(file).unwrap();
 }

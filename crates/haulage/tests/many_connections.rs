@@ -54,13 +54,13 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
     for (number, (client, server)) in ends.iter().enumerate() {
         exchange(client, server, &number.to_string());
     }
-    assert_eq!(endpoint.associations(), 1_000);
+    assert_eq!(endpoint.known_peers(), 1_000);
     let (client, server) = ends.swap_remove(500);
     client.close(TIMEOUT).unwrap();
     assert!(matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))));
     // A connection that ends takes no other with it, and leaves nothing behind.
     drop(client);
-    assert_eq!(endpoint.associations(), 999);
+    assert_eq!(endpoint.known_peers(), 999);
     exchange(&ends[7].0, &ends[7].1, "goes on");
     drop((ends, endpoint));
     assert_eq!(settled(before), before, "threads and sockets");

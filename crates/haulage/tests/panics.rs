@@ -118,7 +118,7 @@ fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
         let error = Connection::open(&listener.url("127.0.0.1"), &recipe(), &options(place)).unwrap_err();
         assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
     }
-    assert_eq!(listener.endpoint().associations(), 0);
+    assert_eq!(listener.endpoint().known_peers(), 0);
 }
 
 #[test]

@@ -275,10 +275,10 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
 }
 
 #[test]
-fn a_ticket_of_another_recipe_begins_no_connection_that_nobody_uses() {
+fn the_resumption_state_of_another_recipe_begins_no_connection_that_nobody_uses() {
     let listener = listener();
-    let directory = std::env::temp_dir().join(format!("haulage-ticket-{}", std::process::id()));
-    let options = Options { ticket: Some(directory.clone()), ..Options::default() };
+    let directory = std::env::temp_dir().join(format!("haulage-resumption-{}", std::process::id()));
+    let options = Options { resumption: Some(directory.clone()), ..Options::default() };
     let open = |name: &str| {
         let client = Connection::open(&listener.url("127.0.0.1"), &preset(name).unwrap(), &options).unwrap();
         (client, listener.accept(Some(TIMEOUT)).unwrap())
@@ -294,10 +294,10 @@ fn a_ticket_of_another_recipe_begins_no_connection_that_nobody_uses() {
 }
 
 #[test]
-fn a_ticket_of_another_server_is_of_no_use() {
+fn the_resumption_state_of_another_server_is_of_no_use() {
     let (first, second) = (listener(), listener());
-    let ticket = std::env::temp_dir().join(format!("haulage-servers-{}", std::process::id()));
-    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    let file = std::env::temp_dir().join(format!("haulage-servers-{}", std::process::id()));
+    let options = Options { resumption: Some(file.clone()), ..Options::default() };
     for listener in [&first, &first, &second, &second, &first] {
         let recipe = preset("msg").unwrap();
         let client = Connection::open(&listener.url("localhost"), &recipe, &options).unwrap();
@@ -306,7 +306,7 @@ fn a_ticket_of_another_server_is_of_no_use() {
         assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"for this one");
         client.close(TIMEOUT).unwrap();
     }
-    std::fs::remove_file(ticket).unwrap();
+    std::fs::remove_file(file).unwrap();
 }
 
 /// Keeps what comes.
@@ -334,11 +334,11 @@ impl MessageSource for Source {
 }
 
 #[test]
-fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_ticket_too() {
+fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_resumption_file_too() {
     let listener = listener();
     let (url, recipe) = (listener.url("127.0.0.1"), preset("msg").unwrap());
-    let ticket = std::env::temp_dir().join(format!("haulage-sink-{}", std::process::id()));
-    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    let file = std::env::temp_dir().join(format!("haulage-sink-{}", std::process::id()));
+    let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client().unwrap();
     let open = |round, ends| {
         let client = match round {
@@ -363,7 +363,7 @@ fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_ticket_
         }
         client.close(TIMEOUT).unwrap();
     }
-    std::fs::remove_file(ticket).unwrap();
+    std::fs::remove_file(file).unwrap();
 }
 
 #[test]

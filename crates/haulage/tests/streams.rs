@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use haul_engine::{AssociateOptions, associate};
+use haul_engine::{Endpoint, OpenOptions, block_on};
 use haulage::{
-    Bytes, Connection, ConnectionError, Ends, Event, Listener, Options, Recipe, RecvStream, SendError,
-    SendOptions, SendStream, Url, WaitError, preset, registry,
+    Bytes, Connection, ConnectionError, ConnectionOptions, Ends, Error, Event, Listener, Options, Recipe,
+    RecvStream, SendError, SendOptions, SendStream, Url, WaitError, preset, registry,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -163,7 +163,8 @@ fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
     let (listener, cut) = (listener(), Arc::new(AtomicBool::new(false)));
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
     let url = Url { port: bad_path(listener.local_addr(), &cut), ..url }.to_string();
-    let options = Options { queue: Bytes(100_000), ..Options::default() };
+    let connection = ConnectionOptions { queue: Bytes(100_000), ..ConnectionOptions::default() };
+    let options = Options { connection, ..Options::default() };
     let client = Connection::open(&url, &recipe(), &options).unwrap();
     let server = listener.accept(Some(TIMEOUT)).unwrap();
     let ((mut long, _a), (mut other, unread)) = (open(&client), open(&client));
@@ -344,18 +345,21 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    let endpoint = Endpoint::client().unwrap();
     let number = 2 * ((1_u32 << 20) - 1);
     let open = [&[1][..], &number.to_be_bytes(), &0_u64.to_be_bytes(), b"x"].concat();
     for (frame, wanted) in [(&open[..], "more streams"), (&[9, 9, 9][..], "no frame"), (&[][..], "no frame")]
     {
-        let (registry, options) = (Arc::new(registry()), AssociateOptions::default());
-        let liar = associate(None, &url, &recipe(), &registry, &options, Ends::default()).unwrap();
-        liar.send(frame, SendOptions::default(), Some(TIMEOUT)).unwrap();
+        let (registry, options) = (Arc::new(registry()), OpenOptions::default());
+        let liar = block_on(endpoint.connect(&url, &recipe(), &registry, &options, Ends::default())).unwrap();
+        let poll = |context: &mut Context<'_>| liar.poll_send(context, frame, SendOptions::default());
+        liar.wait_for(Some(TIMEOUT), "room", poll).unwrap();
         let there = listener.accept(Some(TIMEOUT)).unwrap();
         let error = there.accept_stream(Some(TIMEOUT)).unwrap_err();
         assert!(error.to_string().contains(wanted), "{error}");
         assert!(there.ended().unwrap().to_string().contains(wanted), "{:?}", there.ended());
-        liar.wait_ended(TIMEOUT).unwrap();
+        let ended = |context: &mut Context<'_>| liar.poll_ended(context).map(Ok::<_, Error>);
+        liar.wait_for(Some(TIMEOUT), "the end", ended).unwrap();
     }
     client.send(b"goes on").unwrap();
     assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"goes on");

@@ -3,11 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Event, Listener, Options, Rate, preset,
+    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Event, Listener, OpenError,
+    Options, Rate, preset,
 };
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
@@ -185,4 +188,49 @@ fn streams_of_one_connection_serve_tasks() {
         here.close_async().await.unwrap();
         server.await.unwrap();
     });
+}
+
+/// More servers that say nothing than any number of helper threads.
+#[test]
+fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() {
+    const SILENT: usize = 40;
+    let (listener, url) = listener();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_, key) = url.split_once("/?").unwrap();
+    let nowhere = format!("haul://{}/?{key}", silent.local_addr().unwrap());
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    run(async {
+        let endpoint = Endpoint::client().unwrap();
+        let (recipe, options) = (preset("msg").unwrap(), Options::default());
+        let short = Options { timeout: Duration::from_secs(3), ..Options::default() };
+        let waiting: Vec<_> = (0..SILENT)
+            .map(|_| {
+                let (endpoint, nowhere, recipe, short) =
+                    (endpoint.clone(), nowhere.clone(), recipe.clone(), short.clone());
+                tokio::spawn(async move { endpoint.connect_async(&nowhere, &recipe, &short).await })
+            })
+            .collect();
+        let accepting =
+            thread::spawn(move || (0..SILENT).map(|_| silent.accept().unwrap()).collect::<Vec<_>>());
+        while !accepting.is_finished() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let _clients = accepting.join().unwrap();
+        // Other tests run beside this one, and have threads too.
+        assert!(threads() < SILENT, "{} threads", threads());
+        let here = endpoint.connect_async(&url, &recipe, &options).await.unwrap();
+        here.send_async(b"meanwhile").await.unwrap();
+        let there = listener.accept_async().await.unwrap();
+        assert_eq!(there.recv_async().await.unwrap().data, b"meanwhile");
+        for waits in waiting {
+            let error = waits.await.unwrap().unwrap_err();
+            assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+        }
+        exchange(&here, &there).await;
+    });
+}
+
+async fn exchange(here: &Connection, there: &Connection) {
+    there.send_async(b"and afterwards").await.unwrap();
+    assert_eq!(here.recv_async().await.unwrap().data, b"and afterwards");
 }

@@ -12,8 +12,8 @@ use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Error, ListenOptions, Listener, Options,
-    SendError, StreamStatistics, StreamsPermitted, WaitError,
+    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error, ListenOptions,
+    Listener, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
 };
 use zeroize::Zeroizing;
 
@@ -179,7 +179,7 @@ impl Pipe<'_> {
         // The library takes text.
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
-        let options = Options { keep_alive: Some(KEEP_ALIVE), ..Options::default() };
+        let options = Options { connection: kept_alive(), ..Options::default() };
         match Carrier::choose(self.args, &options)? {
             Carrier::Bytes(recipe, options) if self.args.reverse => {
                 self.receive_bytes(ByteReader::open_with(url, &recipe, &options).map_err(Error::from)?)
@@ -210,7 +210,7 @@ impl Pipe<'_> {
             (StreamsPermitted::FromClients, SENDING)
         };
         let mut options = ListenOptions::new(addr);
-        (options.streams, options.keep_alive) = (streams, Some(KEEP_ALIVE));
+        (options.streams, options.connection) = (streams, kept_alive());
         options.permit = Box::new(move |recipe| {
             // Whether streams of bytes go this way is said above.
             if recipe.has("object") || recipe.name.starts_with(direction) {
@@ -416,6 +416,10 @@ impl Pipe<'_> {
         }
         Ok(tally)
     }
+}
+
+fn kept_alive() -> ConnectionOptions {
+    ConnectionOptions { keep_alive: Some(KEEP_ALIVE), ..ConnectionOptions::default() }
 }
 
 fn rate(bytes: u64, elapsed: Span) -> Rate {

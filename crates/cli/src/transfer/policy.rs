@@ -77,7 +77,7 @@ impl Policy {
                 "this server lets others read, not write",
                 "start `haul serve` without --read-only there",
             )),
-            Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
+            Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
                 FaultCode::NotPermitted,
                 "this server carries files, not messages or streams",
                 "start `haul pipe --listen` there",

@@ -118,7 +118,7 @@ fn serve_request(
         Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, context)))),
         Request::Check => check_path(session).map(|()| Done::Nothing),
         // The policy has refused them before.
-        Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
+        Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn request_name(request: &Request) -> &'static str {
         Request::BenchSend => "bench",
         Request::BenchReceive => "bench-reverse",
         Request::Check => "check",
-        Request::Associate { .. } => "associate",
+        Request::Connect { .. } => "connect",
         Request::StreamSend => "stream",
         Request::StreamReceive => "stream-reverse",
         Request::PutStream { .. } => "put-stream",

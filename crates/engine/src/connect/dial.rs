@@ -1,28 +1,37 @@
 //! From a host's name to a TCP connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use socket2::{Domain, Socket, Type};
 
 use crate::EngineError;
+use crate::tls::{HandshakeError, Readiness};
 
-/// Connects to the first address of the host that answers; also gives how long that address took. It is a round trip of the
-/// kernel, without any program or cipher, but longer where a packet was lost.
-/// The time is shared among the addresses, so that a dead one leaves enough for the next.
-pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<(TcpStream, Span), EngineError> {
-    let addresses = resolve(host, port)?;
+/// Connects to the first address of the host that answers; also gives how long that address took. It is a round trip of
+/// the kernel, without any program or cipher, but longer where a packet was lost. The time is shared among the
+/// addresses, so that a dead one leaves enough for the next.
+pub(super) async fn dial(
+    host: &str,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    readiness: &impl Readiness,
+) -> Result<(TcpStream, Span), EngineError> {
     let until = Instant::now() + timeout;
     let mut last = io::Error::new(io::ErrorKind::TimedOut, "no time left");
     for (index, address) in addresses.iter().enumerate() {
         let others = (addresses.len() - index) as u32;
-        let share = until.saturating_duration_since(Instant::now()) / others;
+        let asked = Instant::now();
+        let share = until.saturating_duration_since(asked) / others;
         if share.is_zero() {
             break;
         }
-        let asked = Instant::now();
-        match TcpStream::connect_timeout(address, share) {
+        match connect(*address, asked + share, readiness).await {
             Ok(tcp) => return Ok((tcp, asked.elapsed().into())),
             Err(error) => {
                 tracing::debug!(%address, %error, "cannot connect");
@@ -34,8 +43,24 @@ pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<(TcpStrea
     Err(EngineError::Connect { authority, kind: last.kind(), reason: last.to_string() })
 }
 
-/// Every address of the host, at least one.
-fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    let begun = socket.connect(&address.into());
+    let tcp = TcpStream::from(socket);
+    match begun {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        begun => return begun.map(|()| tcp),
+    }
+    match poll_fn(|context| readiness.poll_ready(&tcp, PollFlags::OUT, until, context)).await {
+        Err(HandshakeError::Io(error)) => Err(error),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        Ok(()) => tcp.take_error()?.map_or(Ok(tcp), Err),
+    }
+}
+
+/// Every address of the host, at least one. Waits for the system's resolver, which cannot be polled.
+pub(super) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
     let failed = |reason: String| EngineError::Resolve { host: host.to_owned(), reason };
     let addresses = (host, port).to_socket_addrs().map_err(|e| failed(e.to_string()))?;
     let addresses: Vec<_> = addresses.collect();
@@ -50,6 +75,12 @@ fn describe(host: &str, address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::InThread;
+    use crate::wake::block_on;
+
+    fn dialled(host: &str, port: u16) -> Result<(TcpStream, Span), EngineError> {
+        block_on(dial(host, &resolve(host, port)?, Duration::from_secs(5), &InThread))
+    }
 
     #[test]
     fn every_address_of_a_host_is_tried() {
@@ -58,17 +89,17 @@ mod tests {
             let listener = std::net::TcpListener::bind(addr).unwrap();
             let port = listener.local_addr().unwrap().port();
             let host = listener.local_addr().unwrap().ip().to_string();
-            assert!(dial(&host, port, Duration::from_secs(5)).is_ok());
+            assert!(dialled(&host, port).is_ok());
         }
     }
 
     #[test]
     fn a_closed_port_is_refused_and_an_unknown_name_not_found() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let error = dial("127.0.0.1", free, Duration::from_secs(5)).unwrap_err();
+        let error = dialled("127.0.0.1", free).unwrap_err();
         let refused = io::ErrorKind::ConnectionRefused;
         assert!(matches!(&error, EngineError::Connect { kind, .. } if *kind == refused), "{error}");
-        let error = dial("no-such-host.invalid", 7000, Duration::from_secs(5)).unwrap_err();
+        let error = dialled("no-such-host.invalid", 7000).unwrap_err();
         assert!(matches!(&error, EngineError::Resolve { .. }), "{error}");
         assert!(error.to_string().contains("no-such-host.invalid"));
     }

@@ -1,10 +1,10 @@
 //! The client's way from a URL to a session.
 
-mod associate;
+mod agree;
 mod dial;
 mod secure;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,17 +14,21 @@ use haul_wire::control::{
     Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
     encoded_len,
 };
+use rustls::Connection;
 
+use self::dial::{dial, resolve};
 use crate::clock::unix_now;
 use crate::control::Timing;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
-use crate::tls::SessionSecrets;
+use crate::spawn_blocking::spawn_blocking;
+use crate::tls::{InThread, Readiness, SessionSecrets};
+use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 
-pub use associate::AssociateOptions;
-pub(crate) use associate::agree;
+pub use agree::OpenOptions;
+pub(crate) use agree::agree;
 
 /// What is offered unless a person says otherwise, most wanted first.
 const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
@@ -69,7 +73,7 @@ impl ConnectOptions {
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
     // What cannot work here is said before anything is sent.
     recipe::check(&options.settings, options.ciphers.first().copied().ok_or(EngineError::Closed)?)?;
-    let asked = ask(url, &options)?;
+    let asked = block_on(reach(url, &options, &InThread))?.ask(url, &options)?;
     let udp = Udp::open(&asked, &options.settings)?;
     let (udp, accept) = udp.wait_for_accept(&asked.control, options.answer_timeout)?;
     check_accept(&accept, &asked.secrets, &options.ciphers)
@@ -88,20 +92,58 @@ struct Asked {
     round_trip: Span,
 }
 
-/// Connects to the server of `url` by TCP and TLS, proves that it has the URL, and says what it wants.
-fn ask(url: &HaulUrl, options: &ConnectOptions) -> Result<Asked, EngineError> {
+/// A server that has shown its certificate.
+struct Reached {
+    tcp: TcpStream,
+    tls: Connection,
+    local: SocketAddr,
+    peer: SocketAddr,
+    secrets: SessionSecrets,
+    round_trip: Span,
+}
+
+/// Connects to the server of `url` by TCP and TLS.
+async fn reach(
+    url: &HaulUrl,
+    options: &ConnectOptions,
+    readiness: &impl Readiness,
+) -> Result<Reached, EngineError> {
     if url.is_expired(unix_now()) {
         return Err(EngineError::Expired { authority: url.authority() });
     }
     check_length(options)?;
-    let (tcp, connected) = dial::dial(&url.host, url.port, options.connect_timeout)?;
+    let addresses = if readiness.may_block() { resolve(&url.host, url.port) } else { url.resolve().await }?;
+    let (tcp, connected) = dial(&url.host, &addresses, options.connect_timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
-    let (tls, tls_time) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
+    let deadline = Instant::now() + options.answer_timeout;
+    let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
-    let control = Control::start(tls, tcp, Timing::default())?;
-    control.send(ControlMessage::Hello(hello(options, *secrets.proof(&url.secret).as_bytes())))?;
-    Ok(Asked { local, peer, control, secrets, round_trip: round_trip(tls_time, connected) })
+    Ok(Reached { tcp, tls, local, peer, secrets, round_trip: round_trip(tls_time, connected) })
+}
+
+impl HaulUrl {
+    /// Every address of the host, at least one. Only a name takes a thread, as the system's resolver blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::Resolve`].
+    pub async fn resolve(&self) -> Result<Vec<SocketAddr>, EngineError> {
+        if let Ok(ip) = self.host.parse() {
+            return Ok(vec![SocketAddr::new(ip, self.port)]);
+        }
+        let (host, port) = (self.host.clone(), self.port);
+        spawn_blocking(move || resolve(&host, port)).await
+    }
+}
+
+impl Reached {
+    /// Starts the control channel; proves that this client has the URL, and says what it wants.
+    fn ask(self, url: &HaulUrl, options: &ConnectOptions) -> Result<Asked, EngineError> {
+        let Self { tcp, tls, local, peer, secrets, round_trip } = self;
+        let control = Control::start(tls, tcp, Timing::default())?;
+        control.send(ControlMessage::Hello(hello(options, *secrets.proof(&url.secret).as_bytes())))?;
+        Ok(Asked { local, peer, control, secrets, round_trip })
+    }
 }
 
 /// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
@@ -221,8 +263,7 @@ impl Udp {
             send_probes(&self.socket, &mut self.probe, now);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let (what, seconds) = ("the server's answer to the request", timeout.as_secs_f64());
-                return Err(EngineError::TimedOut { what, seconds });
+                return Err(EngineError::timed_out("the server's answer to the request", Some(timeout)));
             }
             let wait = self.probe.deadline().map_or(left, |at| at.since(now).into()).min(left);
             if let Some(message) = control.try_recv(wait)? {

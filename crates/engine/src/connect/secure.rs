@@ -8,14 +8,15 @@ use haul_base::Span;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConnection, Connection};
 
-use crate::tls::{ALPN, HandshakeError, client_config, handshake, prepare_tcp};
+use crate::tls::{ALPN, HandshakeError, Readiness, client_config, handshake, prepare_tcp};
 use crate::{EngineError, HaulUrl};
 
 /// Completes TLS with the server whose certificate the URL names; also gives about one round trip.
-pub(super) fn secure(
+pub(super) async fn secure(
     url: &HaulUrl,
     tcp: &TcpStream,
     deadline: Instant,
+    readiness: &impl Readiness,
 ) -> Result<(Connection, Span), EngineError> {
     prepare_tcp(tcp)?;
     let failed = |e: &dyn ToString| EngineError::system("cannot set up TLS", e.to_string());
@@ -23,7 +24,7 @@ pub(super) fn secure(
     let name = ServerName::try_from("haul").map_err(|e| failed(&e))?;
     let config = Arc::new(client_config(url.fingerprint)?);
     let mut tls = Connection::from(ClientConnection::new(config, name).map_err(|e| failed(&e))?);
-    match handshake(&mut tls, tcp, deadline) {
+    match handshake(&mut tls, tcp, deadline, readiness).await {
         Ok(_) if tls.alpn_protocol() != Some(ALPN) => {
             Err(not_haul(url, "it does not speak the protocol haul/1".to_owned()))
         }

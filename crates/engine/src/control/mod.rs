@@ -7,10 +7,11 @@ mod state;
 mod transport;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -22,11 +23,12 @@ pub(crate) use self::pump::Timing;
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
+use crate::wake::block_on;
 
 pub(crate) use check::check;
 
-/// How long [`Control::close`] waits for the peer's close after its own has gone out.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long [`Control::close`] tries to get its close out and waits for the peer's.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long [`Control::abort`] tries to get its message out.
 const ABORT: Duration = Duration::from_secs(1);
 
@@ -102,10 +104,8 @@ impl Control {
     /// How the channel ended; [`EngineError::TimedOut`] if nothing comes within `timeout` (`None`: no limit).
     pub fn recv(&self, timeout: Option<Duration>) -> Result<ControlMessage, EngineError> {
         let until = timeout.map(|t| Instant::now() + t);
-        self.shared().take(until)?.ok_or(EngineError::TimedOut {
-            what: "the next message of the other side",
-            seconds: timeout.unwrap_or_default().as_secs_f64(),
-        })
+        let what = "the next message of the other side";
+        self.shared().take(until)?.ok_or_else(|| EngineError::timed_out(what, timeout))
     }
 
     /// The next message, or `None` if none comes within `timeout`.
@@ -125,7 +125,10 @@ impl Control {
 
     /// As [`Control::failure`], for tasks: `waker` is woken when the channel ends.
     pub fn poll_failure(&self, waker: &Waker) -> Option<EngineError> {
-        self.shared().poll_end(waker).filter(|error| !matches!(error, EngineError::Closed))
+        match self.shared().poll(waker, |state| state.ended.clone()) {
+            Poll::Ready(EngineError::Closed) | Poll::Pending => None,
+            Poll::Ready(error) => Some(error),
+        }
     }
 
     /// Size of the first datagram that the server saw, once it has told this client so.
@@ -160,22 +163,42 @@ impl Control {
         self.shared().lock().round_trip.map(Span::from)
     }
 
-    /// Ends the session regularly: sends what is queued and a close, for up to 2 seconds, and waits as long for the
-    /// peer's. Later sends fail with [`EngineError::Closed`]. May be called again.
+    /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds. Later
+    /// sends fail with [`EngineError::Closed`]. May be called again.
     ///
     /// # Errors
     /// How the channel ended, if not regularly.
     pub fn close(&self) -> Result<(), EngineError> {
+        block_on(poll_fn(|context| self.poll_close(context)))
+    }
+
+    /// As [`Control::close`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Control::close`].
+    pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         // Refused if one of the two has closed already; then there is only the rest to wait for.
         let _ = self.shared().push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
-        let until = Some(Instant::now() + CLOSE_TIMEOUT);
-        self.shared().wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
-        let until = Some(Instant::now() + CLOSE_TIMEOUT);
-        let ended = self.shared().wait(until, |state| state.ended.clone());
-        match ended {
-            None | Some(EngineError::Closed) => Ok(()),
-            Some(error) => Err(error),
-        }
+        self.poll_closed(context, CLOSE_TIMEOUT)
+    }
+
+    /// Ready when the channel has ended; the peer may take `timeout` to close it from the first call on.
+    ///
+    /// # Errors
+    /// How the channel ended, if not regularly.
+    pub fn poll_closed(&self, context: &Context<'_>, timeout: Duration) -> Poll<Result<(), EngineError>> {
+        let ended = self.shared().poll(context.waker(), |state| {
+            let close_by = Instant::now() + timeout;
+            if state.close_by.is_none_or(|known| close_by < known) {
+                state.close_by = Some(close_by);
+                self.shared().wake.wake();
+            }
+            state.ended.clone()
+        });
+        ended.map(|ended| match ended {
+            EngineError::Closed => Ok(()),
+            error => Err(error),
+        })
     }
 
     /// Ends the session irregularly and tells the peer why. Waits up to a second for the message to go out.

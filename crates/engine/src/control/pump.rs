@@ -80,7 +80,8 @@ impl Pump {
             let _ = self.shared.push(&abort, Some(CloseReason::Abort), Room::Ignore);
             let _ = self.send_pending();
         }
-        self.shared.end(end.unwrap_or(EngineError::Closed));
+        let how = end.unwrap_or(EngineError::Closed);
+        self.shared.update(|state| state.ended = Some(how));
         self.linger();
     }
 
@@ -109,6 +110,9 @@ impl Pump {
         if now.duration_since(self.last_heard) >= self.timing.silence {
             let seconds = self.timing.silence.as_secs_f64();
             return Err(EngineError::lost(format!("nothing was heard for {seconds} seconds")));
+        }
+        if self.shared.lock().close_by.is_some_and(|close_by| close_by <= now) {
+            return Err(EngineError::Closed);
         }
         if now >= self.next_ping {
             self.next_ping = now + self.timing.ping;
@@ -191,6 +195,9 @@ impl Pump {
     /// Waits for the network, a user or the time; whether there may be something to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
         let mut until = self.next_ping.min(self.last_heard + self.timing.silence);
+        if let Some(close_by) = self.shared.lock().close_by {
+            until = until.min(close_by);
+        }
         if let Some(since) = self.abandoned_at {
             until = until.min(since + LAST_WORDS);
         }

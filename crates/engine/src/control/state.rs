@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU16;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, encode_frame};
@@ -11,6 +11,7 @@ use haul_wire::control::{ControlMessage, encode_frame};
 use super::transport::Transport;
 use crate::EngineError;
 use crate::error::CloseReason;
+use crate::wake::{WakerList, block_until};
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
@@ -35,15 +36,15 @@ pub(super) struct State {
     pub(super) abandoned: bool,
     /// Set once, when the thread stops: [`EngineError::Closed`] after a regular end.
     pub(super) ended: Option<EngineError>,
+    /// When the channel ends, if the peer has not closed it by then.
+    pub(super) close_by: Option<Instant>,
     pub(super) round_trip: Option<Duration>,
-    /// Tasks that are to know when it has ended.
-    wakers: Vec<Waker>,
+    /// Who waits for a change.
+    wakers: WakerList,
 }
 
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Signalled at every change that a user may be waiting for.
-    changed: Condvar,
     /// Wakes the channel's thread.
     pub(super) wake: crate::Waker,
     /// Size of the first datagram that the server saw; 0 before.
@@ -64,8 +65,8 @@ pub(super) enum Room {
 
 impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
-        let (changed, wake, udp_seen) = (Condvar::new(), crate::Waker::new()?, AtomicU16::new(0));
-        Ok(Self { state: Mutex::default(), changed, wake, udp_seen, transport: Transport::default() })
+        let (wake, udp_seen) = (crate::Waker::new()?, AtomicU16::new(0));
+        Ok(Self { state: Mutex::default(), wake, udp_seen, transport: Transport::default() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -74,27 +75,24 @@ impl Shared {
 
     /// Changes the state and wakes its users.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let result = change(&mut self.lock());
-        self.changed.notify_all();
+        let mut state = self.lock();
+        let result = change(&mut state);
+        let wakers = state.wakers.take();
+        drop(state);
+        wakers.wake();
         result
     }
 
-    /// Notes how it has ended, and wakes all who wait for anything.
-    pub(super) fn end(&self, how: EngineError) {
-        let wakers = self.update(|state| {
-            state.ended = Some(how);
-            std::mem::take(&mut state.wakers)
-        });
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// How it has ended; if it has not, `waker` is woken when it does.
-    pub(super) fn poll_end(&self, waker: &Waker) -> Option<EngineError> {
+    /// What `done` gives; if it gives nothing, `waker` is woken at the next change.
+    pub(super) fn poll<R>(&self, waker: &Waker, done: impl FnOnce(&mut State) -> Option<R>) -> Poll<R> {
         let mut state = self.lock();
-        if state.ended.is_none() && !state.wakers.iter().any(|known| known.will_wake(waker)) {
-            state.wakers.push(waker.clone());
+        match done(&mut state) {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.wakers.add(waker);
+                Poll::Pending
+            }
         }
-        state.ended.clone()
     }
 
     /// Waits until `done` gives a value or `until` has passed.
@@ -103,19 +101,7 @@ impl Shared {
         until: Option<Instant>,
         mut done: impl FnMut(&mut State) -> Option<R>,
     ) -> Option<R> {
-        let mut state = self.lock();
-        loop {
-            if let Some(result) = done(&mut state) {
-                return Some(result);
-            }
-            state = match until.map(|at| at.saturating_duration_since(Instant::now())) {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return None,
-                Some(left) => {
-                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
+        block_until(until, |context| self.poll(context.waker(), &mut done))
     }
 
     /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::Waker;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
@@ -11,7 +10,6 @@ use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, InitialHea
 use super::address::AddressValidation;
 use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
-use super::guard::caught;
 use super::path_probe::BARE;
 use super::shared::{Shared, lock};
 use super::table::Table;
@@ -39,7 +37,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     }
     drop(state);
     let len = inner.len();
-    connection.guarded(shared, |connection| {
+    connection.guarded(|connection| {
         if len == 0 {
             connection.keys.prepare();
             // Sets the timer for keep-alives, whether or not anybody waits on the connection.
@@ -120,10 +118,9 @@ fn begin(
     drop(table);
     shared.counters.connections.add_one();
     if let Some(old) = old {
-        old.supersede(shared);
+        old.supersede();
     }
-    // A waker that panics has been called.
-    let _ = caught(|| wakers.into_iter().for_each(Waker::wake));
+    wakers.wake();
     Ok(made)
 }
 
@@ -141,7 +138,7 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     shared.send(&keys.frame(ControlFrameKind::Closed, 0, BARE), peer);
 }
 
-/// Removes an association that the client gives up.
+/// Removes the resumption state that a client gives up.
 pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
     if frame.kind != ControlFrameKind::Forget {
         return;

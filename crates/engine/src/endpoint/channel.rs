@@ -1,8 +1,7 @@
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::task::{self, Poll};
-use std::thread;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
@@ -14,9 +13,10 @@ use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
 use super::phase::Phase;
+use super::resumption_file::SavedResumption;
 use super::shared::lock;
-use super::ticket::Ticket;
 use crate::error::CloseReason;
+use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
 
 /// A message that has come.
@@ -34,24 +34,21 @@ pub struct Channel {
     connection: Arc<Connection>,
     endpoint: Endpoint,
     /// The client's.
-    ticket: Option<Box<Ticket>>,
+    saved: Option<Box<SavedResumption>>,
     closing: ControlFrameKind,
-}
-
-/// Whether packets may wait for the application's answer to the result of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coalescing {
-    Allowed,
-    Forbidden,
 }
 
 /// The result of an attempt under the connection's lock; `None`: not yet.
 type Attempt<T> = Result<Option<T>, EngineError>;
 
 impl Channel {
-    pub(super) fn new(connection: Arc<Connection>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
-        let closing = if ticket.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
-        Self { connection, endpoint, ticket, closing }
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        endpoint: Endpoint,
+        saved: Option<Box<SavedResumption>>,
+    ) -> Self {
+        let closing = if saved.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
+        Self { connection, endpoint, saved, closing }
     }
 
     /// Which end this is.
@@ -59,7 +56,7 @@ impl Channel {
         self.connection.role()
     }
 
-    /// Names the association.
+    /// Names the client at its server; all its connections have it.
     pub fn identity(&self) -> u32 {
         self.connection.identity()
     }
@@ -94,13 +91,13 @@ impl Channel {
         self.with(|state, _| state.stack.statistics(each));
     }
 
-    /// What lets this client come back later without a handshake, if [`TicketFile::keep`](super::TicketFile::keep)
+    /// What lets this client come back later without a handshake, if [`ResumptionFile::keep`](super::ResumptionFile::keep)
     /// keeps it; `None` at a server.
-    pub fn ticket(&self) -> Option<&Ticket> {
-        self.ticket.as_deref()
+    pub fn saved(&self) -> Option<&SavedResumption> {
+        self.saved.as_deref()
     }
 
-    /// From now on the association outlives this connection.
+    /// From now on the resumption state outlives this connection.
     pub(super) fn keep(&mut self) {
         self.closing = ControlFrameKind::Close;
     }
@@ -116,199 +113,111 @@ impl Channel {
         let result = work(&mut state, now);
         let shared = self.endpoint.shared();
         self.connection.settle(shared, &mut state, now);
-        self.connection.release(shared, state);
+        Connection::release(state);
         result
     }
 
-    /// Tries until there is a result, or `until` has passed.
-    fn wait<R>(
+    /// Waits in this thread for what `poll` gives; `None` if there is nothing by `until`. Drives the endpoint meanwhile,
+    /// unless another thread does.
+    pub fn block_until<T>(
         &self,
         until: Option<Instant>,
-        what: &'static str,
-        coalescing: Coalescing,
-        mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
-    ) -> Result<R, EngineError> {
-        let began = Instant::now();
+        poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
         let shared = self.endpoint.shared();
         let mut inline: Option<InlineDriver<'_>> = None;
-        let mut state = self.connection.lock();
-        loop {
-            let now = self.now();
-            let result = attempt(&mut state, now);
-            let is_deferred = coalescing == Coalescing::Allowed && state.transmit_at.is_some();
-            // The application gets its message first: the acknowledgement may leave with its answer.
-            let changed = !(is_deferred && matches!(result, Ok(Some(_))))
-                && self.connection.settle(shared, &mut state, now);
-            let is_late = until.is_some_and(|until| until <= Instant::now());
-            let result = match result {
-                Ok(None) if is_late => {
-                    Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
-                }
-                Ok(None) if changed => {
-                    self.connection.release(shared, state);
-                    state = self.connection.lock();
-                    continue;
-                }
-                Ok(None) => {
-                    state = self.block(&mut inline, state, until);
-                    continue;
-                }
-                Ok(Some(result)) => Ok(result),
-                Err(error) => Err(error),
-            };
-            self.connection.release(shared, state);
-            return result;
-        }
-    }
-
-    /// Waits until the connection may have changed, or `until`. Drives the endpoint unless another thread does so
-    /// inline.
-    fn block<'s>(
-        &'s self,
-        inline: &mut Option<InlineDriver<'s>>,
-        mut state: MutexGuard<'s, State>,
-        until: Option<Instant>,
-    ) -> MutexGuard<'s, State> {
-        let shared = self.endpoint.shared();
-        if inline.is_none() && !shared.is_stopped() {
-            *inline = InlineDriver::start(shared);
-        }
-        if let Some(inline) = inline {
-            state.inline = Some(thread::current().id());
-            let busy_poll = state.busy_poll;
-            drop(state);
-            inline.turn(until.map(|until| shared.clock.time(until)), busy_poll);
-            let mut state = self.connection.lock();
-            state.inline = None;
-            return state;
-        }
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        state.waiting += 1;
-        let changed = self.connection.changed();
-        state = match left {
-            None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-        };
-        state.waiting -= 1;
-        state
-    }
-
-    /// Tries; without a result, `context` is woken when the connection has changed, and not before.
-    fn poll<R>(
-        &self,
-        context: &task::Context<'_>,
-        mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
-    ) -> Poll<Result<R, EngineError>> {
-        let shared = self.endpoint.shared();
-        loop {
-            let now = self.now();
-            let mut state = self.connection.lock();
-            let result = attempt(&mut state, now).transpose();
-            let changed = self.connection.settle(shared, &mut state, now);
-            if result.is_none() && !changed {
-                state.wake_later(context.waker());
-                return Poll::Pending;
+        block_with(until, poll, |thread| match &mut inline {
+            Some(inline) => {
+                inline.turn(until.map(|until| shared.clock.time(until)), self.connection.busy_poll)
             }
-            self.connection.release(shared, state);
-            if let Some(result) = result {
-                return Poll::Ready(result);
-            }
-        }
-    }
-
-    /// Sends a message and gives its number; `None` if there is no room for it now.
-    ///
-    /// # Errors
-    /// [`EngineError::Message`] if the recipe does not carry such a message; how the connection has ended.
-    pub fn try_send(&self, data: &[u8], options: SendOptions) -> Attempt<u64> {
-        self.with(|state, now| state.send(now, data, options))
-    }
-
-    /// Sends a message and gives its number. Waits while too much is queued, up to `timeout` (`None`: no limit).
-    ///
-    /// # Errors
-    /// As [`Channel::try_send`]; [`EngineError::TimedOut`].
-    pub fn send(
-        &self,
-        data: &[u8],
-        options: SendOptions,
-        timeout: Option<Duration>,
-    ) -> Result<u64, EngineError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "room for the message", Coalescing::Forbidden, |state, now| {
-            state.send(now, data, options)
+            None if shared.is_stopped() => park(until),
+            None => match InlineDriver::start(shared, thread) {
+                Some(driver) => inline = Some(driver),
+                None => park(until),
+            },
         })
     }
 
-    /// As [`Channel::send`], for tasks.
+    /// As [`Channel::block_until`] the timeout has passed, which is then [`EngineError::TimedOut`] and says for `what`.
     ///
     /// # Errors
-    /// As [`Channel::try_send`].
+    /// Those of `poll`; [`EngineError::TimedOut`].
+    pub fn wait_for<T, E: From<EngineError>>(
+        &self,
+        timeout: Option<Duration>,
+        what: &'static str,
+        poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, E>>,
+    ) -> Result<T, E> {
+        let found = self.block_until(timeout.map(|timeout| Instant::now() + timeout), poll);
+        found.unwrap_or_else(|| Err(EngineError::timed_out(what, timeout).into()))
+    }
+
+    /// Tries; without a result, `context` is woken when the connection has changed, and not before. After a message,
+    /// packets that wait for the application's answer go on waiting.
+    fn poll<R>(
+        &self,
+        context: &Context<'_>,
+        mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
+    ) -> Poll<Result<R, EngineError>> {
+        let shared = self.endpoint.shared();
+        let mut state = self.connection.lock();
+        loop {
+            let now = self.now();
+            let result = attempt(&mut state, now).transpose();
+            let is_deferred = state.owes_reply && state.transmit_at.is_some();
+            let changed =
+                !(is_deferred && result.is_some()) && self.connection.settle(shared, &mut state, now);
+            if result.is_none() && !changed {
+                state.wakers.add(context.waker());
+                return Poll::Pending;
+            }
+            Connection::release(state);
+            if let Some(result) = result {
+                return Poll::Ready(result);
+            }
+            state = self.connection.lock();
+        }
+    }
+
+    /// Sends a message and gives its number, as soon as no more than [`ConnectionOptions::queue`](super::ConnectionOptions)
+    /// bytes are queued.
+    ///
+    /// # Errors
+    /// [`EngineError::Message`] if the recipe does not carry such a message; how the connection has ended.
     pub fn poll_send(
         &self,
-        context: &mut task::Context<'_>,
+        context: &mut Context<'_>,
         data: &[u8],
         options: SendOptions,
     ) -> Poll<Result<u64, EngineError>> {
         self.poll(context, |state, now| state.send(now, data, options))
     }
 
-    /// The next message, if one waits.
+    /// The next message.
     ///
     /// # Errors
     /// How the connection has ended, after its last message.
-    pub fn try_recv(&self) -> Attempt<Message> {
-        self.with(|state, _| state.recv())
-    }
-
-    /// The next message. Waits for it up to `timeout` (`None`: no limit).
-    ///
-    /// # Errors
-    /// As [`Channel::try_recv`]; [`EngineError::TimedOut`].
-    pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, EngineError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "a message", Coalescing::Allowed, |state, _| state.recv())
-    }
-
-    /// As [`Channel::recv`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Channel::try_recv`].
-    pub fn poll_recv(&self, context: &mut task::Context<'_>) -> Poll<Result<Message, EngineError>> {
+    pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, EngineError>> {
         self.poll(context, |state, _| state.recv())
     }
 
-    /// Waits until everything has left and, where the recipe acknowledges, has arrived.
-    ///
-    /// # Errors
-    /// [`EngineError::TimedOut`]; how the connection has ended.
-    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), EngineError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "the arrival of all messages", Coalescing::Forbidden, |state, _| state.flushed())
-    }
-
-    /// As [`Channel::flush`], for tasks.
+    /// Ready when everything has left and, where the recipe acknowledges, has arrived.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub fn poll_flush(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
+    pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| state.flushed())
     }
 
-    /// Waits until the other side has shown that it knows the connection. The server's end always knows.
+    /// Ready when the other side has shown that it knows the connection. The server's end always knows.
     ///
     /// # Errors
-    /// [`EngineError::TimedOut`]; how the connection has ended.
-    pub fn wait_confirmed(&self, timeout: Duration) -> Result<(), EngineError> {
-        self.wait(
-            Some(Instant::now() + timeout),
-            "an answer of the other side",
-            Coalescing::Forbidden,
-            |state, _| match state.ended() {
-                Some(error) => Err(error),
-                None => Ok((!state.is_unconfirmed()).then_some(())),
-            },
-        )
+    /// How the connection has ended.
+    pub fn poll_confirmed(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+        self.poll(context, |state, _| match state.ended() {
+            Some(error) => Err(error),
+            None => Ok((!state.is_unconfirmed()).then_some(())),
+        })
     }
 
     /// Asks the sender at the other end for this rate (with `rate_feedback` in the recipe), now or at any time.
@@ -325,27 +234,10 @@ impl Channel {
     }
 
     /// The oldest event of the stack that was not taken yet; the last 64 are kept.
-    pub fn next_event(&self) -> Option<StackEvent> {
-        self.connection.lock().next_event()
-    }
-
-    /// Waits for the next event.
-    ///
-    /// # Errors
-    /// [`EngineError::TimedOut`]; how the connection has ended.
-    pub fn wait_event(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
-        let until = Some(Instant::now() + timeout);
-        self.wait(until, "an event", Coalescing::Forbidden, |state, _| match state.next_event() {
-            Some(event) => Ok(Some(event)),
-            None => state.ended().map_or(Ok(None), Err),
-        })
-    }
-
-    /// As [`Channel::wait_event`], for tasks.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub fn poll_event(&self, context: &mut task::Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
+    pub fn poll_event(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
         self.poll(context, |state, _| match state.next_event() {
             Some(event) => Ok(Some(event)),
             None => state.ended().map_or(Ok(None), Err),
@@ -357,54 +249,38 @@ impl Channel {
         self.connection.lock().ended()
     }
 
-    /// Ends the connection: waits for what is on its way, closes and waits for the answer, `timeout` in all.
-    ///
-    /// # Errors
-    /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; otherwise how the connection has
-    /// ended.
-    pub fn close(&self, timeout: Duration) -> Result<(), EngineError> {
-        let began = Instant::now();
-        let flushed = match self.flush(Some(timeout)) {
-            Err(EngineError::Closed) => Ok(()),
-            other => other,
-        };
-        self.start_close(CloseReason::Graceful);
-        match self.wait_ended(timeout.saturating_sub(began.elapsed())) {
-            Ok(EngineError::Closed) => flushed,
-            // Without any answer nothing is known to have arrived.
-            Err(EngineError::TimedOut { .. }) if !self.connection.lock().is_unconfirmed() => flushed,
-            Ok(error) | Err(error) => flushed.and(Err(error)),
-        }
+    /// This end has closed, or the connection has ended.
+    pub fn is_closing(&self) -> bool {
+        self.connection.lock().is_closing()
     }
 
-    /// As [`Channel::close`], for tasks: without a limit as long as not everything has arrived.
+    /// Ends the connection: ready when everything has arrived and the other side has answered the close.
     ///
     /// # Errors
     /// How the connection has ended, if not as it should.
-    pub fn poll_close(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
-        if !self.connection.lock().is_closing() {
-            match self.poll_flush(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) if !matches!(error, EngineError::Closed) => {
-                    return Poll::Ready(Err(error));
-                }
-                Poll::Ready(_) => self.start_close(CloseReason::Graceful),
+    pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+        if !self.is_closing() {
+            match ready!(self.poll_flush(context)) {
+                Err(error) if !matches!(error, EngineError::Closed) => return Poll::Ready(Err(error)),
+                _ => self.start_close(CloseReason::Graceful),
             }
         }
-        self.poll(context, |state, _| Ok(state.ended())).map(|ended| match ended? {
+        self.poll_ended(context).map(|ended| match ended {
             EngineError::Closed => Ok(()),
             error => Err(error),
         })
     }
 
-    /// Waits until the connection has ended, and gives how: after a close, until it was answered or repeated often
-    /// enough.
-    ///
-    /// # Errors
-    /// [`EngineError::TimedOut`].
-    pub fn wait_ended(&self, timeout: Duration) -> Result<EngineError, EngineError> {
-        let until = Some(Instant::now() + timeout);
-        self.wait(until, "the answer to the closing", Coalescing::Forbidden, |state, _| Ok(state.ended()))
+    /// Closes without waiting any longer. Returns whether everything is known to have arrived.
+    pub fn close_now(&self) -> bool {
+        let has_arrived = self.is_closing() && !self.connection.lock().is_unconfirmed();
+        self.start_close(CloseReason::Graceful);
+        has_arrived
+    }
+
+    /// How the connection has ended, once it has: after a close, when it was answered or repeated often enough.
+    pub fn poll_ended(&self, context: &mut Context<'_>) -> Poll<EngineError> {
+        self.poll(context, |state, _| Ok(state.ended())).map(|ended| ended.unwrap_or_else(|error| error))
     }
 
     /// Ends the connection at once; the other side is told that something is missing.
@@ -421,27 +297,16 @@ impl Channel {
         state.start_close(now, self.closing, reason);
         self.connection.send_due_frames(shared, &mut state, now);
         self.connection.set_timer(shared, &mut state, false);
-        self.connection.release(shared, state);
+        Connection::release(state);
     }
 }
 
 impl Endpoint {
-    /// The next connection that the other side has begun; `None` if none comes within `timeout`.
+    /// The next connection that the other side has begun.
     ///
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
-    pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, EngineError> {
-        if let Some(connection) = self.shared().next_arrival(timeout) {
-            return Ok(Some(Channel::new(connection, self.clone(), None)));
-        }
-        if self.shared().is_stopped() { Err(EngineError::Closed) } else { Ok(None) }
-    }
-
-    /// As [`Endpoint::accept`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Endpoint::accept`].
-    pub fn poll_accept(&self, context: &task::Context<'_>) -> Poll<Result<Channel, EngineError>> {
+    pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
         match self.shared().poll_arrival(context.waker()) {
             Some(connection) => Poll::Ready(Ok(Channel::new(connection, self.clone(), None))),
             None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),

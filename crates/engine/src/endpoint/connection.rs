@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::task;
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::CloseReason;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
@@ -12,13 +10,14 @@ use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
-use super::ChannelOptions;
+use super::ConnectionOptions;
 use super::address::AddressValidation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Opening, Phase};
 use super::shared::{Shared, lock};
 use super::table::ResumptionState;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys};
+use crate::wake::WakerList;
 use crate::{EngineError, Role};
 
 /// Events that wait to be taken; above, the oldest is dropped.
@@ -45,7 +44,8 @@ const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 pub(crate) struct Connection {
     pub(super) keys: Keys,
     state: Mutex<State>,
-    changed: Condvar,
+    /// How long a thread that waits polls the socket before it sleeps.
+    pub(super) busy_poll: Span,
 }
 
 /// The part of a connection that changes.
@@ -76,14 +76,8 @@ pub(crate) struct State {
     /// Allocated for the first one.
     events: Option<Box<VecDeque<StackEvent>>>,
     pub(super) keep_alive: Option<Box<KeepAlive>>,
-    /// Tasks that wait for a change; allocated for the first one.
-    wakers: Option<Box<Vec<task::Waker>>>,
-    /// Threads that sleep until something changes.
-    pub(super) waiting: u32,
-    /// The thread that waits for a change and drives the endpoint meanwhile.
-    pub(super) inline: Option<ThreadId>,
-    /// How long that thread polls before it sleeps.
-    pub(super) busy_poll: Span,
+    /// Tasks and threads that wait for a change.
+    pub(super) wakers: WakerList,
 }
 
 /// What is left of a batch.
@@ -108,7 +102,7 @@ impl Connection {
         resumption: &ResumptionState,
         id: ConnectionId,
         (peer, validation): (SocketAddr, AddressValidation),
-        options: &ChannelOptions,
+        options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
         let role = resumption.role;
@@ -141,7 +135,8 @@ impl Connection {
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let stack = build(&resumption.compiled, setup)?;
         let state = State { validation, keep_alive: every, ..State::new(now, stack, peer, phase, options) };
-        Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), changed: Condvar::new() })
+        let busy_poll = options.busy_poll.into();
+        Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }
 
     /// The connection of a session: its challenges have been answered, and the stack protects its packets.
@@ -156,10 +151,10 @@ impl Connection {
         let every = silence / u64::from(KeepAlive::MOST + 1);
         let state = State {
             keep_alive: Some(Box::new(KeepAlive::new(now, every))),
-            ..State::new(now, stack, peer, Phase::Running, &ChannelOptions::default())
+            ..State::new(now, stack, peer, Phase::Running, &ConnectionOptions::default())
         };
         let keys = Keys::Session(role, Box::new(keys));
-        Self { keys, state: Mutex::new(state), changed: Condvar::new() }
+        Self { keys, state: Mutex::new(state), busy_poll: Span::ZERO }
     }
 
     pub(super) fn identity(&self) -> u32 {
@@ -176,10 +171,6 @@ impl Connection {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
-    }
-
-    pub(super) fn changed(&self) -> &Condvar {
-        &self.changed
     }
 
     /// Sends what there is to send, takes the stack's events, and sets the timer. Returns whether anything has changed
@@ -222,7 +213,7 @@ impl Connection {
     pub(super) fn flush(&self, shared: &Shared, now: Time) {
         let mut state = self.lock();
         self.settle(shared, &mut state, now);
-        self.release(shared, state);
+        Connection::release(state);
     }
 
     /// The socket has room for the unsent batch.
@@ -232,7 +223,7 @@ impl Connection {
             unsent.retry = Some(now);
             self.settle(shared, &mut state, now);
         }
-        self.release(shared, state);
+        Connection::release(state);
     }
 
     /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
@@ -249,18 +240,10 @@ impl Connection {
     }
 
     /// Unlocks, and wakes whoever waits for a change.
-    pub(super) fn release(&self, shared: &Shared, mut state: MutexGuard<'_, State>) {
+    pub(super) fn release(mut state: MutexGuard<'_, State>) {
         let wakers = state.wakers.take();
-        let waiting = state.waiting > 0;
-        let inline = state.inline.filter(|inline| *inline != thread::current().id());
         drop(state);
-        if waiting {
-            self.changed.notify_all();
-        }
-        if let (Some(_), Some(driver)) = (inline, &shared.driver) {
-            driver.wake_inline();
-        }
-        wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
+        wakers.wake();
     }
 
     fn take_event(&self, shared: &Shared, state: &mut State, event: StackEvent) {
@@ -319,7 +302,7 @@ impl Connection {
         } else {
             self.settle(shared, &mut state, now);
         }
-        self.release(shared, state);
+        Connection::release(state);
     }
 
     /// Packets have come to the connection's own socket. What they call for leaves with the next turn.
@@ -342,7 +325,7 @@ impl Connection {
         if !matches!(state.phase, Phase::Ended(_)) {
             self.turn(shared, &mut state, now);
         }
-        self.release(shared, state);
+        Connection::release(state);
     }
 
     /// Runs what is due, and sends what there is to send.
@@ -362,11 +345,11 @@ impl Connection {
         self.set_timer(shared, state, false);
     }
 
-    /// A newer connection of the same association has begun.
-    pub(super) fn supersede(&self, shared: &Shared) {
+    /// A newer connection of the same client has begun.
+    pub(super) fn supersede(&self) {
         let mut state = self.lock();
         state.end(EngineError::Closed);
-        self.release(shared, state);
+        Connection::release(state);
     }
 
     /// Releases what can be made again if nothing has come since `before`; returns whether it has.
@@ -384,7 +367,7 @@ impl Connection {
 }
 
 impl State {
-    fn new(now: Time, stack: Stack, peer: SocketAddr, phase: Phase, options: &ChannelOptions) -> Self {
+    fn new(now: Time, stack: Stack, peer: SocketAddr, phase: Phase, options: &ConnectionOptions) -> Self {
         Self {
             stack,
             peer,
@@ -401,10 +384,7 @@ impl State {
             inbox: u32::try_from(options.inbox.0).unwrap_or(u32::MAX),
             events: None,
             keep_alive: None,
-            wakers: None,
-            waiting: 0,
-            inline: None,
-            busy_poll: options.busy_poll.into(),
+            wakers: WakerList::default(),
         }
     }
 
@@ -418,14 +398,6 @@ impl State {
     fn unheard_since(&self) -> Option<Time> {
         let has_asked = self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0);
         (self.authentic() == 0 && !has_asked).then_some(self.heard)
-    }
-
-    /// Wakes the task at the next change.
-    pub(super) fn wake_later(&mut self, waker: &task::Waker) {
-        let wakers = self.wakers.get_or_insert_default();
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
     }
 
     /// The oldest event that nobody has taken.

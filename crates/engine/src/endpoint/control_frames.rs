@@ -57,7 +57,7 @@ impl Connection {
             }
         }
         self.settle(shared, &mut state, now);
-        self.release(shared, state);
+        Connection::release(state);
     }
 
     /// Sends the control frames and bare initial headers that are due.

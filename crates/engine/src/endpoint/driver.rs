@@ -9,10 +9,12 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::mem::take;
-use std::os::fd::OwnedFd;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::task::{self, Context, Poll};
+use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
 use haul_udp::UdpSocket;
@@ -26,12 +28,19 @@ use super::event_loop::dispatch;
 use super::guard::caught;
 use super::shared::{Shared, lock};
 use crate::socket_reader::{Received, SocketReader};
+use crate::tls::{HandshakeError, Readiness};
+use crate::wake::ThreadWaker;
 use crate::{Clock, EngineError, Waker};
 
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
+/// Where there is one connection and a thread drives inline, the endpoint's thread leaves the socket alone for so long
+/// after each wait of that thread: between two of its waits, packets would wake both.
+const LEFT_TO_INLINE: Span = Span::from_millis(1);
 /// Timers that the endpoint's thread runs before it receives again.
 const MOST_DUE: usize = 256;
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Which descriptor of an epoll instance is ready.
 const SOCKET: u64 = 0;
@@ -60,14 +69,24 @@ pub(super) struct Driver {
     /// Where the inline driver waits for the socket.
     inline: OwnedFd,
     inline_waker: Waker,
-    /// Whether the inline driver is to return: while it polls busily it does not look at its waker.
-    is_inline_woken: AtomicBool,
     is_inline_taken: AtomicBool,
     /// Where the endpoint's thread waits for it.
     background: OwnedFd,
     background_waker: Waker,
     /// Connections that wait for room in the socket's send buffer.
     blocked: Mutex<Vec<u32>>,
+    /// TCP connections of handshakes that wait.
+    handshakes: Mutex<Vec<WaitingHandshake>>,
+}
+
+/// A TCP connection for which a task waits, until it is woken.
+struct WaitingHandshake {
+    /// The task's descriptor, of which `tcp` is a copy.
+    of: RawFd,
+    tcp: TcpStream,
+    interest: PollFlags,
+    deadline: Instant,
+    waker: task::Waker,
 }
 
 /// The deadlines of connections.
@@ -99,11 +118,11 @@ impl Driver {
             timer,
             inline,
             inline_waker,
-            is_inline_woken: AtomicBool::new(false),
             is_inline_taken: AtomicBool::new(false),
             background,
             background_waker: Waker::new()?,
             blocked: Mutex::default(),
+            handshakes: Mutex::default(),
         })
     }
 
@@ -154,28 +173,12 @@ impl Driver {
         self.background_waker.wake();
     }
 
-    /// Wakes the inline driver, because the connection on which it waits has changed.
-    pub(super) fn wake_inline(&self) {
-        // In this order a wake-up may be seen twice, but is never missed.
-        self.is_inline_woken.store(true, Ordering::Release);
-        self.inline_waker.wake();
-    }
-
-    /// Wakes both drivers.
+    /// Wakes both drivers, and whoever is in a handshake.
     pub(super) fn wake_all(&self) {
         self.background_waker.wake();
-        self.wake_inline();
-    }
-
-    /// Whether the inline driver has been woken since it asked last.
-    fn take_inline_wake(&self) -> bool {
-        // Read before it is written: the cache line stays shared while nobody wakes this thread.
-        let is_woken = self.is_inline_woken.load(Ordering::Relaxed)
-            && self.is_inline_woken.swap(false, Ordering::Acquire);
-        if is_woken {
-            self.inline_waker.reset();
-        }
-        is_woken
+        self.inline_waker.wake();
+        let handshakes = take(&mut *lock(&self.handshakes));
+        handshakes.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
     fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
@@ -193,6 +196,32 @@ impl Driver {
     }
 }
 
+/// The endpoint's thread waits for the TCP connections of handshakes, and each task does its own work.
+impl Readiness for Shared {
+    fn poll_ready(
+        &self,
+        tcp: &TcpStream,
+        interest: PollFlags,
+        deadline: Instant,
+        context: &Context<'_>,
+    ) -> Poll<Result<(), HandshakeError>> {
+        let ready = poll(&mut [PollFd::new(tcp, interest)], Some(&NO_TIME)).unwrap_or_default() > 0;
+        let Some(driver) = self.driver.as_ref().filter(|_| !ready && !self.is_stopped()) else {
+            return Poll::Ready(if ready { Ok(()) } else { Err(HandshakeError::Closed) });
+        };
+        if deadline <= Instant::now() {
+            return Poll::Ready(Err(HandshakeError::TimedOut));
+        }
+        let (of, tcp, waker) = (tcp.as_raw_fd(), tcp.try_clone()?, context.waker().clone());
+        let mut handshakes = lock(&driver.handshakes);
+        handshakes.retain(|known| known.of != of || !known.waker.will_wake(&waker));
+        handshakes.push(WaitingHandshake { of, tcp, interest, deadline, waker });
+        drop(handshakes);
+        driver.background_waker.wake();
+        Poll::Pending
+    }
+}
+
 /// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
 pub(super) fn run(shared: &Arc<Shared>) {
     DRIVES.set(true);
@@ -204,9 +233,9 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
-    let mut woken = Woken::default();
+    let (mut woken, mut waits, mut left_until) = (Woken::default(), 0, Time::ZERO);
     while !shared.is_stopped() {
-        let received = driver.receive(shared, ROUNDS)?;
+        let received = if woken.is_left { Received::Nothing } else { driver.receive(shared, ROUNDS)? };
         if woken.by_socket && received == Received::Nothing {
             shared.socket.drain_errors();
         }
@@ -218,18 +247,35 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
             }
         }
         let due = run_timers(shared, driver);
+        let (before, now) = (waits, shared.clock.now());
+        waits = shared.counters.inline_waits.get();
+        if waits != before && lock(&shared.table).len() == 1 {
+            left_until = now + LEFT_TO_INLINE;
+        }
         woken = if received == Received::Some || due {
             Woken::default()
+        } else if now < left_until {
+            wait(driver, &shared.socket, Watch::AllButPackets, Some(left_until.since(now)))?
         } else {
-            wait(driver, &shared.socket, shared.idle_release_due())?
+            wait(driver, &shared.socket, Watch::All, shared.idle_release_due())?
         };
     }
     Ok(())
 }
 
+/// For what the endpoint's thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    All,
+    /// A thread that drives inline takes the packets.
+    AllButPackets,
+}
+
 /// Why the endpoint's thread is awake.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
+    /// The packets are left to the thread that drives inline, which has not asked for help.
+    is_left: bool,
     /// Packets or an error have come.
     by_socket: bool,
     /// A full socket has room again.
@@ -241,7 +287,7 @@ fn flush(shared: &Shared, identity: u32) {
     let connection = lock(&shared.table).live(identity);
     if let Some(connection) = connection {
         let now = shared.clock.now();
-        connection.guarded(shared, |connection| connection.on_room(shared, now));
+        connection.guarded(|connection| connection.on_room(shared, now));
     }
 }
 
@@ -253,47 +299,63 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
         let Some((at, identity)) = driver.due(now) else { return false };
         let connection = lock(&shared.table).live(identity);
         if let Some(connection) = connection {
-            connection.guarded(shared, |connection| connection.on_timer(shared, now, at));
+            connection.guarded(|connection| connection.on_timer(shared, now, at));
         }
     }
     true
 }
 
-/// Sleeps until the socket, a timer or a waker is ready, `longest` at most.
-fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Woken, EngineError> {
-    let mut fds = [
-        PollFd::new(&driver.background, PollFlags::IN),
+/// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most.
+fn wait(
+    driver: &Driver,
+    socket: &UdpSocket,
+    watch: Watch,
+    longest: Option<Span>,
+) -> Result<Woken, EngineError> {
+    // Taken: tasks may add others meanwhile.
+    let mut handshakes = take(&mut *lock(&driver.handshakes));
+    let overdue = handshakes.iter().map(|waiting| waiting.deadline).min();
+    let overdue = overdue.map(|at| at.saturating_duration_since(Instant::now()));
+    let mut fds = vec![
         PollFd::new(&driver.timer, PollFlags::IN),
         PollFd::from_borrowed_fd(driver.background_waker.fd(), PollFlags::IN),
-        PollFd::new(socket, PollFlags::OUT),
     ];
+    fds.extend(handshakes.iter().map(|waiting| PollFd::new(&waiting.tcp, waiting.interest)));
+    let handshakes_end = fds.len();
+    if watch == Watch::All {
+        fds.push(PollFd::new(&driver.background, PollFlags::IN));
+    }
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
-    let is_blocked = !lock(&driver.blocked).is_empty();
-    let fds = if is_blocked { &mut fds[..] } else { &mut fds[..3] };
-    let timeout = longest.and_then(|longest| Timespec::try_from(Duration::from(longest)).ok());
-    match poll(fds, timeout.as_ref()) {
+    let room = fds.len();
+    if !lock(&driver.blocked).is_empty() {
+        fds.push(PollFd::new(socket, PollFlags::OUT));
+    }
+    let timeout = longest.map(Duration::from).into_iter().chain(overdue).min();
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    let polled = poll(&mut fds, timeout.as_ref());
+    let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    drop(fds);
+    let (now, mut all) = (Instant::now(), ready[2..handshakes_end].iter());
+    let done = handshakes.extract_if(.., |it| all.next() == Some(&true) || it.deadline <= now);
+    done.for_each(|waiting| drop(caught(|| waiting.waker.wake())));
+    lock(&driver.handshakes).append(&mut handshakes);
+    match polled {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok(Woken::default()),
         Err(error) => return Err(system(error)),
     }
-    let is_ready = |fd: usize| fds.get(fd).is_some_and(|fd| !fd.revents().is_empty());
-    if is_ready(1) {
+    if ready[0] {
         let _ = read(&driver.timer, &mut [0; 8]);
         lock(&driver.timers).armed = None;
     }
-    if is_ready(2) {
+    if ready[1] {
         driver.background_waker.reset();
     }
-    Ok(Woken { by_socket: is_ready(0), by_room: is_ready(3) })
-}
-
-/// How busy polling has ended.
-enum Polled {
-    Received(Received),
-    /// By a wake-up: the connection may have changed.
-    Woken,
-    /// Without a packet or a wake-up in the time that it had.
-    Nothing,
+    Ok(Woken {
+        is_left: watch == Watch::AllButPackets && !ready[1],
+        by_socket: watch == Watch::All && ready[handshakes_end],
+        by_room: ready.get(room) == Some(&true),
+    })
 }
 
 /// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
@@ -301,57 +363,48 @@ enum Polled {
 pub(super) struct InlineDriver<'s> {
     shared: &'s Arc<Shared>,
     driver: &'s Driver,
+    thread: Arc<ThreadWaker>,
     received: Received,
 }
 
 impl<'s> InlineDriver<'s> {
     /// `None` if another thread drives inline already, or this one is a driver itself.
-    pub(super) fn start(shared: &'s Arc<Shared>) -> Option<Self> {
+    pub(super) fn start(shared: &'s Arc<Shared>, thread: &Arc<ThreadWaker>) -> Option<Self> {
         let driver = shared.driver.as_ref()?;
         if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
             return None;
         }
+        thread.wait_for(Some(driver.inline_waker.clone()));
         shared.counters.inline_waits.add_one();
-        Some(Self { shared, driver, received: Received::Nothing })
+        Some(Self { shared, driver, thread: thread.clone(), received: Received::Nothing })
     }
 
     /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before
     /// it sleeps. No lock of a connection may be held.
     pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
-        let turned = self.poll_busily(until, busy_poll).and_then(|polled| match polled {
-            Polled::Received(received) => Ok(received),
-            Polled::Woken => Ok(Received::Nothing),
-            Polled::Nothing => {
-                self.sleep(until)?;
-                self.driver.receive(self.shared, 1)
-            }
-        });
-        match turned {
+        match self.receive(until, busy_poll) {
             Ok(received) => self.received = received,
             Err(error) => self.shared.end_all(&error),
         }
     }
 
-    fn poll_busily(&self, until: Option<Time>, busy_poll: Span) -> Result<Polled, EngineError> {
-        let driver = self.driver;
+    fn receive(&self, until: Option<Time>, busy_poll: Span) -> Result<Received, EngineError> {
+        let receive = || self.driver.receive(self.shared, 1);
         if self.received == Received::Some {
-            return driver.receive(self.shared, 1).map(Polled::Received);
+            return receive();
         }
-        if busy_poll == Span::ZERO {
-            return Ok(Polled::Nothing);
-        }
-        let end = self.shared.clock.now() + busy_poll;
-        let end = until.map_or(end, |until| until.min(end));
-        while self.shared.clock.now() < end {
-            let received = driver.receive(self.shared, 1)?;
-            if received != Received::Nothing {
-                return Ok(Polled::Received(received));
-            }
-            if driver.take_inline_wake() {
-                return Ok(Polled::Woken);
+        if busy_poll > Span::ZERO {
+            let end = self.shared.clock.now() + busy_poll;
+            let end = until.map_or(end, |until| until.min(end));
+            while self.shared.clock.now() < end {
+                let received = receive()?;
+                if received != Received::Nothing || self.thread.is_woken() {
+                    return Ok(received);
+                }
             }
         }
-        Ok(Polled::Nothing)
+        self.sleep(until)?;
+        receive()
     }
 
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
@@ -371,7 +424,6 @@ impl<'s> InlineDriver<'s> {
             // Copied: the structure is packed.
             let (data, flags) = (event.data, event.flags);
             if data.u64() == WAKER {
-                driver.is_inline_woken.store(false, Ordering::Relaxed);
                 driver.inline_waker.reset();
             } else if flags.contains(epoll::EventFlags::ERR) {
                 self.shared.socket.drain_errors();
@@ -384,6 +436,7 @@ impl<'s> InlineDriver<'s> {
 impl Drop for InlineDriver<'_> {
     /// Packets that still wait have woken only this thread: wakes the endpoint's.
     fn drop(&mut self) {
+        self.thread.wait_for(None);
         self.driver.is_inline_taken.store(false, Ordering::Release);
         if self.received == Received::Some || std::thread::panicking() {
             self.driver.background_waker.wake();

@@ -56,7 +56,7 @@ pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, b
             DatagramKind::Stack(identity) => {
                 if let Some(connection) = find(shared, identity) {
                     let packets = received(these, stride, ecn, arrival);
-                    connection.guarded(shared, |connection| {
+                    connection.guarded(|connection| {
                         connection.on_packets(shared, now, packets, source, Header::Absent);
                     });
                 } else {
@@ -86,7 +86,7 @@ fn on_pair(
     for packet in [first, second] {
         match kind_of(packet) {
             DatagramKind::Stack(identity) => match find(shared, identity) {
-                Some(connection) => connection.guarded(shared, |connection| {
+                Some(connection) => connection.guarded(|connection| {
                     connection.on_packets(shared, now, received(packet), source, Header::Absent);
                 }),
                 None => shared.counters.unknown.add_one(),
@@ -116,7 +116,7 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
     }
     match live.filter(|live| live.id() == frame.id) {
         Some(connection) => {
-            connection.guarded(shared, |connection| connection.on_frame(shared, now, &frame, source));
+            connection.guarded(|connection| connection.on_frame(shared, now, &frame, source));
         }
         None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::Forget) => {
             super::accept::send_closed(shared, frame.id);

@@ -4,7 +4,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::connection::Connection;
-use super::shared::Shared;
 use crate::EngineError;
 
 /// Runs `work`; a panic becomes an error with its message. What `work` changes must be consistent wherever it may
@@ -19,11 +18,10 @@ pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 impl Connection {
     /// Runs `work` with this connection. A panic ends the connection and nothing else; the stack itself catches those
     /// of its micro-protocols.
-    pub(super) fn guarded(&self, shared: &Shared, work: impl FnOnce(&Self)) {
+    pub(super) fn guarded(&self, work: impl FnOnce(&Self)) {
         let Err(message) = caught(|| work(self)) else { return };
         let mut state = self.lock();
         state.end(EngineError::MicroProtocol { protocol: "of the application".to_owned(), message });
-        // Wakes whoever waits. A waker that panics again has been called.
-        let _ = caught(|| self.release(shared, state));
+        Self::release(state);
     }
 }

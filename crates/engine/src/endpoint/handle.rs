@@ -9,13 +9,13 @@ use haul_udp::{Options, UdpSocket};
 use super::driver;
 use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared, lock};
-use super::{ChannelOptions, EndpointStats};
+use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
 
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
 
-/// A UDP socket and a thread for any number of associations. A thread that waits on one of its channels may do the work
+/// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -80,12 +80,12 @@ impl Endpoint {
     }
 
     /// How connections run that the other side begins from now on.
-    pub fn set_options(&self, options: ChannelOptions) {
+    pub fn set_options(&self, options: ConnectionOptions) {
         *lock(&self.shared().options) = options;
     }
 
-    /// Associations that are known, with or without a connection.
-    pub fn associations(&self) -> usize {
+    /// Peers whose resumption state is kept, with or without a connection.
+    pub fn known_peers(&self) -> usize {
         lock(&self.shared().table).len()
     }
 

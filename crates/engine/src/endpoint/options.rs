@@ -4,7 +4,7 @@ use haul_base::Bytes;
 
 /// How one end of a connection is to run.
 #[derive(Clone, Copy, Debug)]
-pub struct ChannelOptions {
+pub struct ConnectionOptions {
     /// Bytes of messages that may wait to be sent; above, sending waits.
     pub queue: Bytes,
     /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
@@ -20,7 +20,7 @@ pub struct ChannelOptions {
     pub busy_poll: Duration,
 }
 
-impl Default for ChannelOptions {
+impl Default for ConnectionOptions {
     fn default() -> Self {
         Self {
             queue: Bytes(1 << 20),

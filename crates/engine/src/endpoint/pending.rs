@@ -2,8 +2,9 @@
 //! listener's socket.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Instant;
 
 use haul_base::Ecn;
 use haul_udp::{Options, UdpSocket};
@@ -12,16 +13,11 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::path_probe::{BARE, Challenges};
 use crate::crypto::{FrameKeys, challenge_number};
+use crate::wake::{WakerList, block_until};
 use crate::{Control, Direction, EngineError};
 
-/// Longest time without a look at the control channel.
-const LOOK: Duration = Duration::from_millis(50);
-
 /// The UDP side of one session, as an endpoint's driver sees it.
-pub(crate) struct PendingSession {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+pub(crate) struct PendingSession(Mutex<State>);
 
 struct State {
     keys: FrameKeys,
@@ -35,6 +31,8 @@ struct State {
     moves: u32,
     challenges: Challenges,
     stage: Stage,
+    /// Who waits for the socket.
+    wakers: WakerList,
 }
 
 /// How far the session is on its way to a socket of its own.
@@ -79,12 +77,13 @@ impl PendingSession {
             moves: 0,
             challenges: Challenges::default(),
             stage: Stage::Undecided,
+            wakers: WakerList::default(),
         };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self(Mutex::new(state))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what claims to be a control frame of this session.
@@ -103,8 +102,9 @@ impl PendingSession {
         state.move_to(from);
         let State { keys, challenges, stage, .. } = &mut *state;
         let response = if let Stage::Opened(_) = stage { challenges.respond(keys) } else { None };
+        let wakers = state.wakers.take();
         drop(state);
-        self.changed.notify_all();
+        wakers.wake();
         Verdict::Taken(response)
     }
 
@@ -127,24 +127,21 @@ impl PendingSession {
 
     /// The session's socket, once the client's first challenge has come.
     pub(crate) fn wait_for_socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
-        let mut state = self.lock();
-        loop {
-            let service = match &mut state.stage {
-                Stage::Opened(socket) => return socket.clone(),
-                Stage::Undecided => return Err(EngineError::Closed),
-                Stage::Accepted(service) => service,
-            };
-            let left = service.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let direction = Direction::ClientToServer;
-                return Err(EngineError::UdpBlocked { port: service.local.port(), direction });
+        let (port, deadline) = match &self.lock().stage {
+            Stage::Opened(socket) => return socket.clone(),
+            Stage::Undecided => return Err(EngineError::Closed),
+            Stage::Accepted(service) => (service.local.port(), service.deadline),
+        };
+        let socket = block_until(Some(deadline), |context| {
+            let mut state = self.lock();
+            if let Stage::Opened(socket) = &state.stage {
+                return Poll::Ready(socket.clone());
             }
-            if let Some(error) = control.failure() {
-                return Err(error);
-            }
-            let waited = self.changed.wait_timeout(state, left.min(LOOK));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+            state.wakers.add(context.waker());
+            drop(state);
+            control.poll_failure(context.waker()).map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+        });
+        socket.unwrap_or(Err(EngineError::UdpBlocked { port, direction: Direction::ClientToServer }))
     }
 }
 

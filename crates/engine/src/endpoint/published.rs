@@ -1,13 +1,14 @@
 //! What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use haul_base::{Rate, Span};
 use haul_proto::{ReceiverStats, SenderStats};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::EngineError;
+use crate::wake::WakerList;
 
 /// The counters of the sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,18 +43,17 @@ struct Latest {
     is_delivered: bool,
     ended: Option<Result<(), EngineError>>,
     cpu: Span,
+    /// Who waits for the end.
+    wakers: WakerList,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Published {
-    state: Mutex<Latest>,
-    changed: Condvar,
-}
+pub(crate) struct Published(Mutex<Latest>);
 
 impl Published {
     fn lock(&self) -> MutexGuard<'_, Latest> {
         // Every update is whole, so a panic elsewhere leaves nothing half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// With the processor time of the calling thread.
@@ -66,13 +66,19 @@ impl Published {
     }
 
     pub(super) fn set_delivered(&self) {
-        self.lock().is_delivered = true;
-        self.changed.notify_all();
+        self.update(|state| state.is_delivered = true);
     }
 
     pub(super) fn set_ended(&self, result: Result<(), EngineError>) {
-        self.lock().ended = Some(result);
-        self.changed.notify_all();
+        self.update(|state| state.ended = Some(result));
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Latest)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let wakers = state.wakers.take();
+        drop(state);
+        wakers.wake();
     }
 
     pub(crate) fn counters(&self) -> Option<Counters> {
@@ -87,22 +93,16 @@ impl Published {
         self.lock().ended.clone().and_then(Result::err)
     }
 
-    /// Waits until everything is delivered; `Ok(false)` after `timeout`.
-    pub(crate) fn wait_delivered(&self, timeout: Duration) -> Result<bool, EngineError> {
-        let end = Instant::now() + timeout;
+    /// Ready when everything is delivered.
+    pub(crate) fn poll_delivered(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         let mut state = self.lock();
-        loop {
-            if let Some(Err(error)) = &state.ended {
-                return Err(error.clone());
+        match &state.ended {
+            Some(Err(error)) => Poll::Ready(Err(error.clone())),
+            _ if state.is_delivered => Poll::Ready(Ok(())),
+            _ => {
+                state.wakers.add(context.waker());
+                Poll::Pending
             }
-            if state.is_delivered {
-                return Ok(true);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The client's side: associating, beginning connections, and coming back.
+//! The client's side: opening connections, and coming back.
 
 use std::sync::Arc;
 
@@ -8,90 +8,87 @@ use haul_wire::packet::ConnectionId;
 
 use super::address::AddressValidation;
 use super::connection::Connection;
+use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::shared::lock;
 use super::table::{Entry, ResumptionState};
 use super::terms::compile;
-use super::ticket::{Ticket, TicketError, TicketFile};
-use super::{Channel, ChannelOptions, Endpoint};
-use crate::connect::{AssociateOptions, agree};
+use super::{Channel, ConnectionOptions, Endpoint};
+use crate::connect::{OpenOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
-/// Associates with the server of `url` by this recipe and begins a connection. Without `endpoint` the channel gets one
-/// for itself.
-///
-/// # Errors
-/// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
-/// what [`connect`](crate::connect) fails with.
-pub fn associate(
-    endpoint: Option<&Endpoint>,
-    url: &HaulUrl,
-    recipe: &Recipe,
-    registry: &Arc<Registry>,
-    options: &AssociateOptions,
-    ends: Ends,
-) -> Result<Channel, EngineError> {
-    let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
-    // A recipe that does not compile here fails before anything is sent.
-    compile(registry, recipe, first)?;
-    let endpoint = own_or_new(endpoint)?;
-    let mut ticket = agree_on_a_number(&endpoint, url, recipe, registry, options)?;
-    ticket.next_epoch();
-    endpoint.begin(ticket, recipe, registry, &options.channel, ends)
+impl Endpoint {
+    /// Agrees with the server of `url` on this recipe, and begins a connection. The endpoint's thread waits for the
+    /// network meanwhile; only a host's name takes a thread of its own, as the system's resolver blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
+    /// what [`connect`](crate::connect) fails with.
+    pub async fn connect(
+        &self,
+        url: &HaulUrl,
+        recipe: &Recipe,
+        registry: &Arc<Registry>,
+        options: &OpenOptions,
+        ends: Ends,
+    ) -> Result<Channel, EngineError> {
+        let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
+        // A recipe that does not compile here fails before anything is sent.
+        compile(registry, recipe, first)?;
+        let mut saved = self.agree_on_a_number(url, recipe, registry, options).await?;
+        saved.next_epoch();
+        self.begin(saved, recipe, registry, &options.channel, ends)
+    }
+
+    /// Agrees with the server. The identity is random; if one of the ends has it already, a second try draws
+    /// another.
+    async fn agree_on_a_number(
+        &self,
+        url: &HaulUrl,
+        recipe: &Recipe,
+        registry: &Arc<Registry>,
+        options: &OpenOptions,
+    ) -> Result<SavedResumption, EngineError> {
+        let shared = &**self.shared();
+        let first = agree(url, recipe, registry, options, shared).await;
+        let is_taken = match &first {
+            Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
+            Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
+            Err(_) => false,
+        };
+        if is_taken { agree(url, recipe, registry, options, shared).await } else { first }
+    }
 }
 
-/// Agrees with the server. The association's number is random; if one of the ends has it already, a second try draws
-/// another.
-fn agree_on_a_number(
-    endpoint: &Endpoint,
-    url: &HaulUrl,
-    recipe: &Recipe,
-    registry: &Arc<Registry>,
-    options: &AssociateOptions,
-) -> Result<Ticket, EngineError> {
-    let is_taken = |first: &Result<Ticket, EngineError>| match first {
-        Ok(ticket) => lock(&endpoint.shared().table).get(ticket.identity).is_some(),
-        Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
-        Err(_) => false,
-    };
-    let first = agree(url, recipe, registry, options);
-    if is_taken(&first) { agree(url, recipe, registry, options) } else { first }
-}
-
-fn own_or_new(endpoint: Option<&Endpoint>) -> Result<Endpoint, EngineError> {
-    endpoint.map_or_else(Endpoint::client, |endpoint| Ok(endpoint.clone()))
-}
-
-impl TicketFile {
-    /// Comes back to the server of the ticket without a handshake: messages may be sent at once and travel with the
-    /// first packet. If the server has forgotten the association it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`ChannelOptions::open_timeout`]; [`Channel::wait_confirmed`] finds out before
+impl ResumptionFile {
+    /// Comes back to the server without a handshake: messages may be sent at once and travel with the
+    /// first packet. If the server has forgotten the client it does not answer, and the channel ends with
+    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::wait_confirmed`] finds out before
     /// anything is sent.
     ///
     /// # Errors
-    /// [`EngineError::Ticket`] if there is none that can be used here; [`EngineError::System`].
+    /// [`EngineError::SavedResumption`] if there is none that can be used here; [`EngineError::System`].
     pub fn resume(
         &self,
-        endpoint: Option<&Endpoint>,
+        endpoint: &Endpoint,
         registry: &Arc<Registry>,
-        options: &ChannelOptions,
+        options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
-        let ticket = self.take()?;
-        let recipe = ticket.recipe()?;
-        let endpoint = own_or_new(endpoint)?;
-        let mut channel = endpoint.begin(ticket, &recipe, registry, options, ends)?;
+        let saved = self.take()?;
+        let recipe = saved.recipe()?;
+        let mut channel = endpoint.begin(saved, &recipe, registry, options, ends)?;
         channel.keep();
         Ok(channel)
     }
 
-    /// Saves the ticket with which the client of this channel comes back later, with the round trip measured so far.
+    /// Saves the state with which the client of this channel comes back later, with the round trip measured so far.
     ///
     /// # Errors
-    /// [`EngineError::Ticket`] if the file cannot be written, or the channel is a server's.
+    /// [`EngineError::SavedResumption`] if the file cannot be written, or the channel is a server's.
     pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
-        let ticket = channel.ticket().ok_or(TicketError::Damaged("only clients have tickets"))?;
-        self.save(&Ticket { round_trip: channel.path().rtt, ..ticket.clone() })?;
+        let saved = channel.saved().ok_or(ResumptionError::Damaged("only clients come back"))?;
+        self.save(&SavedResumption { round_trip: channel.path().rtt, ..saved.clone() })?;
         channel.keep();
         Ok(())
     }
@@ -100,26 +97,26 @@ impl TicketFile {
 impl Endpoint {
     fn begin(
         &self,
-        ticket: Ticket,
+        saved: SavedResumption,
         recipe: &Recipe,
         registry: &Arc<Registry>,
-        options: &ChannelOptions,
+        options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let resumption = ResumptionState {
             role: Role::Client,
-            identity: ticket.identity,
-            secret: ticket.secret(),
-            cipher: ticket.cipher,
-            compiled: compile(registry, recipe, ticket.cipher)?,
-            round_trip: ticket.round_trip,
+            identity: saved.identity,
+            secret: saved.secret(),
+            cipher: saved.cipher,
+            compiled: compile(registry, recipe, saved.cipher)?,
+            round_trip: saved.round_trip,
         };
         let shared = self.shared();
         let mut salt = [0; 8];
         salt[2..].copy_from_slice(&random::<6>()?);
         let id = ConnectionId {
-            identity: ticket.identity,
-            epoch: ticket.last_epoch,
+            identity: saved.identity,
+            epoch: saved.last_epoch,
             salt: u64::from_be_bytes(salt),
         };
         let now = shared.clock.now();
@@ -127,7 +124,7 @@ impl Endpoint {
             now,
             &resumption,
             id,
-            (shared.reachable(ticket.server), AddressValidation::Validated),
+            (shared.reachable(saved.server), AddressValidation::Validated),
             options,
             ends,
         )?;
@@ -135,15 +132,14 @@ impl Endpoint {
         let live = Some(connection.clone());
         let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };
         let old = lock(&shared.table).insert_or_begin(now, entry);
-        let old =
-            old.map_err(|_| EngineError::protocol("the association's number is taken; connect again"))?;
+        let old = old.map_err(|_| EngineError::protocol("the identity is taken; connect again"))?;
         if let Some(old) = old {
-            old.supersede(shared);
+            old.supersede();
         }
         let mut state = connection.lock();
         connection.keys.prepare();
         connection.settle(shared, &mut state, now);
-        connection.release(shared, state);
-        Ok(Channel::new(connection, self.clone(), Some(Box::new(ticket))))
+        Connection::release(state);
+        Ok(Channel::new(connection, self.clone(), Some(Box::new(saved))))
     }
 }

@@ -4,20 +4,20 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
 
 use haul_base::{AlignedBytes, Ecn, Span, Time};
 use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
 
-use super::ChannelOptions;
+use super::ConnectionOptions;
 use super::connection::Connection;
 use super::driver::Driver;
 use super::session_table::SessionTable;
 use super::table::Table;
 use crate::counters::counters;
 use crate::identity::random;
+use crate::wake::WakerList;
 use crate::{Clock, EngineError};
 
 /// Where a batch begins in its slot: behind room for a header, and aligned.
@@ -43,15 +43,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How much an endpoint keeps for its peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointLimits {
-    /// Associations, with connections or without.
-    pub(crate) associations: usize,
+    /// Resumption states, with connections or without.
+    pub(crate) known_peers: usize,
     /// Connections that wait to be accepted.
     pub(crate) arrivals: usize,
 }
 
 impl EndpointLimits {
-    /// For a client, whose associations are all its own.
-    pub(crate) const CLIENT: Self = Self { associations: usize::MAX, arrivals: 0 };
+    /// For a client, which has begun all its connections itself.
+    pub(crate) const CLIENT: Self = Self { known_peers: usize::MAX, arrivals: 0 };
 }
 
 /// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
@@ -61,7 +61,7 @@ counters! {
     Counters:
     /// What has happened at an endpoint.
     pub struct EndpointStats {
-        /// Datagrams that name no session or association, or an association without a connection.
+        /// Datagrams that name no session and no connection.
         pub unknown,
         /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
         pub unauthentic,
@@ -89,7 +89,7 @@ counters! {
 #[derive(Default)]
 struct Arrivals {
     connections: VecDeque<Arc<Connection>>,
-    wakers: Vec<Waker>,
+    wakers: WakerList,
 }
 
 /// Connections that were active since they last released what can be made again.
@@ -101,9 +101,9 @@ struct Active {
 }
 
 impl Active {
-    /// Whether there are many associations, or many identities of connections that may have ended.
-    fn is_worth_releasing(&self, associations: usize) -> bool {
-        !self.identities.is_empty() && (associations >= MANY || self.identities.len() >= MANY)
+    /// Whether many peers are known, or there are many identities of connections that may have ended.
+    fn is_worth_releasing(&self, peers: usize) -> bool {
+        !self.identities.is_empty() && (peers >= MANY || self.identities.len() >= MANY)
     }
 }
 
@@ -124,10 +124,9 @@ pub(crate) struct Shared {
     pub(super) sessions: Arc<SessionTable>,
     pub(super) expecting: Expecting,
     /// How connections run that the other side begins.
-    pub(super) options: Mutex<ChannelOptions>,
+    pub(super) options: Mutex<ConnectionOptions>,
     arrivals: Mutex<Arrivals>,
     most_arrivals: usize,
-    arrived: Condvar,
     slots: Mutex<Vec<AlignedBytes>>,
     active: Mutex<Active>,
     /// Key of the address challenges; it never leaves this process.
@@ -143,7 +142,7 @@ impl Shared {
         let clock = Clock::start();
         let driver = Driver::new(clock, &socket)?;
         let this = Self::of_one(socket, clock)?;
-        let table = Mutex::new(Table::new(limits.associations));
+        let table = Mutex::new(Table::new(limits.known_peers));
         let (driver, rounds, most_arrivals) = (Some(driver), ROUNDS, limits.arrivals);
         #[cfg(feature = "faults")]
         let this = Self { faults: None, ..this };
@@ -167,7 +166,6 @@ impl Shared {
             options: Mutex::default(),
             arrivals: Mutex::default(),
             most_arrivals: 0,
-            arrived: Condvar::new(),
             slots: Mutex::default(),
             active: Mutex::default(),
             challenge_key: random()?,
@@ -268,32 +266,23 @@ impl Shared {
 
     /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if too many
     /// connections wait.
-    pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<Vec<Waker>> {
+    pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<WakerList> {
         let mut arrivals = lock(&self.arrivals);
         if arrivals.connections.len() >= self.most_arrivals {
             return None;
         }
         arrivals.connections.push_back(connection);
-        self.arrived.notify_one();
-        Some(take(&mut arrivals.wakers))
+        Some(arrivals.wakers.take())
     }
 
     /// The next connection that the other side has begun; if there is none, `waker` is woken when there is.
     pub(super) fn poll_arrival(&self, waker: &Waker) -> Option<Arc<Connection>> {
         let mut arrivals = lock(&self.arrivals);
         let next = arrivals.connections.pop_front();
-        if next.is_none() && !arrivals.wakers.iter().any(|known| known.will_wake(waker)) {
-            arrivals.wakers.push(waker.clone());
+        if next.is_none() {
+            arrivals.wakers.add(waker);
         }
         next
-    }
-
-    /// The next connection that the other side has begun.
-    pub(super) fn next_arrival(&self, timeout: Duration) -> Option<Arc<Connection>> {
-        let nothing =
-            |arrivals: &mut Arrivals| arrivals.connections.is_empty() && !self.stop.load(Ordering::Relaxed);
-        let waited = self.arrived.wait_timeout_while(lock(&self.arrivals), timeout, nothing);
-        waited.unwrap_or_else(PoisonError::into_inner).0.connections.pop_front()
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -303,12 +292,11 @@ impl Shared {
     /// Ends the drivers, and the waiting for connections.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        let wakers = take(&mut lock(&self.arrivals).wakers);
-        self.arrived.notify_all();
+        let wakers = lock(&self.arrivals).wakers.take();
         if let Some(driver) = &self.driver {
             driver.wake_all();
         }
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
     }
 
     /// Stops the endpoint, and ends all its connections.
@@ -321,7 +309,7 @@ impl Shared {
         for connection in connections {
             let mut state = connection.lock();
             state.end(error.clone());
-            connection.release(self, state);
+            Connection::release(state);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The associations of an endpoint.
+//! What an endpoint knows of its peers: resumption state, and the present connection.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use super::connection::Connection;
 use crate::Role;
 use crate::crypto::ResumptionSecret;
 
-/// What both ends keep of an association.
+/// What both ends keep, to begin connections without another handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct ResumptionState {
     /// Which end of its connections this is.
@@ -26,7 +26,7 @@ pub(crate) struct ResumptionState {
     pub(crate) round_trip: Span,
 }
 
-/// An association and its present connection.
+/// Resumption state and the present connection.
 pub(super) struct Entry {
     pub(super) resumption: ResumptionState,
     /// Epoch of the latest connection; earlier ones are not taken any more.
@@ -40,13 +40,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Of an association without a connection, whose client is known to be at `validated`.
+    /// Without a connection; the client is known to be at `validated`.
     pub(super) fn new(resumption: ResumptionState, now: Time, validated: Option<IpAddr>) -> Self {
         Self { resumption, last_epoch: 0, live: None, last_used: now, last_peer: None, validated }
     }
 }
 
-/// Why an association was not added.
+/// Why a peer was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAdded {
     /// Another one has its identity.
@@ -55,7 +55,7 @@ pub(super) enum NotAdded {
     Full,
 }
 
-/// Associations by identity.
+/// Peers by identity.
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
     entries: HashMap<u32, Box<Entry>>,
@@ -120,7 +120,7 @@ impl Table {
         entry.live.replace(connection)
     }
 
-    /// Adds an association with its first connection. If it is here already, the connection begins; gives the one before,
+    /// Adds a peer with its first connection. If it is here already, the connection begins; gives the one before,
     /// if that has not ended.
     pub(super) fn insert_or_begin(
         &mut self,
@@ -167,11 +167,11 @@ mod tests {
 
     use super::*;
     use crate::endpoint::address::AddressValidation;
-    use crate::endpoint::options::ChannelOptions;
+    use crate::endpoint::options::ConnectionOptions;
 
     const MOST: usize = 5;
 
-    /// Associations and connections of one compiled stack.
+    /// Peers and connections of one compiled stack.
     struct Maker(Arc<CompiledStack>);
 
     impl Maker {
@@ -203,7 +203,7 @@ mod tests {
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
             let from = ("127.0.0.1:9".parse().unwrap(), AddressValidation::Validated);
             let connection = ConnectionId { identity, epoch, salt: 0 };
-            let options = ChannelOptions::default();
+            let options = ConnectionOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());
             Arc::new(Connection::new(Time::ZERO, &resumption, connection, from, &options, ends).unwrap())
         }

@@ -19,9 +19,9 @@ use crate::{EngineError, Incoming, Role};
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
 /// What needs them, in error messages.
-const ASSOCIATION: &str = "an association, which carries messages,";
+const MESSAGES: &str = "a connection, which carries messages,";
 /// What is wrong with the recipe of an object.
-const OBJECT: &str = "it carries an object, which takes a session; an association carries messages: `fixed_size` instead \
+const OBJECT: &str = "it carries an object, which takes a session; a connection carries messages: `fixed_size` instead \
                       of `object`, with `transport_driver` (first) and `seal` (docs/recipes.md). Files go by `haul cp`, \
                       a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
 
@@ -39,7 +39,7 @@ impl Terms {
         Self { registry, known: Mutex::default() }
     }
 
-    /// Takes only recipes that `permit` does not object to, when an association begins and whenever the recipe of a
+    /// Takes only recipes that `permit` does not object to, when a client comes and whenever the recipe of a
     /// connection is to change; the client is told why.
     #[must_use]
     pub fn permitting(
@@ -98,7 +98,7 @@ pub(super) fn compile(
     if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
         let alternatives =
             format!("`{part}`: its packets have to say whose they are, and prove it (docs/recipes.md)");
-        return Err(RecipeError::Missing { protocol: ASSOCIATION.to_owned(), alternatives });
+        return Err(RecipeError::Missing { protocol: MESSAGES.to_owned(), alternatives });
     }
     let compiled = caught(|| registry.compile(recipe, tag_len(cipher)))
         .unwrap_or_else(|message| Err(panicked(recipe, &message)))?;
@@ -111,17 +111,17 @@ pub(super) fn compile(
 }
 
 impl Incoming {
-    /// Agrees on the recipe of a client that wants an association, or refuses it, and closes the control channel.
-    /// [`Endpoint::accept`] gives the association's connections.
+    /// Agrees on the recipe of a client that wants connections, or refuses it, and closes the control channel.
+    /// [`Endpoint::poll_accept`] gives its connections.
     ///
     /// # Errors
     /// Why it was refused; how the control channel failed.
     ///
     /// # Panics
     /// If the request is another one.
-    pub fn associate(self, endpoint: &Endpoint, terms: &Terms) -> Result<(), EngineError> {
-        let Request::Associate { recipe, versions } = self.request() else {
-            panic!("the client does not want an association");
+    pub fn agree(self, endpoint: &Endpoint, terms: &Terms) -> Result<(), EngineError> {
+        let Request::Connect { recipe, versions } = self.request() else {
+            panic!("the client does not want connections");
         };
         let cipher = self.cipher();
         let compiled = match terms.agree(recipe, versions, cipher) {
@@ -142,9 +142,9 @@ impl Incoming {
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
         }
-        let (control, accept) = self.accept_association();
+        let (control, accept) = self.agree_with_client();
         control.send(ControlMessage::Accept(accept))?;
-        // The association exists whether or not the close leaves.
+        // It has been agreed on whether or not the close leaves.
         let _ = control.send_now(&ControlMessage::Bye);
         Ok(())
     }
@@ -152,8 +152,8 @@ impl Incoming {
 
 fn not_added(reason: NotAdded) -> Fault {
     let (message, hint) = match reason {
-        NotAdded::Taken => ("the association's number is taken", "connect again"),
-        NotAdded::Full => ("the server has no room for another association", "connect again in a while"),
+        NotAdded::Taken => ("the identity is taken", "connect again"),
+        NotAdded::Full => ("the server has no room for another client", "connect again in a while"),
     };
     Fault::new(FaultCode::Busy, message, hint)
 }

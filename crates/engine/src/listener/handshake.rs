@@ -19,7 +19,10 @@ use super::limiter::{Handshake, WorkerPermit};
 use crate::control::Timing;
 use crate::endpoint::Registration;
 use crate::identity::random;
-use crate::tls::{ALPN, HandshakeError, SessionSecrets, handshake, prepare_tcp, read_exact, say_last};
+use crate::tls::{
+    ALPN, HandshakeError, InThread, SessionSecrets, handshake, prepare_tcp, read_exact, say_last,
+};
+use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, Role, Session};
 
 /// How long a refused client may take to read why.
@@ -112,7 +115,8 @@ fn refused(
     let mut frame = Vec::new();
     let told =
         encode_frame(&ControlMessage::Refuse(fault), &mut frame).map_err(|e| e.to_string()).and_then(|()| {
-            say_last(tls, tcp, &frame, Instant::now() + REFUSAL_TIMEOUT).map_err(|e| format!("{e:?}"))
+            block_on(say_last(tls, tcp, &frame, Instant::now() + REFUSAL_TIMEOUT, &InThread))
+                .map_err(|e| format!("{e:?}"))
         });
     if let Err(reason) = told {
         tracing::debug!(%peer, reason, "the refusal may not have arrived");
@@ -137,11 +141,11 @@ fn authenticate(
     deadline: Instant,
 ) -> Result<Begun, Refusal> {
     let mut length = [0; 4];
-    read_exact(tls, tcp, &mut length, deadline)?;
+    block_on(read_exact(tls, tcp, &mut length, deadline, &InThread))?;
     let len = body_len(length, MAX_HELLO_BODY).map_err(|e| nonsense(&e))?;
     let mut head = [0; HelloHead::LEN];
     let head = &mut head[..len.min(HelloHead::LEN)];
-    read_exact(tls, tcp, head, deadline)?;
+    block_on(read_exact(tls, tcp, head, deadline, &InThread))?;
     let proof = match HelloHead::parse(head).map_err(|e| nonsense(&e))? {
         HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
         HelloHead::OtherVersion(theirs) => {
@@ -183,7 +187,7 @@ fn read_hello(
 ) -> Result<Hello, Refusal> {
     let begun = frame.len();
     frame.resize(len + 4, 0);
-    read_exact(tls, tcp, &mut frame[begun..], deadline)?;
+    block_on(read_exact(tls, tcp, &mut frame[begun..], deadline, &InThread))?;
     let mut decoder = FrameDecoder::new();
     decoder.feed(&frame);
     match decoder.next_message() {
@@ -240,7 +244,8 @@ fn secure(server: &Server, tcp: &TcpStream, deadline: Instant) -> Result<(Connec
     prepare_tcp(tcp)?;
     let tls = ServerConnection::new(server.tls.clone()).map_err(|e| Failure::Handshake(e.to_string()))?;
     let mut tls = Connection::from(tls);
-    let round_trip = handshake(&mut tls, tcp, deadline).map_err(|e| Failure::Handshake(format!("{e:?}")))?;
+    let round_trip = block_on(handshake(&mut tls, tcp, deadline, &InThread))
+        .map_err(|e| Failure::Handshake(format!("{e:?}")))?;
     if tls.alpn_protocol() != Some(ALPN) {
         return Err(Failure::Handshake("the client does not name the protocol (ALPN)".to_owned()));
     }

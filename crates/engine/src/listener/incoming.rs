@@ -92,13 +92,13 @@ impl Incoming {
         }
     }
 
-    /// What an association with this client is made of: its number, its secret, and about one round trip.
+    /// What connections with this client are made of: its number, its secret, and about one round trip.
     pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
         (self.registration.session(), self.secret.clone(), self.session.round_trip())
     }
 
-    /// The answer to a client that wants an association, and the channel to send it by.
-    pub(crate) fn accept_association(self) -> (Control, Accept) {
+    /// The answer to a client that wants connections, and the channel to send it by.
+    pub(crate) fn agree_with_client(self) -> (Control, Accept) {
         let accept = self.answer();
         (self.session.control, accept)
     }

@@ -28,7 +28,7 @@ use crate::identity::ServerIdentity;
 use crate::tls::server_config;
 use crate::{Endpoint, EngineError, HaulUrl, Waker};
 
-/// Challenges, and the packets of all associations; other sessions have sockets of their own.
+/// Challenges, and the packets of all connections; sessions have sockets of their own.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Ports tried when the system chooses one and it is free for TCP only.
 const PORT_TRIES: u32 = 16;
@@ -69,10 +69,10 @@ pub struct ListenOptions {
     pub max_waiting: usize,
     /// UDP is taken for blocked when no challenge comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
-    /// Associations that are kept. Above, the one without a connection that has been idle longest is dropped; while all
+    /// Clients whose resumption state is kept. Above, the one without a connection that has been idle longest is dropped; while all
     /// have connections, clients that want another one are refused with
     /// [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
-    pub max_associations: usize,
+    pub max_known_peers: usize,
     /// Connections that may wait for [`Endpoint::accept`]. Above, a new one is not answered; its client tries again.
     pub max_connections_waiting: usize,
 }
@@ -89,7 +89,7 @@ impl ListenOptions {
             handshake_timeout: Duration::from_secs(10),
             max_waiting: 64,
             udp_timeout: Duration::from_secs(3),
-            max_associations: 1 << 20,
+            max_known_peers: 1 << 20,
             max_connections_waiting: 4_096,
         }
     }
@@ -131,7 +131,7 @@ impl Listener {
         let identity = ServerIdentity::generate(options.expires)?;
         let (waiting, incoming) = crossbeam_channel::bounded(options.max_waiting);
         let limits = EndpointLimits {
-            associations: options.max_associations,
+            known_peers: options.max_known_peers,
             arrivals: options.max_connections_waiting,
         };
         let limiter = Arc::new(HandshakeLimiter::new(options.handshakes));
@@ -193,7 +193,7 @@ impl Listener {
         }
     }
 
-    /// The endpoint of this port's associations: [`Incoming::associate`] adds one.
+    /// The endpoint of this port's connections: [`Incoming::agree`] adds a client.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }

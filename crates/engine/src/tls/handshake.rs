@@ -1,7 +1,9 @@
 //! The TLS handshake over a non-blocking socket, with a deadline.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::TcpStream;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -40,12 +42,63 @@ pub(crate) fn prepare_tcp(tcp: &TcpStream) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// How whoever serves a TCP connection waits for it.
+pub(crate) trait Readiness {
+    /// Ready when reading or writing, as `interest` says, would find something.
+    ///
+    /// # Errors
+    /// [`HandshakeError::TimedOut`] after `deadline`; if it is not possible to wait.
+    fn poll_ready(
+        &self,
+        tcp: &TcpStream,
+        interest: PollFlags,
+        deadline: Instant,
+        context: &Context<'_>,
+    ) -> Poll<Result<(), HandshakeError>>;
+
+    /// Whether the thread may wait for other things too.
+    fn may_block(&self) -> bool {
+        false
+    }
+}
+
+/// Waits in the thread that polls, which blocks it.
+pub(crate) struct InThread;
+
+impl Readiness for InThread {
+    fn may_block(&self) -> bool {
+        true
+    }
+
+    fn poll_ready(
+        &self,
+        tcp: &TcpStream,
+        interest: PollFlags,
+        deadline: Instant,
+        _: &Context<'_>,
+    ) -> Poll<Result<(), HandshakeError>> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Poll::Ready(Err(HandshakeError::TimedOut));
+            }
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(tcp, interest)], Some(&timeout)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(e) => return Poll::Ready(Err(io::Error::from(e).into())),
+            }
+        }
+    }
+}
+
 /// Completes the handshake, until nothing of it is left to send. Gives the time between the last flight that
 /// waited for an answer and this answer: about one round trip.
-pub(crate) fn handshake(
+pub(crate) async fn handshake(
     tls: &mut Connection,
     tcp: &TcpStream,
     deadline: Instant,
+    readiness: &impl Readiness,
 ) -> Result<Duration, HandshakeError> {
     let mut asked = Instant::now();
     let mut round_trip = Duration::ZERO;
@@ -56,7 +109,7 @@ pub(crate) fn handshake(
         if !tls.is_handshaking() && !tls.wants_write() {
             return Ok(round_trip);
         }
-        wait(tls, tcp, deadline)?;
+        wait(tls, tcp, deadline, readiness).await?;
         if tls.is_handshaking() && receive(tls, tcp)? {
             round_trip = asked.elapsed();
         }
@@ -64,7 +117,7 @@ pub(crate) fn handshake(
 }
 
 /// Writes what there is; whether anything was written.
-pub(super) fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
+pub(crate) fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
     let mut written = false;
     while tls.wants_write() {
         match tls.write_tls(&mut tcp) {
@@ -78,7 +131,7 @@ pub(super) fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<boo
 }
 
 /// Reads what there is; whether anything came.
-pub(super) fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeError> {
+pub(crate) fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeError> {
     match tls.read_tls(&mut tcp) {
         Ok(0) => return Err(HandshakeError::Closed),
         Ok(_) => {}
@@ -95,16 +148,13 @@ pub(super) fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool,
     Ok(true)
 }
 
-pub(super) fn wait(tls: &Connection, tcp: &TcpStream, deadline: Instant) -> Result<(), HandshakeError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(HandshakeError::TimedOut);
-    }
+pub(crate) async fn wait(
+    tls: &Connection,
+    tcp: &TcpStream,
+    deadline: Instant,
+    readiness: &impl Readiness,
+) -> Result<(), HandshakeError> {
     let mut interest = PollFlags::IN;
     interest.set(PollFlags::OUT, tls.wants_write());
-    let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-    match poll(&mut [PollFd::new(tcp, interest)], Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(e) => Err(io::Error::from(e).into()),
-    }
+    poll_fn(|context| readiness.poll_ready(tcp, interest, deadline, context)).await
 }

@@ -9,7 +9,9 @@ mod handshake;
 pub(crate) use before_control::{read_exact, say_last};
 pub(crate) use config::{ALPN, client_config, server_config};
 pub(crate) use exporter::SessionSecrets;
-pub(crate) use handshake::{HandshakeError, handshake, prepare_tcp};
+pub(crate) use handshake::{
+    HandshakeError, InThread, Readiness, flush, handshake, prepare_tcp, receive, wait,
+};
 
 #[cfg(test)]
 mod test_pair;

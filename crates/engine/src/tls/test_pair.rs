@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
-use super::{client_config, handshake, server_config};
+use super::{InThread, client_config, handshake, server_config};
 use crate::identity::ServerIdentity;
+use crate::wake::block_on;
 
 /// A client and a server end whose handshake is complete.
 pub(crate) fn pair() -> [(Connection, TcpStream); 2] {
@@ -26,6 +27,6 @@ pub(crate) fn pair() -> [(Connection, TcpStream); 2] {
 
 fn complete(mut tls: Connection, tcp: TcpStream) -> (Connection, TcpStream) {
     tcp.set_nonblocking(true).unwrap();
-    handshake(&mut tls, &tcp, Instant::now() + Duration::from_secs(10)).unwrap();
+    block_on(handshake(&mut tls, &tcp, Instant::now() + Duration::from_secs(10), &InThread)).unwrap();
     (tls, tcp)
 }

@@ -4,12 +4,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_engine::{Channel, ChannelOptions, HaulUrl, TicketFile};
+use haul_engine::{Channel, ConnectionOptions, Endpoint, HaulUrl, ResumptionFile};
 use haul_stack::Ends;
 use haul_wire::packet::CONTROL_FRAME_KIND;
 
-use crate::associations::{client_of, connection, own_registry, recv, send, until};
-use crate::support::{Relay, TIMEOUT, listener};
+use crate::connections::{client_of, connection, own_registry, recv, send, until};
+use crate::support::{Relay, TIMEOUT, Waits, listener};
 
 /// Whose address an attacker writes on copies of packets.
 struct Victim {
@@ -84,16 +84,21 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let file = ResumptionFile::new(directory.path().join("resumption"));
     let mut first = client_of(&listener, &url);
-    ticket.keep(&mut first).unwrap();
+    file.keep(&mut first).unwrap();
     send(&first, b"zero");
     assert_eq!(recv(&connection(&listener)), b"zero");
     first.close(TIMEOUT).unwrap();
     drop(first);
     let mut again = None;
     let copy = intercepted(&relay, || {
-        let resumed = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default());
+        let resumed = file.resume(
+            &Endpoint::client().unwrap(),
+            &own_registry(),
+            &ConnectionOptions::default(),
+            Ends::default(),
+        );
         let resumed = again.insert(resumed.unwrap());
         send(resumed, b"one");
     });

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{Channel, EngineError};
 
-use crate::associations::{client_of, connection};
-use crate::support::{Relay, TIMEOUT, listener};
+use crate::connections::{client_of, connection};
+use crate::support::{Relay, TIMEOUT, Waits, listener};
 
 fn is_cut(server: &Channel) -> bool {
     matches!(server.recv(Some(TIMEOUT)), Err(EngineError::Peer(_)))

@@ -12,7 +12,7 @@ use haul_engine::{Channel, Endpoint, EngineError, Message};
 use haul_stack::SendOptions;
 use haul_testing::block_on;
 
-use crate::support::{TIMEOUT, listener};
+use crate::support::{TIMEOUT, Waits, listener};
 use crate::waiting::pair_on;
 
 /// A run that takes longer hangs; most take less than a second.

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod addresses;
 #[cfg(test)]
-mod associations;
+mod connections;
 #[cfg(test)]
 mod endings;
 #[cfg(test)]

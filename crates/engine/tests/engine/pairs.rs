@@ -3,10 +3,10 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use haul_engine::{Channel, ChannelOptions, Endpoint, Listener};
+use haul_engine::{Channel, ConnectionOptions, Endpoint, Listener};
 use haul_wire::packet::{INITIAL_HEADER_KIND, PAIR_KIND, PairHeader};
 
-use crate::associations::{recv, send, until};
+use crate::connections::{recv, send, until};
 use crate::support::listener;
 use crate::waiting::pair_on;
 
@@ -35,7 +35,7 @@ fn take_turns(client: &Channel, server: &Channel, rounds: u32) {
 fn answers_and_messages_share_datagrams_whether_threads_sleep_or_poll() {
     for busy_poll in [Duration::ZERO, Duration::from_millis(1)] {
         let listener = listener("127.0.0.1");
-        listener.endpoint().set_options(ChannelOptions { busy_poll, ..ChannelOptions::default() });
+        listener.endpoint().set_options(ConnectionOptions { busy_poll, ..ConnectionOptions::default() });
         let (endpoint, client, server) = channels(&listener);
         take_turns(&client, &server, 500);
         for stats in [endpoint.stats(), listener.endpoint().stats()] {

@@ -4,13 +4,16 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::task::{Context, Poll, Waker as TaskWaker};
+use std::time::{Duration, Instant};
 
 use haul_base::Piece;
 use haul_engine::{
-    ConnectOptions, Counters, EngineError, HaulUrl, ListenOptions, Listener, Session, Waker, connect,
+    Channel, ConnectOptions, Counters, Endpoint, EngineError, HaulUrl, ListenOptions, Listener, Message,
+    OpenOptions, Session, Waker, block_on, block_until, connect,
 };
 use haul_proto::{Available, ObjectSink, ObjectSource, SenderStats};
+use haul_stack::{Ends, Recipe, Registry, SendOptions};
 use haul_wire::control::{BenchLimit, Growth, Preserve, Request, RunMode, Selection, Settings};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -259,4 +262,79 @@ fn relay_udp(
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// What tasks poll on a channel, in a thread.
+pub(crate) trait Waits {
+    fn try_send(&self, data: &[u8], options: SendOptions) -> Result<Option<u64>, EngineError>;
+    fn send(&self, data: &[u8], options: SendOptions, timeout: Option<Duration>) -> Result<u64, EngineError>;
+    fn try_recv(&self) -> Result<Option<Message>, EngineError>;
+    fn recv(&self, timeout: Option<Duration>) -> Result<Message, EngineError>;
+    fn flush(&self, timeout: Option<Duration>) -> Result<(), EngineError>;
+    fn wait_confirmed(&self, timeout: Duration) -> Result<(), EngineError>;
+    fn wait_ended(&self, timeout: Duration) -> Result<EngineError, EngineError>;
+    fn close(&self, timeout: Duration) -> Result<(), EngineError>;
+}
+
+fn now<T>(poll: Poll<Result<T, EngineError>>) -> Result<Option<T>, EngineError> {
+    match poll {
+        Poll::Ready(result) => result.map(Some),
+        Poll::Pending => Ok(None),
+    }
+}
+
+impl Waits for Channel {
+    fn try_send(&self, data: &[u8], options: SendOptions) -> Result<Option<u64>, EngineError> {
+        now(self.poll_send(&mut Context::from_waker(TaskWaker::noop()), data, options))
+    }
+
+    fn send(&self, data: &[u8], options: SendOptions, timeout: Option<Duration>) -> Result<u64, EngineError> {
+        self.wait_for(timeout, "room", |context| self.poll_send(context, data, options))
+    }
+
+    fn try_recv(&self) -> Result<Option<Message>, EngineError> {
+        now(self.poll_recv(&mut Context::from_waker(TaskWaker::noop())))
+    }
+
+    fn recv(&self, timeout: Option<Duration>) -> Result<Message, EngineError> {
+        self.wait_for(timeout, "a message", |context| self.poll_recv(context))
+    }
+
+    fn flush(&self, timeout: Option<Duration>) -> Result<(), EngineError> {
+        self.wait_for(timeout, "the arrival of all messages", |context| self.poll_flush(context))
+    }
+
+    fn wait_confirmed(&self, timeout: Duration) -> Result<(), EngineError> {
+        self.wait_for(Some(timeout), "an answer", |context| self.poll_confirmed(context))
+    }
+
+    fn wait_ended(&self, timeout: Duration) -> Result<EngineError, EngineError> {
+        self.wait_for(Some(timeout), "the end", |context| self.poll_ended(context).map(Ok))
+    }
+
+    fn close(&self, timeout: Duration) -> Result<(), EngineError> {
+        match self.wait_for(Some(timeout), "the end", |context| self.poll_close(context)) {
+            Err(EngineError::TimedOut { .. }) if self.close_now() => Ok(()),
+            closed => closed,
+        }
+    }
+}
+
+/// The next connection that the other side has begun.
+pub(crate) fn next_connection(endpoint: &Endpoint, timeout: Duration) -> Option<Channel> {
+    let until = Some(Instant::now() + timeout);
+    block_until(until, |context| endpoint.poll_accept(context)).map(Result::unwrap)
+}
+
+/// Connects in a thread; without `endpoint` the channel has one for itself.
+pub(crate) fn connect_by(
+    endpoint: Option<&Endpoint>,
+    url: &HaulUrl,
+    recipe: &Recipe,
+    registry: &Arc<Registry>,
+    options: &OpenOptions,
+    ends: Ends,
+) -> Result<Channel, EngineError> {
+    let endpoint = endpoint.map_or_else(|| Endpoint::client().unwrap(), Clone::clone);
+    block_on(endpoint.connect(url, recipe, registry, options, ends))
 }

@@ -8,34 +8,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use haul_engine::{
-    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Terms, associate,
-};
+use haul_engine::{Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, Listener, OpenOptions, Terms};
 use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
-use crate::associations::{accept_association, connection, own_registry, recv, send, until};
-use crate::support::{Relay, TIMEOUT, listener};
+use crate::connections::{agree_with_client, connection, own_registry, recv, send, until};
+use crate::support::{Relay, TIMEOUT, Waits, connect_by, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
 pub(crate) fn pair_on(endpoint: &Endpoint, listener: &Listener, url: &HaulUrl) -> (Channel, Channel) {
-    pair_with(endpoint, listener, url, &AssociateOptions::default())
+    pair_with(endpoint, listener, url, &OpenOptions::default())
 }
 
 pub(crate) fn pair_with(
     endpoint: &Endpoint,
     listener: &Listener,
     url: &HaulUrl,
-    options: &AssociateOptions,
+    options: &OpenOptions,
 ) -> (Channel, Channel) {
     let recipe = presets::preset("msg").unwrap().unwrap();
     let terms = Terms::new(own_registry());
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            associate(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
+            connect_by(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
         });
-        accept_association(listener, &terms).unwrap();
+        agree_with_client(listener, &terms).unwrap();
         (client.join().unwrap(), connection(listener))
     })
 }
@@ -216,13 +214,13 @@ fn a_thread_that_polls_busily_is_woken_without_a_packet() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let channel = ChannelOptions {
+    let channel = ConnectionOptions {
         // A failure is found before it stops polling.
         busy_poll: TIMEOUT * 2,
         keep_alive: Some(Duration::from_millis(100)),
-        ..ChannelOptions::default()
+        ..ConnectionOptions::default()
     };
-    let options = AssociateOptions { channel, ..AssociateOptions::default() };
+    let options = OpenOptions { channel, ..OpenOptions::default() };
     let (client, _server) = pair_with(&endpoint, &listener, &url, &options);
     client.wait_confirmed(TIMEOUT).unwrap();
     std::thread::scope(|scope| {
@@ -347,11 +345,11 @@ fn a_full_socket_delays_packets_and_loses_none() {
     let recipe =
         Recipe::new("x").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal");
     let (url, terms, options) =
-        (listener.url("127.0.0.1", b""), Terms::new(own_registry()), AssociateOptions::default());
+        (listener.url("127.0.0.1", b""), Terms::new(own_registry()), OpenOptions::default());
     std::thread::scope(|scope| {
-        scope.spawn(|| accept_association(&listener, &terms).unwrap());
+        scope.spawn(|| agree_with_client(&listener, &terms).unwrap());
         let ends = Ends::default();
-        let client = associate(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
+        let client = connect_by(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
         let receives = scope.spawn(|| {
             let server = connection(&listener);
             for number in 0..MESSAGES {

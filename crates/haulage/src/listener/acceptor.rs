@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use haul_engine::{EngineError as Error, Incoming, Terms};
+use haul_engine::{EngineError as Error, Incoming, Terms, WakerList};
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use super::options::StreamsPermitted;
-use crate::blocking::wake_later;
 use crate::{AcceptError, ByteReader, ByteWriter, Connection};
 
 /// How often the thread that accepts clients checks whether it should end.
@@ -46,9 +45,10 @@ pub(super) struct WaitingStreams(Mutex<State>);
 #[derive(Default)]
 struct State {
     pending: VecDeque<Incoming>,
-    /// Those that were begun for a task.
+    /// How many are about to begin.
+    beginning: usize,
     begun: VecDeque<Result<Accepted, Error>>,
-    wakers: Vec<Waker>,
+    wakers: WakerList,
 }
 
 impl WaitingStreams {
@@ -61,75 +61,52 @@ impl WaitingStreams {
     fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = change(&mut state);
-        let wakers = std::mem::take(&mut state.wakers);
+        let wakers = state.wakers.take();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
         result
     }
 
     /// Queues a client; gives it back if too many wait.
     fn offer(&self, incoming: Incoming) -> Option<Incoming> {
-        if self.lock().pending.len() >= MOST_STREAMS {
+        let state = self.lock();
+        if state.pending.len() + state.beginning + state.begun.len() >= MOST_STREAMS {
             return Some(incoming);
         }
+        drop(state);
         self.update(|state| state.pending.push_back(incoming));
         None
     }
 
-    /// The next client that wants a stream.
-    pub(super) fn poll_pending(&self, context: &Context<'_>) -> Poll<Result<PendingClient, Error>> {
+    /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks again.
+    pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
         let mut state = self.lock();
         if let Some(begun) = state.begun.pop_front() {
-            return Poll::Ready(begun.map(PendingClient::Begun));
+            return Poll::Ready(begun);
         }
-        if let Some(incoming) = state.pending.pop_front() {
-            return Poll::Ready(Ok(PendingClient::Stream(Box::new(incoming))));
-        }
-        wake_later(&mut state.wakers, context.waker());
-        Poll::Pending
-    }
-
-    /// As [`WaitingStreams::poll_pending`], for tasks: a thread of its own waits until the stream has begun, and the stream
-    /// stays here if nobody asks again.
-    pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
-        let incoming = match self.poll_pending(context) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(PendingClient::Stream(incoming))) => *incoming,
-            Poll::Ready(Ok(PendingClient::Begun(accepted))) => return Poll::Ready(Ok(accepted)),
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-        };
-        wake_later(&mut self.lock().wakers, context.waker());
+        state.wakers.add(context.waker());
+        let Some(incoming) = state.pending.pop_front() else { return Poll::Pending };
+        state.beginning += 1;
+        drop(state);
         let ours = self.clone();
         let run = move || {
             let begun = begin(incoming);
-            ours.update(|state| state.begun.push_back(begun));
+            ours.update(|state| {
+                state.beginning -= 1;
+                state.begun.push_back(begun);
+            });
         };
         match std::thread::Builder::new().name("haul-begin".to_owned()).spawn(run) {
             Ok(_) => Poll::Pending,
             Err(e) => {
+                self.update(|state| state.beginning -= 1);
                 Poll::Ready(Err(Error::System { what: "cannot start a thread", reason: e.to_string() }))
             }
         }
     }
 }
 
-/// A client that waits to be accepted.
-pub(super) enum PendingClient {
-    /// It wants a stream, which has still to begin.
-    Stream(Box<Incoming>),
-    Begun(Accepted),
-}
-
-impl PendingClient {
-    /// Waits until a stream has begun, up to three seconds.
-    pub(super) fn begin(self) -> Result<Accepted, Error> {
-        match self {
-            Self::Stream(incoming) => begin(*incoming),
-            Self::Begun(accepted) => Ok(accepted),
-        }
-    }
-}
-
+/// Waits until a stream has begun, up to three seconds.
 fn begin(incoming: Incoming) -> Result<Accepted, Error> {
     let from_client = matches!(incoming.request(), Request::StreamSend);
     let session = incoming.accept()?;
@@ -165,7 +142,7 @@ impl Acceptor {
     fn accept(&self, incoming: Incoming) {
         match incoming.request() {
             // A client that is refused is told why.
-            Request::Associate { .. } => drop(incoming.associate(self.engine.endpoint(), &self.terms)),
+            Request::Connect { .. } => drop(incoming.agree(self.engine.endpoint(), &self.terms)),
             Request::StreamSend | Request::StreamReceive => match self.refusal(&incoming) {
                 Some(fault) => incoming.refuse(fault),
                 None => {

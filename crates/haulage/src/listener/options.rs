@@ -2,8 +2,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_base::Bytes;
-use haul_engine::ChannelOptions;
+use haul_engine::ConnectionOptions;
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_wire::control::Request;
@@ -53,22 +52,13 @@ pub struct ListenOptions {
     pub permit: Permit,
     /// Whether clients may send and receive streams of bytes.
     pub streams: StreamsPermitted,
-    /// Bytes of messages that may wait to be sent, for each connection.
-    pub queue: Bytes,
-    /// Bytes of messages that may wait to be taken, for each connection.
-    pub inbox: Bytes,
-    /// Largest datagram, UDP payload bytes.
-    pub datagram: u16,
-    /// Asks clients for a sign of life when nothing has come for so long.
-    pub keep_alive: Option<Duration>,
-    /// How long a waiting thread polls the socket before it sleeps; zero: not at all.
-    pub busy_poll: Duration,
+    /// How connections run.
+    pub connection: ConnectionOptions,
 }
 
 impl ListenOptions {
     /// What suits most servers, on this address and port.
     pub fn new(addr: SocketAddr) -> Self {
-        let channel = ChannelOptions::default();
         Self {
             addr,
             expires: None,
@@ -76,11 +66,7 @@ impl ListenOptions {
             registry: Arc::new(registry()),
             permit: Box::new(|_| Ok(())),
             streams: StreamsPermitted::Both,
-            queue: channel.queue,
-            inbox: channel.inbox,
-            datagram: channel.datagram,
-            keep_alive: channel.keep_alive,
-            busy_poll: channel.busy_poll,
+            connection: ConnectionOptions::default(),
         }
     }
 }

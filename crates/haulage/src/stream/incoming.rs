@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use haul_base::Piece;
-use haul_engine::FIRST_LIMIT;
+use haul_engine::{FIRST_LIMIT, WakerList};
 use haul_proto::ObjectSink;
 
-use crate::blocking::wake_later;
 use crate::reassembly::Reassembly;
 
 /// Room for bytes that nobody has read: what a sender may send before it hears of any limit. Memory is taken as they
@@ -19,12 +18,12 @@ pub(super) struct Inbox(Mutex<State>);
 struct State {
     bytes: Reassembly,
     broken: bool,
-    wakers: Vec<Waker>,
+    wakers: WakerList,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self(Mutex::new(State { bytes: Reassembly::new(ROOM), broken: false, wakers: Vec::new() }))
+        Self(Mutex::new(State { bytes: Reassembly::new(ROOM), broken: false, wakers: WakerList::default() }))
     }
 }
 
@@ -49,7 +48,7 @@ impl Inbox {
         let mut state = self.lock();
         let bytes = state.bytes.pull(into);
         if bytes == 0 {
-            wake_later(&mut state.wakers, waker);
+            state.wakers.add(waker);
         }
         let has_freed_room = state.bytes.new_limit().is_some();
         Taken { bytes, is_end: state.bytes.is_at_end(), has_freed_room }
@@ -69,9 +68,9 @@ impl Inbox {
     }
 
     fn release(mut state: MutexGuard<'_, State>) {
-        let wakers = std::mem::take(&mut state.wakers);
+        let wakers = state.wakers.take();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
     }
 }
 

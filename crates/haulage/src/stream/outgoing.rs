@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use haul_engine::WakerList;
 use haul_proto::{Available, ObjectSource};
-
-use crate::blocking::wake_later;
 
 /// Most bytes that are kept: what fits into 100 ms at 5 Gbit/s.
 const MOST: usize = 64 << 20;
@@ -20,7 +19,7 @@ struct State {
     /// Where the first of them lies in the stream.
     base: u64,
     ended: bool,
-    wakers: Vec<Waker>,
+    wakers: WakerList,
 }
 
 impl Outbox {
@@ -43,7 +42,7 @@ impl Outbox {
         let taken = bytes.len().min(MOST - state.bytes.len());
         state.bytes.extend(&bytes[..taken]);
         if taken == 0 {
-            wake_later(&mut state.wakers, waker);
+            state.wakers.add(waker);
         }
         taken
     }
@@ -84,17 +83,17 @@ impl ObjectSource for Source {
         let gone = (offset.saturating_sub(state.base) as usize).min(state.bytes.len());
         state.bytes.drain(..gone);
         state.base += gone as u64;
-        let wakers = std::mem::take(&mut state.wakers);
+        let wakers = state.wakers.take();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
     }
 }
 
 impl Drop for Source {
     /// The transfer is over, also if it has failed: nobody would be woken any more.
     fn drop(&mut self) {
-        let wakers = std::mem::take(&mut self.0.lock().wakers);
-        wakers.into_iter().for_each(Waker::wake);
+        let wakers = self.0.lock().wakers.take();
+        wakers.wake();
     }
 }
 

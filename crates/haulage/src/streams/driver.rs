@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::Instant;
 
 use haul_engine::{Channel, EngineError as Error, Message};
 use haul_proto::micro::StreamLimits;
@@ -12,7 +13,6 @@ use haul_stack::{SendError as MessageError, SendOptions};
 
 use super::frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
 use super::multiplexer::Multiplexer;
-use crate::blocking::wake_all;
 use crate::error::to_io;
 
 /// Most bytes of a stream in one message: all of it waits for a packet that is lost.
@@ -63,7 +63,7 @@ impl Streams {
         let result = change(&mut multiplexer);
         let woken = multiplexer.take_woken();
         drop(multiplexer);
-        wake_all(woken);
+        woken.wake();
         result
     }
 
@@ -194,6 +194,15 @@ impl Streams {
         ready!(self.channel.poll_send(context, &frame.to_bytes(), SendOptions::default())).map_err(to_io)?;
         self.with(|it| it.on_sent(number, len));
         Poll::Ready(Ok(len))
+    }
+
+    /// Waits in this thread, which drives the endpoint meanwhile, until `poll` has a result.
+    pub(super) fn block_io<T>(
+        &self,
+        until: Option<Instant>,
+        poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> io::Result<T> {
+        self.channel.block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Ends a direction of a stream.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::driver::Streams;
 use super::frame::Number;
-use crate::blocking::block_io;
 
 /// The two directions of a stream.
 pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
@@ -59,7 +58,8 @@ impl SendStream {
     /// # Errors
     /// As [`Write::write`]; [`io::ErrorKind::TimedOut`].
     pub fn write_timeout(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
-        block_io(Some(Instant::now() + timeout), |context| self.poll_write(context, bytes))
+        let streams = self.streams.clone();
+        streams.block_io(Some(Instant::now() + timeout), |context| self.poll_write(context, bytes))
     }
 
     /// Ends the stream. What was written arrives whether or not anybody waits for it, as long as the connection is there:
@@ -83,7 +83,8 @@ impl Write for SendStream {
     /// Sends as many bytes as there is room for, at least one. Waits while there is none: [`io::ErrorKind::BrokenPipe`]
     /// if nobody reads them, [`io::ErrorKind::ConnectionAborted`] if the connection has ended.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        block_io(None, |context| self.poll_write(context, bytes))
+        let streams = self.streams.clone();
+        streams.block_io(None, |context| self.poll_write(context, bytes))
     }
 
     /// Bytes leave as soon as the path takes them; there is nothing to do.
@@ -129,7 +130,8 @@ impl RecvStream {
     /// # Errors
     /// As [`Read::read`]; [`io::ErrorKind::TimedOut`].
     pub fn read_timeout(&mut self, into: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        block_io(Some(Instant::now() + timeout), |context| self.poll_read(context, into))
+        let streams = self.streams.clone();
+        streams.block_io(Some(Instant::now() + timeout), |context| self.poll_read(context, into))
     }
 }
 
@@ -137,7 +139,8 @@ impl Read for RecvStream {
     /// Waits for at least one byte; 0 at the end of the stream. [`io::ErrorKind::ConnectionReset`] if the other side has
     /// given the stream up, [`io::ErrorKind::ConnectionAborted`] if the connection has ended before the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        block_io(None, |context| self.poll_read(context, into))
+        let streams = self.streams.clone();
+        streams.block_io(None, |context| self.poll_read(context, into))
     }
 }
 

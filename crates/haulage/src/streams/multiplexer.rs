@@ -6,11 +6,10 @@ use std::io;
 use std::mem::replace;
 use std::task::{Poll, Waker};
 
-use haul_engine::{EngineError as Error, Message, Role};
+use haul_engine::{EngineError as Error, Message, Role, WakerList};
 use haul_proto::micro::StreamLimits;
 
 use super::frame::{Frame, Number};
-use crate::blocking::wake_later;
 use crate::error::to_io;
 use crate::reassembly::Reassembly;
 
@@ -103,9 +102,9 @@ pub(super) struct Multiplexer {
     leaving: usize,
     ended: Option<Error>,
     /// Tasks by what they wait for.
-    waiting: [Vec<Waker>; 5],
+    waiting: [WakerList; 5],
     /// Who has to be woken as soon as no lock is held.
-    woken: Vec<Waker>,
+    woken: WakerList,
 }
 
 impl Multiplexer {
@@ -133,7 +132,7 @@ impl Multiplexer {
             leaving: 0,
             ended: None,
             waiting: Default::default(),
-            woken: Vec::new(),
+            woken: WakerList::default(),
         }
     }
 
@@ -151,12 +150,12 @@ impl Multiplexer {
     }
 
     fn wake(&mut self, whom: Wait) {
-        self.woken.append(&mut self.waiting[whom as usize]);
+        self.woken.append(self.waiting[whom as usize].take());
     }
 
     /// Who has to be woken, once no lock is held.
-    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.woken)
+    pub(super) fn take_woken(&mut self) -> WakerList {
+        self.woken.take()
     }
 
     /// What `next` finds; if nothing, how the connection has ended, or the task is woken later.
@@ -170,7 +169,7 @@ impl Multiplexer {
             (Some(found), _) => Poll::Ready(Ok(found)),
             (None, Some(error)) => Poll::Ready(Err(error.clone())),
             (None, None) => {
-                wake_later(&mut self.waiting[wait as usize], waker);
+                self.waiting[wait as usize].add(waker);
                 Poll::Pending
             }
         }
@@ -299,7 +298,7 @@ impl Multiplexer {
     fn end_outgoing(&mut self, number: Number, owed: impl FnOnce(&Stream) -> Owed) -> bool {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| stream.sends) else { return false };
         stream.sends = false;
-        self.woken.extend(stream.writer.take());
+        self.woken.append(stream.writer.take());
         self.owed.insert(owed(stream));
         self.remove_finished(number);
         true
@@ -398,8 +397,8 @@ impl Multiplexer {
         self.ended.get_or_insert(error);
         let wakers =
             self.streams.values_mut().flat_map(|stream| [stream.reader.take(), stream.writer.take()]);
-        self.woken.extend(wakers.flatten());
-        self.woken.extend(self.waiting.iter_mut().flat_map(std::mem::take));
+        self.woken.append(wakers.flatten());
+        self.woken.append(self.waiting.iter_mut().flat_map(WakerList::take));
     }
 
     /// How the connection has ended, as far as it shows here.
@@ -421,7 +420,7 @@ impl Multiplexer {
                 if let Some(stream) = self.find(stream)? {
                     stream.limit = stream.limit.max(limit);
                     let writer = stream.writer.take();
-                    self.woken.extend(writer);
+                    self.woken.append(writer);
                 }
             }
             Frame::MessageLimit(limit) => {
@@ -478,7 +477,7 @@ impl Multiplexer {
                 let (after, is_readable) = (bytes.gaps(), bytes.ready() > 0 || bytes.is_at_end());
                 let reader = if is_readable { stream.reader.take() } else { None };
                 self.gaps = self.gaps - before + after;
-                self.woken.extend(reader);
+                self.woken.append(reader);
                 if !is_permitted {
                     return Err("it sent bytes of a stream that it was not permitted");
                 }
@@ -504,7 +503,7 @@ impl Multiplexer {
             Incoming::Stopped => self.finish_incoming(number),
             Incoming::Reset | Incoming::Finished => {}
         }
-        self.woken.extend(reader);
+        self.woken.append(reader);
         Ok(())
     }
 }

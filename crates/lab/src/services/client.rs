@@ -4,14 +4,15 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions, EngineError};
-use haul_stack::SendOptions;
+use haul_engine::{Channel, ConnectionOptions, EngineError};
 
-use super::connect::{TIMEOUT, channel, engine, recipe, recipe_of, tcp, wait_for};
+use super::connect::{TIMEOUT, channel, engine, recipe, recipe_of, submit, tcp, wait_for};
 use super::job::{Carrier, Job, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
+/// How long the other side may take to answer a close.
+const CLOSE: Duration = Duration::from_secs(3);
 const READING: usize = 16;
 
 /// Does A's part; writes `a.json` where there is something to tell.
@@ -46,13 +47,11 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         message[..8].copy_from_slice(&number.to_be_bytes());
     };
     if let Carrier::Recipe(name) = &stream.carrier {
-        let channel = channel(&recipe_of(name, stream)?, ChannelOptions::default(), directory)?;
+        let channel = channel(&recipe_of(name, stream)?, ConnectionOptions::default(), directory)?;
         let start = Instant::now();
         while until(start) {
             next(&mut message);
-            channel
-                .send(&message, SendOptions::default(), Some(TIMEOUT))
-                .map_err(|e| engine("cannot send", &e))?;
+            submit(&channel, &message)?;
         }
         return close(&channel);
     }
@@ -78,8 +77,8 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
 }
 
 /// What is lost at the end of an unreliable stream is no failure.
-fn close(channel: &Channel) -> Result<(), Problem> {
-    match channel.close(Duration::from_secs(3)) {
+pub(super) fn close(channel: &Channel) -> Result<(), Problem> {
+    match channel.wait_for(Some(CLOSE), "the end", |context| channel.poll_close(context)) {
         Ok(()) | Err(EngineError::TimedOut { .. } | EngineError::Closed) => Ok(()),
         Err(error) => Err(engine("cannot close", &error)),
     }
@@ -98,11 +97,9 @@ fn read_out(
         reading
     };
     if let Carrier::Recipe(name) = carrier {
-        let channel = channel(&recipe(name, &[])?, ChannelOptions::default(), directory)?;
+        let channel = channel(&recipe(name, &[])?, ConnectionOptions::default(), directory)?;
         for i in 0..readings {
-            channel
-                .send(&value(i), SendOptions::default(), Some(TIMEOUT))
-                .map_err(|e| engine("cannot send", &e))?;
+            submit(&channel, &value(i))?;
             std::thread::sleep(gap);
         }
         return close(&channel);

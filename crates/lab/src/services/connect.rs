@@ -6,9 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_engine::{AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, associate};
+use haul_engine::{
+    Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, Message, OpenOptions, block_on,
+};
 use haul_proto::{micro, presets};
-use haul_stack::{Ends, Recipe};
+use haul_stack::{Ends, Recipe, SendOptions};
 
 use super::job::{Stream, load};
 use crate::problem::{Problem, While};
@@ -39,7 +41,7 @@ pub(super) fn wait_for(path: &Path) -> Result<(), Problem> {
 
 pub(super) fn channel(
     recipe: &Recipe,
-    channel: ChannelOptions,
+    channel: ConnectionOptions,
     directory: &Path,
 ) -> Result<Channel, Problem> {
     wait_for(&directory.join("url.json"))?;
@@ -47,10 +49,23 @@ pub(super) fn channel(
     let url: HaulUrl =
         text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
     let registry = Arc::new(micro::registry());
-    let channel = ChannelOptions { datagram: 1_472, ..channel };
-    let options = AssociateOptions { channel, ..AssociateOptions::default() };
-    associate(None, &url, recipe, &registry, &options, Ends::default())
-        .map_err(|e| engine("cannot associate", &e))
+    let channel = ConnectionOptions { datagram: 1_472, ..channel };
+    let options = OpenOptions { channel, ..OpenOptions::default() };
+    Endpoint::client()
+        .and_then(|it| block_on(it.connect(&url, recipe, &registry, &options, Ends::default())))
+        .map_err(|e| engine("cannot connect", &e))
+}
+
+pub(super) fn submit(channel: &Channel, data: &[u8]) -> Result<(), Problem> {
+    let sent = channel.wait_for(Some(TIMEOUT), "room for the message", |context| {
+        channel.poll_send(context, data, SendOptions::default())
+    });
+    sent.map(drop).map_err(|e| engine("cannot send", &e))
+}
+
+/// The next message.
+pub(super) fn next_message(channel: &Channel, timeout: Duration) -> Result<Message, EngineError> {
+    channel.wait_for(Some(timeout), "a message", |context| channel.poll_recv(context))
 }
 
 /// The recipe of a stream, with its rate.

@@ -1,9 +1,9 @@
 //! The flights that side A begins.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions, Listener, Terms};
+use haul_engine::{Channel, ConnectionOptions, Listener, Terms, block_until};
 use haul_proto::micro;
 use haul_stack::Recipe;
 
@@ -26,7 +26,7 @@ impl Flights {
     }
 
     /// How this end of later flights is to run.
-    pub(super) fn set_options(&self, options: ChannelOptions) {
+    pub(super) fn set_options(&self, options: ConnectionOptions) {
         self.listener.endpoint().set_options(options);
     }
 
@@ -56,9 +56,10 @@ impl Flights {
     fn look(&self) -> Result<Option<Channel>, Problem> {
         let endpoint = self.listener.endpoint();
         if let Some(incoming) = self.listener.accept(LOOK).map_err(|e| engine("cannot accept", &e))? {
-            incoming.associate(endpoint, &self.terms).map_err(|e| engine("cannot associate", &e))?;
+            incoming.agree(endpoint, &self.terms).map_err(|e| engine("cannot connect", &e))?;
         }
-        endpoint.accept(LOOK).map_err(|e| engine("no flight", &e))
+        let come = block_until(Some(Instant::now() + LOOK), |context| endpoint.poll_accept(context));
+        come.transpose().map_err(|e| engine("no flight", &e))
     }
 }
 
@@ -66,10 +67,11 @@ impl Flights {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
-    use haul_engine::{AssociateOptions, HaulUrl, ListenOptions, associate};
+    use haul_engine::{Endpoint, HaulUrl, ListenOptions, OpenOptions, block_on};
     use haul_proto::presets;
-    use haul_stack::{Ends, SendOptions};
+    use haul_stack::Ends;
 
+    use super::super::connect::{next_message, submit};
     use super::*;
 
     fn viz(rate: &str) -> Recipe {
@@ -79,9 +81,11 @@ mod tests {
     }
 
     fn client(url: &HaulUrl, rate: &str) -> Channel {
-        let (registry, options) = (Arc::new(micro::registry()), AssociateOptions::default());
-        let channel = associate(None, url, &viz(rate), &registry, &options, Ends::default()).unwrap();
-        channel.send(rate.as_bytes(), SendOptions::default(), None).unwrap();
+        let (registry, options) = (Arc::new(micro::registry()), OpenOptions::default());
+        let endpoint = Endpoint::client().unwrap();
+        let recipe = viz(rate);
+        let channel = block_on(endpoint.connect(url, &recipe, &registry, &options, Ends::default())).unwrap();
+        submit(&channel, rate.as_bytes()).unwrap();
         channel
     }
 
@@ -105,7 +109,7 @@ mod tests {
                     vec![(one, second), (flights.next_of(&viz("9Mbit")).unwrap(), first)]
                 };
                 for ((channel, client), rate) in channels.into_iter().zip(order) {
-                    let message = channel.recv(Some(Duration::from_secs(20))).unwrap();
+                    let message = next_message(&channel, Duration::from_secs(20)).unwrap();
                     assert_eq!(message.data, rate.as_bytes());
                     drop(client.join().unwrap());
                 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{ListenOptions, Listener};
 
-use super::connect::{FOREVER, engine, recipe_of, tcp_listener};
+use super::connect::{FOREVER, engine, next_message, recipe_of, tcp_listener};
 use super::figures::{Arrival, seen};
 use super::flights::Flights;
 use super::job::{Carrier, Job, Seen, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
-/// Where associations are agreed on.
+/// Where clients come.
 const PORT: u16 = 7_910;
 /// A stream ends when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(1_500);
@@ -37,7 +37,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
             let channel = flights.next()?;
-            while channel.recv(Some(FOREVER)).is_ok() {}
+            while next_message(&channel, FOREVER).is_ok() {}
             Ok(())
         }
         Job::Readings { .. } => {
@@ -72,7 +72,7 @@ fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<S
         if let Some(rate) = stream.rate_bps.filter(|_| stream.change.is_some()) {
             channel.set_rate(Rate::from_bps(rate));
         }
-        while let Ok(message) = channel.recv(Some(QUIET)) {
+        while let Ok(message) = next_message(&channel, QUIET) {
             arrivals.push((now(), message.data.len()));
             let since = now() - arrivals[0].0;
             if let Some((_, rate)) = stream.change.filter(|c| asked.is_none() && since >= c.0 * 1_000_000) {

@@ -5,11 +5,10 @@ use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions};
-use haul_stack::SendOptions;
+use haul_engine::{Channel, ConnectionOptions};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::connect::{FOREVER, TIMEOUT, channel, engine, recipe, tcp, tcp_listener};
+use super::connect::{FOREVER, TIMEOUT, channel, engine, next_message, recipe, submit, tcp, tcp_listener};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
 use super::flights::Flights;
@@ -216,8 +215,8 @@ fn median(of: &[f64]) -> f64 {
     quantile(&mut of.to_vec(), 0.5)
 }
 
-fn channel_options(busy_poll_us: Option<u64>) -> ChannelOptions {
-    let mut options = ChannelOptions::default();
+fn channel_options(busy_poll_us: Option<u64>) -> ConnectionOptions {
+    let mut options = ConnectionOptions::default();
     if let Some(micros) = busy_poll_us {
         options.busy_poll = Duration::from_micros(micros);
     }
@@ -234,7 +233,9 @@ pub(super) fn ask(
     match carrier {
         Carrier::Recipe(name) => {
             let channel = channel(&recipe(name, &[])?, channel_options(busy_poll_us), directory)?;
-            channel.wait_confirmed(TIMEOUT).map_err(|e| engine("no answer", &e))?;
+            channel
+                .wait_for(Some(TIMEOUT), "an answer", |context| channel.poll_confirmed(context))
+                .map_err(|e| engine("no answer", &e))?;
             turn(messages, || ask_by_channel(&channel))
         }
         Carrier::Udp => {
@@ -280,10 +281,8 @@ fn processor_micros() -> f64 {
 }
 
 fn ask_by_channel(channel: &Channel) -> Result<bool, Problem> {
-    channel
-        .send(&[7; SMALL], SendOptions::default(), Some(TIMEOUT))
-        .map_err(|e| engine("cannot send", &e))?;
-    Ok(channel.recv(Some(TIMEOUT)).is_ok())
+    submit(channel, &[7; SMALL])?;
+    Ok(next_message(channel, TIMEOUT).is_ok())
 }
 
 fn ask_by_tcp(stream: &mut TcpStream) -> Result<bool, Problem> {
@@ -328,8 +327,8 @@ pub(super) fn answer(carrier: &Carrier, busy_poll_us: Option<u64>, flights: &Fli
 }
 
 fn answer_messages(channel: &Channel) {
-    while let Ok(message) = channel.recv(Some(FOREVER)) {
-        if channel.send(&message.data, SendOptions::default(), Some(FOREVER)).is_err() {
+    while let Ok(message) = next_message(channel, FOREVER) {
+        if submit(channel, &message.data).is_err() {
             return;
         }
     }

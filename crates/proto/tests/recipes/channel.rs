@@ -214,7 +214,7 @@ impl Run {
         let mut slot = vec![0xAA; 65_536];
         let mut batches = 0;
         loop {
-            // One end sends as sessions do, the other as associations do.
+            // One end sends as sessions do, the other as connections do.
             let sent = match end {
                 0 => self.ends[end].poll_transmit(now, &mut slot),
                 _ => self.ends[end].poll_transmit_together(now, &mut slot).map(Together::batch),

@@ -185,7 +185,7 @@ impl Held for Request {
         match self {
             Self::Put { destination, .. } | Self::PutStream { destination, .. } => destination.held(),
             Self::Get { sources, selection, .. } => sources.held() + selection.held(),
-            Self::Associate { recipe, versions } => recipe.held() + versions.held(),
+            Self::Connect { recipe, versions } => recipe.held() + versions.held(),
             Self::BenchSend | Self::BenchReceive | Self::Check | Self::StreamSend | Self::StreamReceive => 0,
         }
     }

@@ -58,7 +58,7 @@ pub enum Request {
     /// Nothing is moved; the client only wants to know whether it could be.
     Check,
     /// Both sides keep stacks of this recipe; packets go on without this connection.
-    Associate {
+    Connect {
         /// The recipe, TOML.
         recipe: String,
         /// Name and version of each of its micro-protocols at the client.

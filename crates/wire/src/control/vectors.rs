@@ -120,8 +120,8 @@ fn hello() {
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));
     let versions = vec![("seal".to_owned(), 1), ("x".to_owned(), 300)];
-    let associate = Request::Associate { recipe: "[x]".to_owned(), versions };
-    frozen(&with(associate), &bytes(b"\x05\x03[x]\x02\x04seal\x01\x01x\xac\x02"));
+    let connect = Request::Connect { recipe: "[x]".to_owned(), versions };
+    frozen(&with(connect), &bytes(b"\x05\x03[x]\x02\x04seal\x01\x01x\xac\x02"));
     frozen(&with(Request::StreamSend), &bytes(&[6]));
     frozen(&with(Request::StreamReceive), &bytes(&[7]));
 }

@@ -15,7 +15,7 @@ pub const FRAME_MAC_LEN: usize = 12;
 pub const INITIAL_HEADER_LEN: usize = ID_LEN + FRAME_MAC_LEN;
 /// Bytes of a control frame; challenges and responses may be longer.
 pub const CONTROL_FRAME_LEN: usize = ID_LEN + 5 + FRAME_MAC_LEN;
-/// Where the identity of an association stands in each of its packets, in those of stacks too.
+/// Where the identity of a connection stands in each of its packets, in those of stacks too.
 pub const IDENTITY_AT: usize = 7;
 
 const ID_LEN: usize = 19;
@@ -106,7 +106,7 @@ pub enum ControlFrameKind {
     Close = 2,
     /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
     Closed = 3,
-    /// Client: the connection ends, and the association will not be used again.
+    /// Client: the connection ends, and its resumption state will not be used again.
     Forget = 4,
     /// Is anybody there?
     Ping = 5,

@@ -130,7 +130,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         Just(Request::BenchReceive),
         Just(Request::Check),
         ("[a-z\\[\\]\n=]{0,40}", vec(("[a-z_]{1,8}", any::<u16>()), 0..4))
-            .prop_map(|(recipe, versions)| Request::Associate { recipe, versions }),
+            .prop_map(|(recipe, versions)| Request::Connect { recipe, versions }),
         Just(Request::StreamSend),
         Just(Request::StreamReceive),
     ];

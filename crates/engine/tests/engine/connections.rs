@@ -1,4 +1,4 @@
-//! Associations: agreed on once, connections begun and ended without TCP, and what strangers can do about it.
+//! Connections: agreed on once, begun and ended without TCP, and what strangers can do about it.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Span};
 use haul_engine::{
-    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, ListenOptions, Listener,
-    Message, Role, Terms, TicketFile, associate,
+    Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, ListenOptions, Listener, Message,
+    OpenOptions, ResumptionFile, Role, Terms,
 };
 use haul_proto::micro::registry;
 use haul_proto::presets;
@@ -19,7 +19,9 @@ use haul_stack::{
 use haul_wire::control::{Cipher, FaultCode};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use crate::support::{LOOPBACKS, Relay, TIMEOUT, listen_options, listener};
+use crate::support::{
+    LOOPBACKS, Relay, TIMEOUT, Waits, connect_by, listen_options, listener, next_connection,
+};
 
 pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
@@ -30,22 +32,22 @@ pub(crate) fn own_registry() -> Arc<Registry> {
 }
 
 /// Agrees with the next client.
-pub(crate) fn accept_association(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
-    listener.accept(TIMEOUT).unwrap().expect("a client").associate(listener.endpoint(), terms)
+pub(crate) fn agree_with_client(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
+    listener.accept(TIMEOUT).unwrap().expect("a client").agree(listener.endpoint(), terms)
 }
 
-/// Associates while the server agrees by `terms`.
-fn associated(
+/// Connects while the server agrees by `terms`.
+fn connect_and_agree(
     listener: &Listener,
     terms: &Terms,
     url: &HaulUrl,
     recipe: &Recipe,
     registry: &Arc<Registry>,
-    options: &AssociateOptions,
+    options: &OpenOptions,
 ) -> (Result<Channel, EngineError>, Result<(), EngineError>) {
     std::thread::scope(|scope| {
-        let client = scope.spawn(|| associate(None, url, recipe, registry, options, Ends::default()));
-        let accepted = accept_association(listener, terms);
+        let client = scope.spawn(|| connect_by(None, url, recipe, registry, options, Ends::default()));
+        let accepted = agree_with_client(listener, terms);
         (client.join().unwrap(), accepted)
     })
 }
@@ -54,7 +56,7 @@ fn associated(
 pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
     let terms = Terms::new(own_registry());
     let (client, accepted) =
-        associated(listener, &terms, url, &recipe(), &own_registry(), &AssociateOptions::default());
+        connect_and_agree(listener, &terms, url, &recipe(), &own_registry(), &OpenOptions::default());
     accepted.unwrap();
     client.unwrap()
 }
@@ -68,7 +70,7 @@ pub(crate) fn recv(channel: &Channel) -> Vec<u8> {
 }
 
 pub(crate) fn connection(listener: &Listener) -> Channel {
-    listener.endpoint().accept(TIMEOUT).unwrap().expect("a connection")
+    next_connection(listener.endpoint(), TIMEOUT).expect("a connection")
 }
 
 pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
@@ -112,10 +114,12 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     assert!(server.path().rtt < guess, "{:?}", server.path());
     // Who comes back need not learn it again.
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
-    ticket.keep(&mut client).unwrap();
+    let file = ResumptionFile::new(directory.path().join("resumption"));
+    file.keep(&mut client).unwrap();
     drop((client, server));
-    let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+    let again = file
+        .resume(&Endpoint::client().unwrap(), &own_registry(), &ConnectionOptions::default(), Ends::default())
+        .unwrap();
     assert!(again.path().rtt < guess, "{:?}", again.path());
 }
 
@@ -123,7 +127,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
 fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
     let listener = listener("127.0.0.1");
     let keep_alive = Some(Duration::from_millis(20));
-    listener.endpoint().set_options(ChannelOptions { keep_alive, ..ChannelOptions::default() });
+    listener.endpoint().set_options(ConnectionOptions { keep_alive, ..ConnectionOptions::default() });
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let endpoint = Endpoint::client().unwrap();
@@ -144,10 +148,10 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_close_arrives() 
         listening.permit_cipher_none = true;
         let listener = Listener::bind(listening).unwrap();
         for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305, Cipher::None] {
-            let options = AssociateOptions { ciphers: vec![cipher], ..AssociateOptions::default() };
+            let options = OpenOptions { ciphers: vec![cipher], ..OpenOptions::default() };
             let (url, terms) = (listener.url(host, b""), Terms::new(own_registry()));
             let (client, accepted) =
-                associated(&listener, &terms, &url, &recipe(), &own_registry(), &options);
+                connect_and_agree(&listener, &terms, &url, &recipe(), &own_registry(), &options);
             accepted.unwrap();
             let client = client.unwrap();
             send(&client, b"there");
@@ -162,7 +166,7 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_close_arrives() 
             assert!(matches!(client.try_send(b"late", SendOptions::default()), Err(EngineError::Closed)));
             drop(server);
         }
-        until("the associations were not forgotten", || listener.endpoint().associations() == 0);
+        until("the clients were not forgotten", || listener.endpoint().known_peers() == 0);
         assert_eq!(listener.endpoint().stats().unauthentic, 0);
     }
 }
@@ -186,10 +190,10 @@ fn packets_behind_an_initial_header_are_no_larger_than_others() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let mut options = AssociateOptions::default();
+    let mut options = OpenOptions::default();
     options.channel.datagram = LARGEST;
     let (terms, recipe) = (Terms::new(own_registry()), presets::preset("msg").unwrap().unwrap());
-    let (client, accepted) = associated(&listener, &terms, &url, &recipe, &own_registry(), &options);
+    let (client, accepted) = connect_and_agree(&listener, &terms, &url, &recipe, &own_registry(), &options);
     accepted.unwrap();
     let client = client.unwrap();
     let message = [7; 1_240];
@@ -223,7 +227,7 @@ fn recipes_that_the_server_does_not_take_are_refused_with_the_reason() {
         .permitting(|recipe| if recipe.name == "evil" { Err("I know you".to_owned()) } else { Ok(()) });
     let refused = |terms: &Terms, recipe: &Recipe, registry: &Arc<Registry>| {
         let (client, accepted) =
-            associated(&listener, terms, &url, recipe, registry, &AssociateOptions::default());
+            connect_and_agree(&listener, terms, &url, recipe, registry, &OpenOptions::default());
         assert!(accepted.is_err());
         client.unwrap_err().fault()
     };
@@ -243,29 +247,29 @@ fn recipes_that_the_server_does_not_take_are_refused_with_the_reason() {
         (FaultCode::NotPermitted, true),
         "{fault}"
     );
-    assert_eq!(listener.endpoint().associations(), 0);
+    assert_eq!(listener.endpoint().known_peers(), 0);
 }
 
 #[test]
 fn a_recipe_without_seal_or_identity_is_not_even_offered() {
     let listener = listener("127.0.0.1");
     for part in ["seal", "transport_driver"] {
-        let error = associate(
+        let error = connect_by(
             None,
             &listener.url("127.0.0.1", b""),
             &recipe().without(part),
             &own_registry(),
-            &AssociateOptions::default(),
+            &OpenOptions::default(),
             Ends::default(),
         );
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("an association, which carries messages, needs"), "{error}");
+        assert!(error.contains("a connection, which carries messages, needs"), "{error}");
         assert!(error.contains(part) && error.contains("docs/recipes.md"), "{error}");
     }
     let of_object = presets::preset("fobs").unwrap().unwrap();
-    let options = AssociateOptions::default();
+    let options = OpenOptions::default();
     let url = listener.url("127.0.0.1", b"");
-    let error = associate(None, &url, &of_object, &own_registry(), &options, Ends::default());
+    let error = connect_by(None, &url, &of_object, &own_registry(), &options, Ends::default());
     let error = error.unwrap_err().to_string();
     assert!(error.contains("fobs: it carries an object") && error.contains("`haul pipe`"), "{error}");
     assert_eq!(listener.stats().connections, 0);
@@ -278,8 +282,8 @@ fn nothing_that_was_sent_before_is_taken_again() {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let mut client = client_of(&listener, &url);
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
-    ticket.keep(&mut client).unwrap();
+    let file = ResumptionFile::new(directory.path().join("resumption"));
+    file.keep(&mut client).unwrap();
     send(&client, b"one");
     let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
@@ -303,7 +307,9 @@ fn nothing_that_was_sent_before_is_taken_again() {
     // The connection is over, and the next one has begun: its packets are of no more use.
     client.close(TIMEOUT).unwrap();
     drop((client, server));
-    let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+    let again = file
+        .resume(&Endpoint::client().unwrap(), &own_registry(), &ConnectionOptions::default(), Ends::default())
+        .unwrap();
     send(&again, b"three");
     let server = connection(&listener);
     assert_eq!(recv(&server), b"three");
@@ -311,7 +317,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     until("a replayed connection was not noticed", || listener.endpoint().stats().replayed_connections > 0);
     send(&again, b"four");
     assert_eq!(recv(&server), b"four");
-    assert!(listener.endpoint().accept(Duration::ZERO).unwrap().is_none());
+    assert!(next_connection(listener.endpoint(), Duration::ZERO).is_none());
     assert_eq!(attacker.recv_from(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
@@ -321,10 +327,10 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let file = ResumptionFile::new(directory.path().join("resumption"));
     {
         let mut client = client_of(&listener, &url);
-        ticket.keep(&mut client).unwrap();
+        file.keep(&mut client).unwrap();
         let _server = connection(&listener);
         // The close of a connection that is not known to be known takes an initial header along.
         client.wait_confirmed(TIMEOUT).unwrap();
@@ -332,8 +338,14 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     relay.heard.lock().unwrap().clear();
     let connections = listener.stats().connections;
     for round in 0..3 {
-        let client =
-            ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+        let client = file
+            .resume(
+                &Endpoint::client().unwrap(),
+                &own_registry(),
+                &ConnectionOptions::default(),
+                Ends::default(),
+            )
+            .unwrap();
         send(&client, format!("round {round}").as_bytes());
         let server = connection(&listener);
         assert_eq!(recv(&server), format!("round {round}").as_bytes());
@@ -348,21 +360,23 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
 }
 
 #[test]
-fn a_server_that_knows_nothing_of_a_ticket_is_silent() {
+fn a_server_that_knows_nothing_of_a_client_is_silent() {
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let file = ResumptionFile::new(directory.path().join("resumption"));
     let addr = {
         let listener = listener("127.0.0.1");
         let mut client = client_of(&listener, &listener.url("127.0.0.1", b""));
-        ticket.keep(&mut client).unwrap();
+        file.keep(&mut client).unwrap();
         client.close(TIMEOUT).unwrap();
         listener.local_addr()
     };
     let mut listening = listen_options("127.0.0.1");
     listening.addr = addr;
     let other = Listener::bind(listening).unwrap();
-    let options = ChannelOptions { open_timeout: Duration::from_millis(300), ..ChannelOptions::default() };
-    let client = ticket.resume(None, &own_registry(), &options, Ends::default()).unwrap();
+    let options =
+        ConnectionOptions { open_timeout: Duration::from_millis(300), ..ConnectionOptions::default() };
+    let client =
+        file.resume(&Endpoint::client().unwrap(), &own_registry(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
     assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
     let stats = other.endpoint().stats();
@@ -422,8 +436,9 @@ fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
     let more = Arc::new(more);
     let terms = Terms::new(more.clone());
     let pair = || {
-        let options = AssociateOptions::default();
-        let (client, accepted) = associated(&listener, &terms, &url, &recipe().with("boom"), &more, &options);
+        let options = OpenOptions::default();
+        let (client, accepted) =
+            connect_and_agree(&listener, &terms, &url, &recipe().with("boom"), &more, &options);
         accepted.unwrap();
         (client.unwrap(), connection(&listener))
     };
@@ -442,10 +457,10 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let channel =
-        ChannelOptions { keep_alive: Some(Duration::from_millis(150)), ..ChannelOptions::default() };
-    let options = AssociateOptions { channel, ..AssociateOptions::default() };
+        ConnectionOptions { keep_alive: Some(Duration::from_millis(150)), ..ConnectionOptions::default() };
+    let options = OpenOptions { channel, ..OpenOptions::default() };
     let (client, accepted) =
-        associated(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
+        connect_and_agree(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
     accepted.unwrap();
     let client = client.unwrap();
     client.wait_confirmed(TIMEOUT).unwrap();
@@ -468,7 +483,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
 /// application.
 fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     let listener = listener("127.0.0.1");
-    let room = ChannelOptions { inbox, ..ChannelOptions::default() };
+    let room = ConnectionOptions { inbox, ..ConnectionOptions::default() };
     listener.endpoint().set_options(room);
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
     client.wait_confirmed(TIMEOUT).unwrap();
@@ -501,12 +516,12 @@ fn messages_that_nobody_takes_do_not_fill_the_memory() {
     // One buffer of packets may come above the limit: 64 KiB, or 64 packets.
     let kept = kept_of(Bytes(100_000), 1_000, 1_000);
     assert!((100..=170).contains(&kept), "{kept} messages of 1,000 bytes");
-    assert_eq!(ChannelOptions::default().inbox, Bytes(4 << 20), "docs/security.md");
+    assert_eq!(ConnectionOptions::default().inbox, Bytes(4 << 20), "docs/security.md");
 }
 
 #[test]
 fn no_more_messages_wait_than_the_limit_however_small_they_are() {
-    let kept = kept_of(ChannelOptions::default().inbox, 1, 24_000);
+    let kept = kept_of(ConnectionOptions::default().inbox, 1, 24_000);
     assert!((16_384..=17_600).contains(&kept), "{kept} messages of 1 byte");
     // However little room there is: 16, and at most one buffer of packets more.
     let kept = kept_of(Bytes(1), 1_000, 1_000);
@@ -514,10 +529,10 @@ fn no_more_messages_wait_than_the_limit_however_small_they_are() {
 }
 
 #[test]
-fn there_are_no_more_associations_than_the_limit_whether_they_have_connections_or_not() {
+fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not() {
     const MOST: usize = 3;
-    let listening = ListenOptions { max_associations: MOST, ..listen_options("127.0.0.1") };
-    assert_eq!(listen_options("127.0.0.1").max_associations, 1 << 20, "docs/security.md");
+    let listening = ListenOptions { max_known_peers: MOST, ..listen_options("127.0.0.1") };
+    assert_eq!(listen_options("127.0.0.1").max_known_peers, 1 << 20, "docs/security.md");
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url("127.0.0.1", b"");
     let terms = Terms::new(own_registry());
@@ -530,29 +545,29 @@ fn there_are_no_more_associations_than_the_limit_whether_they_have_connections_o
         .collect();
     let fault = std::thread::scope(|scope| {
         let one_more = scope.spawn(|| {
-            associate(None, &url, &recipe(), &own_registry(), &AssociateOptions::default(), Ends::default())
+            connect_by(None, &url, &recipe(), &own_registry(), &OpenOptions::default(), Ends::default())
         });
         // It asks twice: the first refusal might have been for its number.
         for _ in 0..2 {
             assert!(
-                matches!(accept_association(&listener, &terms), Err(EngineError::Peer(f)) if f.code == FaultCode::Busy)
+                matches!(agree_with_client(&listener, &terms), Err(EngineError::Peer(f)) if f.code == FaultCode::Busy)
             );
         }
         one_more.join().unwrap().unwrap_err().fault()
     });
     assert_eq!((fault.code, fault.message.contains("no room")), (FaultCode::Busy, true), "{fault}");
-    assert_eq!(listener.endpoint().associations(), MOST);
+    assert_eq!(listener.endpoint().known_peers(), MOST);
     // One whose connection is over gives way, and only that.
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let file = ResumptionFile::new(directory.path().join("resumption"));
     let (mut client, server) = connections.remove(1);
-    ticket.keep(&mut client).unwrap();
+    file.keep(&mut client).unwrap();
     client.close(TIMEOUT).unwrap();
     drop((client, server));
     let newcomer = client_of(&listener, &url);
     send(&newcomer, b"new");
     assert_eq!(recv(&connection(&listener)), b"new");
-    assert_eq!(listener.endpoint().associations(), MOST);
+    assert_eq!(listener.endpoint().known_peers(), MOST);
     for (client, server) in &connections {
         send(client, b"still");
         assert_eq!((recv(server), recv(server)), (b"here".to_vec(), b"still".to_vec()));

@@ -1,15 +1,17 @@
-//! What one association with a running connection costs a base station: real handshakes, one reading each, then the
-//! bytes that are left when the sensors have gone. `HAUL_ASSOCIATIONS=10000` measures the number that is asked for; the
+//! What one client with a running connection costs a base station: real handshakes, one reading each, then the
+//! bytes that are left when the sensors have gone. `HAUL_CONNECTIONS=10000` measures the number that is asked for; the
 //! default is smaller because handshakes take time.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 use std::alloc::System;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use haul_engine::{
-    AssociateOptions, Endpoint, EngineError, ListenOptions, Listener, Terms, TicketFile, associate,
+    Channel, Endpoint, EngineError, ListenOptions, Listener, OpenOptions, ResumptionFile, Terms, block_on,
+    wait_for,
 };
 use haul_proto::micro::registry;
 use haul_stack::{Ends, SendOptions};
@@ -19,7 +21,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What one association may cost a base station, bytes. More than half is the stack, the rest the connection, its keys
+/// What one client may cost a base station, bytes. More than half is the stack, the rest the connection, its keys
 /// and its places in the tables.
 const MOST: usize = 2_048;
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,20 +38,33 @@ fn left(region: &Region<'_, System>) -> usize {
     change.bytes_allocated.saturating_sub(change.bytes_deallocated)
 }
 
+fn accept(listener: &Listener) -> Channel {
+    wait_for(Some(TIMEOUT), "a sensor", |context| listener.endpoint().poll_accept(context)).unwrap()
+}
+
+fn send(channel: &Channel, data: &[u8]) {
+    let poll = |context: &mut Context<'_>| channel.poll_send(context, data, SendOptions::default());
+    channel.wait_for(Some(TIMEOUT), "room", poll).unwrap();
+}
+
+fn recv(channel: &Channel) -> Vec<u8> {
+    channel.wait_for(Some(TIMEOUT), "a reading", |context| channel.poll_recv(context)).unwrap().data
+}
+
 fn main() {
-    let number: usize = std::env::var("HAUL_ASSOCIATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
+    let number: usize = std::env::var("HAUL_CONNECTIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
     let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let file = ResumptionFile::new(directory.path().join("resumption"));
     let listener = Listener::bind(ListenOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let (registry, url) = (Arc::new(registry()), listener.url("127.0.0.1", b""));
     let terms = Terms::new(registry.clone());
     let recipe = haul_proto::presets::preset("sensor").unwrap().unwrap();
-    let options = AssociateOptions::default();
-    let accept_association = |count: usize| {
+    let options = OpenOptions::default();
+    let agree_with_client = |count: usize| {
         let mut accepted = 0;
         while accepted < count {
             let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
-            match incoming.associate(listener.endpoint(), &terms) {
+            match incoming.agree(listener.endpoint(), &terms) {
                 Ok(()) => accepted += 1,
                 // Of 10,000 random numbers two are the same once in 86 times; the sensor comes back with another.
                 Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {}
@@ -59,12 +74,13 @@ fn main() {
     };
     // What is there once, whatever the number: the compiled stack, buffers, TLS.
     let warm = std::thread::scope(|scope| {
-        scope.spawn(|| accept_association(1));
-        associate(None, &url, &recipe, &registry, &options, Ends::default()).unwrap()
+        scope.spawn(|| agree_with_client(1));
+        let endpoint = Endpoint::client().unwrap();
+        block_on(endpoint.connect(&url, &recipe, &registry, &options, Ends::default())).unwrap()
     });
-    warm.send(&[7; 8], SendOptions::default(), Some(TIMEOUT)).unwrap();
-    let warm_station = listener.endpoint().accept(TIMEOUT).unwrap().expect("the first");
-    warm_station.recv(Some(TIMEOUT)).unwrap();
+    send(&warm, &[7; 8]);
+    let warm_station = accept(&listener);
+    recv(&warm_station);
     // The first handshake gives its memory back.
     let mut before = None;
     while before != Some(ALLOCATOR.stats().bytes_deallocated) {
@@ -79,26 +95,26 @@ fn main() {
     let hear = || {
         let mut stations = Vec::with_capacity(number);
         while stations.len() < number {
-            let station = listener.endpoint().accept(TIMEOUT).unwrap().expect("a sensor");
-            assert_eq!(station.recv(Some(TIMEOUT)).unwrap().data.len(), 8);
+            let station = accept(&listener);
+            assert_eq!(recv(&station).len(), 8);
             stations.push(station);
         }
         stations
     };
     let stations = std::thread::scope(|scope| {
-        scope.spawn(|| accept_association(number));
+        scope.spawn(|| agree_with_client(number));
         let stations = scope.spawn(hear);
         for reading in 0..number as u64 {
             let mut client =
-                associate(Some(&sensors), &url, &recipe, &registry, &options, Ends::default()).unwrap();
-            ticket.keep(&mut client).unwrap();
+                block_on(sensors.connect(&url, &recipe, &registry, &options, Ends::default())).unwrap();
+            file.keep(&mut client).unwrap();
             std::thread::sleep(AWAITED);
-            client.send(&reading.to_be_bytes(), SendOptions::default(), Some(TIMEOUT)).unwrap();
+            send(&client, &reading.to_be_bytes());
             clients.push(client);
         }
         stations.join().unwrap()
     });
-    println!("{number} sensors associated and heard in {:.1} s", began.elapsed().as_secs_f64());
+    println!("{number} sensors connected and heard in {:.1} s", began.elapsed().as_secs_f64());
     // Channels of both ends and their keys are there; then the sensors go, and the keys of the silent are dropped.
     let both = left(&region);
     drop((clients, sensors));
@@ -111,7 +127,7 @@ fn main() {
             (station, since) = (now, Instant::now());
         }
     }
-    println!("{} bytes for both ends, {station} for each association at the base station", both / number);
+    println!("{} bytes for both ends, {station} for each sensor at the base station", both / number);
     assert!(station <= MOST, "{station} bytes");
     drop(stations);
 }

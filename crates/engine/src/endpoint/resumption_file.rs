@@ -21,34 +21,34 @@ use crate::secret::{Secret, no_file, write_secret_file};
 
 /// How the system refuses to open a symbolic link.
 const LINK: i32 = Errno::LOOP.raw_os_error();
-const FIRST_LINE: &str = "haulage ticket 1: keep it secret";
-/// No ticket is longer.
+const FIRST_LINE: &str = "haulage resumption 1: keep it secret";
+/// No file is longer.
 const LONGEST: u64 = 256 << 10;
 /// Names and values of all fields but the recipe take less.
 const MOST_BESIDE_RECIPE: usize = 512;
 
-/// Why a ticket cannot be used.
+/// Why resumption state cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TicketError {
+pub enum ResumptionError {
     /// The file cannot be read or written.
-    #[error("the ticket {} cannot be used: {reason}", path.display())]
+    #[error("the file {} cannot be used: {reason}", path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// What the system said.
         reason: String,
     },
-    /// It is no ticket, or was damaged.
-    #[error("this is no ticket, or a damaged one: {0}")]
+    /// It holds no resumption state, or was damaged.
+    #[error("this is no resumption state, or a damaged one: {0}")]
     Damaged(&'static str),
     /// Its recipe does not build here.
-    #[error("the ticket's recipe cannot be used here: {0}")]
+    #[error("the recipe that was saved cannot be used here: {0}")]
     Recipe(String),
 }
 
 /// What lets a client come back to a server that knows it. It holds a secret.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Ticket {
+pub struct SavedResumption {
     pub(crate) server: SocketAddr,
     pub(crate) identity: u32,
     pub(crate) secret: Secret,
@@ -60,7 +60,7 @@ pub struct Ticket {
     pub(crate) recipe: String,
 }
 
-impl Ticket {
+impl SavedResumption {
     /// The server's address.
     pub fn server(&self) -> SocketAddr {
         self.server
@@ -70,8 +70,8 @@ impl Ticket {
     ///
     /// # Errors
     /// If it is damaged.
-    pub fn recipe(&self) -> Result<Recipe, TicketError> {
-        Recipe::parse(&self.recipe).map_err(|error| TicketError::Recipe(error.to_string()))
+    pub fn recipe(&self) -> Result<Recipe, ResumptionError> {
+        Recipe::parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
     }
 
     pub(super) fn secret(&self) -> ResumptionSecret {
@@ -100,30 +100,33 @@ impl Ticket {
         text
     }
 
-    fn from_text(text: &str) -> Result<Self, TicketError> {
-        let (head, recipe) = text.split_once("\nrecipe\n").ok_or(TicketError::Damaged("it has no recipe"))?;
+    fn from_text(text: &str) -> Result<Self, ResumptionError> {
+        let (head, recipe) =
+            text.split_once("\nrecipe\n").ok_or(ResumptionError::Damaged("it has no recipe"))?;
         let mut lines = head.lines();
         if lines.next() != Some(FIRST_LINE) {
-            return Err(TicketError::Damaged("its first line is another"));
+            return Err(ResumptionError::Damaged("its first line is another"));
         }
         let mut field = |name: &'static str| {
             let (key, value) = lines.next()?.split_once(' ')?;
             (key == name).then_some(value)
         };
-        let read = |value: Option<&str>, what| value.ok_or(TicketError::Damaged(what)).map(ToOwned::to_owned);
-        let server = read(field("server"), "server")?.parse().map_err(|_| TicketError::Damaged("server"))?;
+        let read =
+            |value: Option<&str>, what| value.ok_or(ResumptionError::Damaged(what)).map(ToOwned::to_owned);
+        let server =
+            read(field("server"), "server")?.parse().map_err(|_| ResumptionError::Damaged("server"))?;
         let identity =
-            read(field("identity"), "identity")?.parse().map_err(|_| TicketError::Damaged("identity"))?;
+            read(field("identity"), "identity")?.parse().map_err(|_| ResumptionError::Damaged("identity"))?;
         let secret = BASE64URL_NOPAD.decode(read(field("secret"), "secret")?.as_bytes());
         let secret = secret.ok().map(Zeroizing::new);
         let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok()).map(Secret::from);
-        let cipher = cipher(&read(field("cipher"), "cipher")?).ok_or(TicketError::Damaged("cipher"))?;
+        let cipher = cipher(&read(field("cipher"), "cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
         let micros: u32 = number(&read(field("round_trip_us"), "round_trip_us")?)?;
         let last_epoch = number(&read(field("last_epoch"), "last_epoch")?)?;
         Ok(Self {
             server,
             identity,
-            secret: secret.ok_or(TicketError::Damaged("secret"))?,
+            secret: secret.ok_or(ResumptionError::Damaged("secret"))?,
             cipher,
             round_trip: Span::from_micros(u64::from(micros)),
             last_epoch,
@@ -132,8 +135,8 @@ impl Ticket {
     }
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, TicketError> {
-    text.parse().map_err(|_| TicketError::Damaged("a number"))
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, ResumptionError> {
+    text.parse().map_err(|_| ResumptionError::Damaged("a number"))
 }
 
 fn cipher(name: &str) -> Option<Cipher> {
@@ -141,20 +144,20 @@ fn cipher(name: &str) -> Option<Cipher> {
     all.into_iter().find(|cipher| cipher.as_str() == name)
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for SavedResumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Ticket");
+        let mut out = f.debug_struct("SavedResumption");
         out.field("server", &self.server).field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
-/// A ticket in a file that only its owner can read. Programs that use it at once take turns.
+/// Resumption state in a file that only its owner can read. Programs that use it at once take turns.
 #[derive(Clone, Debug)]
-pub struct TicketFile {
+pub struct ResumptionFile {
     path: PathBuf,
 }
 
-impl TicketFile {
+impl ResumptionFile {
     /// The file at `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
@@ -165,54 +168,54 @@ impl TicketFile {
         &self.path
     }
 
-    fn failed(&self, error: &io::Error) -> TicketError {
-        TicketError::File { path: self.path.clone(), reason: error.to_string() }
+    fn failed(&self, error: &io::Error) -> ResumptionError {
+        ResumptionError::File { path: self.path.clone(), reason: error.to_string() }
     }
 
-    /// Writes the ticket, in the place of an earlier one.
+    /// Writes the state, in the place of an earlier one.
     ///
     /// # Errors
-    /// [`TicketError::File`].
-    pub fn save(&self, ticket: &Ticket) -> Result<(), TicketError> {
+    /// [`ResumptionError::File`].
+    pub fn save(&self, saved: &SavedResumption) -> Result<(), ResumptionError> {
         let lock = match self.open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             open => open.map(Some),
         };
-        let saved = lock.and_then(|_lock| write_secret_file(&self.path, ticket.to_text().as_bytes()));
-        saved.map_err(|error| self.failed(&error))
+        let written = lock.and_then(|_lock| write_secret_file(&self.path, saved.to_text().as_bytes()));
+        written.map_err(|error| self.failed(&error))
     }
 
-    /// The ticket, to be looked at: no connection begins.
+    /// The state, to be looked at: no connection begins.
     ///
     /// # Errors
-    /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
-    pub fn look(&self) -> Result<Ticket, TicketError> {
+    /// [`ResumptionError::File`] if there is none; [`ResumptionError::Damaged`].
+    pub fn look(&self) -> Result<SavedResumption, ResumptionError> {
         let mut file = self.open().map_err(|error| self.failed(&error))?;
         self.read(&mut file)
     }
 
-    /// Takes the ticket for one connection: the epoch that it gives is on the disk before anything is sent, and no
+    /// Takes the state for one connection: the epoch that it gives is on the disk before anything is sent, and no
     /// other program gets the same.
     ///
     /// # Errors
-    /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
-    pub(super) fn take(&self) -> Result<Ticket, TicketError> {
+    /// [`ResumptionError::File`] if there is none; [`ResumptionError::Damaged`].
+    pub(super) fn take(&self) -> Result<SavedResumption, ResumptionError> {
         let mut file = self.open().map_err(|error| self.failed(&error))?;
-        let mut ticket = self.read(&mut file)?;
-        ticket.next_epoch();
+        let mut saved = self.read(&mut file)?;
+        saved.next_epoch();
         // The lock is held until the new file has the name.
-        let text = ticket.to_text();
+        let text = saved.to_text();
         write_secret_file(&self.path, text.as_bytes()).map_err(|error| self.failed(&error))?;
-        Ok(ticket)
+        Ok(saved)
     }
 
-    fn read(&self, file: &mut File) -> Result<Ticket, TicketError> {
+    fn read(&self, file: &mut File) -> Result<SavedResumption, ResumptionError> {
         let mut text = Zeroizing::new(String::with_capacity(
             file.metadata().map_or(0, |file| file.len().min(LONGEST) as usize),
         ));
         let read = Read::by_ref(file).take(LONGEST).read_to_string(&mut text);
         read.map_err(|error| self.failed(&error))?;
-        Ticket::from_text(&text)
+        SavedResumption::from_text(&text)
     }
 
     /// The file that has the name, locked: another program may have replaced the one that this one has waited for.
@@ -241,8 +244,8 @@ mod tests {
 
     use super::*;
 
-    fn ticket() -> Ticket {
-        Ticket {
+    fn saved() -> SavedResumption {
+        SavedResumption {
             server: "[2001:db8::7]:2640".parse().unwrap(),
             identity: 7,
             secret: [9; 32].into(),
@@ -254,30 +257,30 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_reads_back_as_it_was_written_and_shows_no_secret() {
-        let text = ticket().to_text();
-        assert_eq!(Ticket::from_text(&text), Ok(ticket()));
-        assert!(!format!("{:?}", ticket()).contains("CQkJ"));
-        for cut in 0..text.len() - ticket().recipe.len() {
-            assert!(Ticket::from_text(&text[..cut]).is_err(), "{cut}");
+    fn a_resumption_state_reads_back_as_it_was_written_and_shows_no_secret() {
+        let text = saved().to_text();
+        assert_eq!(SavedResumption::from_text(&text), Ok(saved()));
+        assert!(!format!("{:?}", saved()).contains("CQkJ"));
+        for cut in 0..text.len() - saved().recipe.len() {
+            assert!(SavedResumption::from_text(&text[..cut]).is_err(), "{cut}");
         }
     }
 
     #[test]
     fn epochs_rise_whatever_the_clock_says() {
-        let mut ticket = ticket();
-        assert_eq!(ticket.next_epoch(), u64::MAX - 4);
-        ticket.last_epoch = 0;
-        let first = ticket.next_epoch();
-        assert!(first > 1_600_000_000_000_000 && ticket.next_epoch() > first);
+        let mut saved = saved();
+        assert_eq!(saved.next_epoch(), u64::MAX - 4);
+        saved.last_epoch = 0;
+        let first = saved.next_epoch();
+        assert!(first > 1_600_000_000_000_000 && saved.next_epoch() > first);
     }
 
     #[test]
     fn a_file_is_its_owners_and_every_taking_has_an_epoch_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
-        let file = TicketFile::new(directory.path().join("ticket"));
-        assert!(matches!(file.take(), Err(TicketError::File { .. })));
-        file.save(&Ticket { last_epoch: 0, ..ticket() }).unwrap();
+        let file = ResumptionFile::new(directory.path().join("resumption"));
+        assert!(matches!(file.take(), Err(ResumptionError::File { .. })));
+        file.save(&SavedResumption { last_epoch: 0, ..saved() }).unwrap();
         let mode = fs::metadata(file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let mut epochs: Vec<_> = std::thread::scope(|scope| {
@@ -288,15 +291,15 @@ mod tests {
         epochs.dedup();
         assert_eq!(epochs.len(), 4);
         fs::write(file.path(), "something else").unwrap();
-        assert!(matches!(file.take(), Err(TicketError::Damaged(_))));
+        assert!(matches!(file.take(), Err(ResumptionError::Damaged(_))));
     }
 
     #[test]
-    fn a_ticket_that_others_could_read_becomes_private_and_no_link_is_followed() {
+    fn a_resumption_file_that_others_could_read_becomes_private_and_no_link_is_followed() {
         let directory = tempfile::tempdir().unwrap();
-        let (path, link) = (directory.path().join("ticket"), directory.path().join("link"));
-        let file = TicketFile::new(&path);
-        file.save(&Ticket { last_epoch: 0, ..ticket() }).unwrap();
+        let (path, link) = (directory.path().join("resumption"), directory.path().join("link"));
+        let file = ResumptionFile::new(&path);
+        file.save(&SavedResumption { last_epoch: 0, ..saved() }).unwrap();
         let mode = || path.metadata().unwrap().permissions().mode() & 0o777;
         let open = || fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         open();
@@ -305,11 +308,11 @@ mod tests {
         assert_eq!(mode(), 0o600);
         assert_ne!(path.metadata().unwrap().ino(), before, "it is replaced, not written over");
         open();
-        file.save(&ticket()).unwrap();
+        file.save(&saved()).unwrap();
         assert_eq!(mode(), 0o600);
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let linked = TicketFile::new(&link);
-        for refused in [linked.take().map(drop), linked.look().map(drop), linked.save(&ticket())] {
+        let linked = ResumptionFile::new(&link);
+        for refused in [linked.take().map(drop), linked.look().map(drop), linked.save(&saved())] {
             assert!(refused.unwrap_err().to_string().contains("symbolic link"));
         }
         assert!(link.is_symlink());
