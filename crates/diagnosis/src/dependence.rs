@@ -163,7 +163,9 @@ fn ranks(stretches: &[Stretch], value: impl Fn(&Stretch) -> f64) -> Vec<f64> {
     let mut first = 0;
     for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
         let rank = first as f64 + (alike.len() as f64 - 1.0) / 2.0;
-        alike.iter().for_each(|(_, at)| ranks[*at] = rank);
+        for (_, at) in alike {
+            ranks[*at] = rank;
+        }
         first += alike.len();
     }
     ranks
