@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, ReceivePolicy, Request};
+use haul_wire::control::{BenchLimit, Durability, Fault, FaultCode, Layout, ReceivePolicy, Request};
 
 use crate::args::PortRange;
 use crate::fault;
@@ -86,13 +86,7 @@ fn serve_request(
             receive(session, (destination, *layout, *receive_policy), policy, sides, context)?
         }
         Request::PutStream { destination, durability } => {
-            let options = ReceiveOptions {
-                durability: policy.at_least(*durability),
-                min_free: policy.min_free,
-                ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
-            };
-            let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
-            drive::receive(session, job, sides, context)
+            receive_one(session, (destination, *durability), policy, sides, context)?
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let channel = link(session.control(), sides);
@@ -133,6 +127,23 @@ fn receive(
             .for_round_trip(session.round_trip())
     };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
+    Ok(drive::receive(session, job, sides, context))
+}
+
+/// Receives a stream into a file.
+fn receive_one(
+    session: &mut Session,
+    (destination, durability): (&[u8], Durability),
+    policy: &Policy,
+    sides: &Arc<Sides>,
+    context: &Context,
+) -> Result<drive::Moved, Fault> {
+    let options = ReceiveOptions {
+        durability: policy.at_least(durability),
+        min_free: policy.min_free,
+        ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
+    };
+    let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
     Ok(drive::receive(session, job, sides, context))
 }
 
