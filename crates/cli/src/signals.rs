@@ -27,10 +27,10 @@ const TOGETHER: Duration = Duration::from_millis(500);
 
 /// Whether somebody has asked to stop, and who. Clones share the answer.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<Expectations>);
+pub struct Cancel(Arc<StopRequest>);
 
 #[derive(Debug, Default)]
-struct Expectations {
+struct StopRequest {
     is_requested: AtomicBool,
     /// What asked, if it was a signal; it is there before the request is.
     by: OnceLock<Stop>,

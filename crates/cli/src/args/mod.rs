@@ -140,21 +140,7 @@ impl Command {
     pub fn transfer(&self) -> TransferOptions {
         let others = TransferOptions::default();
         match self {
-            Self::Cp(args) => {
-                let TransferArgs { dry_run, no_resume, events, recipe } = args.transfer.clone();
-                let run = if dry_run { RunMode::ListChanges } else { RunMode::Move };
-                TransferOptions {
-                    receive_policy: ReceivePolicy {
-                        run,
-                        ..args.sync.receive_policy(no_resume, &args.storage)
-                    },
-                    growth: args.sync.growth(),
-                    preserve: args.preserve.preserve(),
-                    set_memory: args.set_memory.unwrap_or(others.set_memory),
-                    recipe,
-                    events,
-                }
-            }
+            Self::Cp(args) => args.transfer(),
             Self::Bench(args) => {
                 let TransferArgs { events, recipe, .. } = args.transfer.clone();
                 TransferOptions { recipe, events, ..others }
@@ -261,6 +247,21 @@ pub struct CpArgs {
     /// How to get to other machines.
     #[command(flatten)]
     pub ssh: SshArgs,
+}
+
+impl CpArgs {
+    fn transfer(&self) -> TransferOptions {
+        let TransferArgs { dry_run, no_resume, events, recipe } = self.transfer.clone();
+        let run = if dry_run { RunMode::ListChanges } else { RunMode::Move };
+        TransferOptions {
+            receive_policy: ReceivePolicy { run, ..self.sync.receive_policy(no_resume, &self.storage) },
+            growth: self.sync.growth(),
+            preserve: self.preserve.preserve(),
+            set_memory: self.set_memory.unwrap_or(haul_mover::SET_MEMORY),
+            recipe,
+            events,
+        }
+    }
 }
 
 /// `haul serve`.

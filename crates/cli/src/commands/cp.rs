@@ -84,7 +84,7 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
             let permit = Permit::Get(sources.clone());
             at_server(context, ssh, from, &permit, |url| download(context, &url, sources, selection, to))
         }
-        CopyPlan::Third(third) => third::copy(context, ssh, third),
+        CopyPlan::Third(third) => third::copy(context, ssh, third, &mut |_| {}),
         CopyPlan::Many(plans) => Ok(many::copy_all(context, plans, |each, plan| one(each, plan, how))),
         CopyPlan::Local { sources, to } => at_own_server(context, to, |url| {
             upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
@@ -109,7 +109,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     };
     let report = if let CopyPlan::Third(third) = &plan {
         // Asking for it anew would start ssh twice on either machine.
-        traced(context, &plan, || third::list_changes(context, &args.ssh, third, &mut say))
+        traced(context, &plan, || third::copy(context, &args.ssh, third, &mut say))
     } else {
         say(match plan.other_end(context) {
             Some((server, permit)) => {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
+use haul_engine::{HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
 use haul_mover::{MinFree, Root};
 use haul_wire::control::{Fault, Request, RunMode};
 use serde_json::json;
@@ -24,7 +24,7 @@ use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
 use crate::transfer::quota::Quotas;
-use crate::transfer::server::{POLL, answer, bind_within, listen_options};
+use crate::transfer::server::{answer, bind_within, listen_options, next_client};
 use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
 use crate::transfer::wire::request_name;
 
@@ -116,17 +116,8 @@ impl Server<'_> {
         Ok(if self.was_cut.load(Ordering::Relaxed) { INTERRUPTED } else { 0 })
     }
 
-    /// The next client; `None` when it is time to stop.
     fn next(&self, listener: &Listener) -> Result<Option<Incoming>, Fault> {
-        while !self.context.cancel.is_requested() {
-            match listener.accept(POLL) {
-                Ok(Some(incoming)) => return Ok(Some(incoming)),
-                Ok(None) => {}
-                Err(EngineError::Closed) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(None)
+        next_client(listener, || self.context.cancel.is_requested())
     }
 
     fn serve(&self, incoming: Incoming, pulse: &Pulse) -> RunReport {

@@ -112,16 +112,7 @@ impl CopyPlan {
             }
             [sources @ .., destination] => (Endpoint::parse(destination)?, sources),
         };
-        let (mut local, mut machines) = (Vec::new(), Vec::<(Server, Vec<Vec<u8>>)>::new());
-        for word in sources {
-            match Server::split(Endpoint::parse(word)?) {
-                Err(path) => local.push(path),
-                Ok((server, path)) => match machines.iter_mut().find(|(known, _)| known.is_same(&server)) {
-                    Some((_, paths)) => paths.push(path),
-                    None => machines.push((server, vec![path])),
-                },
-            }
-        }
+        let (local, machines) = grouped(sources)?;
         match (Server::split(destination), machines.is_empty()) {
             (Err(to), true) => Ok(Self::Local { sources: local, to }),
             (Ok((to, path)), true) => Ok(Self::Upload { sources: local, to, path }),
@@ -135,7 +126,7 @@ impl CopyPlan {
     }
 
     /// From one machine, or from several at the same time.
-    fn to_here(mut machines: Vec<(Server, Vec<Vec<u8>>)>, to: PathBuf) -> Self {
+    fn to_here(mut machines: Vec<OnServer>, to: PathBuf) -> Self {
         let download = |(from, sources), to| Self::Download { from, sources, to };
         if machines.len() == 1 {
             return download(machines.remove(0), to);
@@ -146,7 +137,7 @@ impl CopyPlan {
     }
 
     /// Between other machines, one of which ssh has to lead to: it connects.
-    fn elsewhere(machines: &[(Server, Vec<Vec<u8>>)], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
+    fn elsewhere(machines: &[OnServer], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
         let there = |paths: &[Vec<u8>]| paths.iter().cloned().map(Location::There).collect();
         match (machines, to) {
             ([(Server::Ssh(at), paths)], Server::Ssh(host)) => Ok(Third {
@@ -159,22 +150,23 @@ impl CopyPlan {
                 let to = Location::Url(HaulUrl { path, ..url });
                 Ok(Third { at: at.clone(), serves: None, sources: there(paths), to })
             }
-            (all, to) => {
-                let sources = all.iter().map(|(from, paths)| urls(from, paths)).collect::<Option<Vec<_>>>();
-                match (sources, to) {
-                    (Some(sources), Server::Ssh(at)) => {
-                        let sources = sources.concat();
-                        Ok(Third { at, serves: None, sources, to: Location::There(path) })
-                    }
-                    (Some(_), Server::Url(_)) => Err(fault::usage(
-                        "copying from one server to another is not in this release",
-                        "copy to this machine first, then on to the other server",
-                    )),
-                    (None, _) => Err(fault::usage(
-                        "the sources are on different machines",
-                        "use one command for each machine",
-                    )),
-                }
+            (all, to) => Self::from_servers(all, to, path),
+        }
+    }
+
+    /// From servers that URLs name to a machine that ssh leads to.
+    fn from_servers(machines: &[OnServer], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
+        let sources = machines.iter().map(|(from, paths)| urls(from, paths)).collect::<Option<Vec<_>>>();
+        match (sources, to) {
+            (Some(sources), Server::Ssh(at)) => {
+                Ok(Third { at, serves: None, sources: sources.concat(), to: Location::There(path) })
+            }
+            (Some(_), Server::Url(_)) => Err(fault::usage(
+                "copying from one server to another is not in this release",
+                "copy to this machine first, then on to the other server",
+            )),
+            (None, _) => {
+                Err(fault::usage("the sources are on different machines", "use one command for each machine"))
             }
         }
     }
@@ -227,6 +219,24 @@ impl CopyPlan {
             }
         }
     }
+}
+
+/// Paths on a machine.
+type OnServer = (Server, Vec<Vec<u8>>);
+
+/// The sources on this machine, and those on others, together what is on the same one.
+fn grouped(words: &[OsString]) -> Result<(Vec<PathBuf>, Vec<OnServer>), Fault> {
+    let (mut local, mut machines) = (Vec::new(), Vec::<OnServer>::new());
+    for word in words {
+        match Server::split(Endpoint::parse(word)?) {
+            Err(path) => local.push(path),
+            Ok((server, path)) => match machines.iter_mut().find(|(known, _)| known.is_same(&server)) {
+                Some((_, paths)) => paths.push(path),
+                None => machines.push((server, vec![path])),
+            },
+        }
+    }
+    Ok((local, machines))
 }
 
 /// Paths on a server, if a URL names it.

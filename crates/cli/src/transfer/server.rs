@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, ReceivePolicy, Request};
+use haul_wire::control::{BenchLimit, Durability, Fault, FaultCode, Layout, ReceivePolicy, Request};
 
 use crate::args::PortRange;
 use crate::fault;
@@ -51,26 +51,15 @@ pub(crate) fn answer(
     };
     let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
     let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
-    let report = match serve_request(&mut session, &request, policy, &sides, &quiet) {
-        Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
-        Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
-        Ok(Done::Nothing) => context.report(RunReport::default()),
-        Err(fault) => {
-            session.control().abort(fault.clone());
-            context.failed(fault)
-        }
-    };
+    let report = serve_request(&mut session, &request, policy, &sides, (&quiet, started));
+    let report = report.unwrap_or_else(|fault| {
+        session.control().abort(fault.clone());
+        context.failed(fault)
+    });
     match wire::recipe_name(session.settings()) {
         Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
         None => report,
     }
-}
-
-/// What a session did.
-enum Done {
-    Files(Box<drive::Moved>),
-    Memory(Box<bench::Carried>),
-    Nothing,
 }
 
 fn check_settings(settings: &haul_wire::control::Settings) -> Result<(), Fault> {
@@ -86,25 +75,18 @@ fn serve_request(
     request: &Request,
     policy: &Policy,
     sides: &Arc<Sides>,
-    context: &Context,
-) -> Result<Done, Fault> {
+    (context, started): (&Context, Instant),
+) -> Result<RunReport, Fault> {
     let limit = match session.settings().bench_limit {
         BenchLimit::Unlimited => LONGEST_BENCH,
         limit => limit,
     };
-    match request {
+    let moved = match request {
         Request::Put { destination, layout, receive_policy } => {
-            receive(session, (destination, *layout, *receive_policy), policy, sides, context)
-                .map(|moved| Done::Files(Box::new(moved)))
+            receive(session, (destination, *layout, *receive_policy), policy, sides, context)?
         }
         Request::PutStream { destination, durability } => {
-            let options = ReceiveOptions {
-                durability: policy.at_least(*durability),
-                min_free: policy.min_free,
-                ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
-            };
-            let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
-            Ok(Done::Files(Box::new(drive::receive(session, job, sides, context))))
+            receive_one(session, (destination, *durability), policy, sides, context)?
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let channel = link(session.control(), sides);
@@ -112,14 +94,21 @@ fn serve_request(
             let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
             let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
             let job = send_files(sources, root, selection, channel, limits)?;
-            Ok(Done::Files(Box::new(drive::send(session, job, sides, context))))
+            drive::send(session, job, sides, context)
         }
-        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, context)))),
-        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, context)))),
-        Request::Check => check_path(session).map(|()| Done::Nothing),
+        Request::BenchSend => {
+            return Ok(outcome::of_memory(context, sides, bench::receive(session, sides, context)));
+        }
+        Request::BenchReceive => {
+            return Ok(outcome::of_memory(context, sides, bench::send(session, limit, sides, context)));
+        }
+        Request::Check => return check_path(session).map(|()| context.report(RunReport::default())),
         // The policy has refused them before.
-        Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
-    }
+        Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
+            return Ok(context.report(RunReport::default()));
+        }
+    };
+    Ok(outcome::of_files(context, sides, moved, started.elapsed().into()))
 }
 
 fn receive(
@@ -141,6 +130,23 @@ fn receive(
     Ok(drive::receive(session, job, sides, context))
 }
 
+/// Receives a stream into a file.
+fn receive_one(
+    session: &mut Session,
+    (destination, durability): (&[u8], Durability),
+    policy: &Policy,
+    sides: &Arc<Sides>,
+    context: &Context,
+) -> Result<drive::Moved, Fault> {
+    let options = ReceiveOptions {
+        durability: policy.at_least(durability),
+        min_free: policy.min_free,
+        ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
+    };
+    let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
+    Ok(drive::receive(session, job, sides, context))
+}
+
 /// Lets the client see whether packets get through.
 fn check_path(session: &mut Session) -> Result<(), Fault> {
     let _until_the_client_knows = session.check_path(CHECK)?;
@@ -148,6 +154,22 @@ fn check_path(session: &mut Session) -> Result<(), Fault> {
         Ok(_) | Err(EngineError::Closed) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The next client; `None` when it is time to stop.
+///
+/// # Errors
+/// When none can be accepted any more.
+pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Result<Option<Incoming>, Fault> {
+    while !until() {
+        match listener.accept(POLL) {
+            Ok(Some(incoming)) => return Ok(Some(incoming)),
+            Ok(None) => {}
+            Err(EngineError::Closed) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
 }
 
 /// How a server listens at `addr` under its rules.

@@ -16,7 +16,7 @@ use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::paths::split;
 use crate::receive::place::base::{Base, Presence, Reach};
-use crate::receive::place::installed::{Installed, Names, collision, folds, names_in};
+use crate::receive::place::installed::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
 use crate::storage::{
@@ -225,7 +225,7 @@ impl Place {
 
     /// Whether what is at a name is this job's own work under another name.
     fn is_installed(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
-        let names = || names_in(&dirent.directory);
+        let names = || storage::names(&dirent.directory);
         self.installed
             .collides(there, &dirent.name, names, || folds(&dirent.directory, &dirent.name, there.0))
     }
@@ -462,7 +462,5 @@ impl Place {
 }
 
 fn is_empty(directory: &OwnedFd) -> bool {
-    let own = |name: &[u8]| matches!(name, b"." | b"..");
-    storage::list(directory)
-        .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
+    storage::list(directory).is_ok_and(|mut names| names.next().is_none())
 }

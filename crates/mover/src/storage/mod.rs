@@ -134,7 +134,12 @@ pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>
     })
 }
 
-/// The names of a directory, `.` and `..` among them.
+/// The names of a directory.
+pub(crate) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
+    list(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
+}
+
+/// What is in a directory, without `.` and `..`.
 pub(crate) fn list(directory: impl AsFd) -> Result<Listing> {
     repeat(Call::List, || Dir::read_from(directory.as_fd())).map(Listing)
 }
@@ -146,12 +151,21 @@ impl Iterator for Listing {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        repeat(Call::List, || self.0.read().transpose()).transpose()
+        loop {
+            let item = repeat(Call::List, || self.0.read().transpose()).transpose()?;
+            if !item.as_ref().is_ok_and(|item| is_dots(item.file_name())) {
+                return Some(item);
+            }
+        }
     }
 }
 
-/// Shows the names of a directory, `.` and `..` among them, to `take`. As [`list`], for many directories and one
-/// buffer.
+/// Whether a name is that of the directory itself, or of the one that it lies in.
+fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+/// Shows what is in a directory to `take`. As [`list`], for many directories and one buffer.
 pub(crate) fn list_each(
     directory: impl AsFd,
     buffer: &mut [MaybeUninit<u8>],
@@ -163,6 +177,7 @@ pub(crate) fn list_each(
         match asked.map(|()| names.next()).transpose() {
             None => return Ok(()),
             Some(item) => match item.and_then(|item| item) {
+                Ok(item) if is_dots(item.file_name()) => {}
                 Ok(item) => take(&item),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),

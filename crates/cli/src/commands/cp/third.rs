@@ -52,38 +52,24 @@ const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
 /// What two machines have agreed on, by name.
 pub(crate) type Negotiated = Vec<(&'static str, String)>;
 
-/// Copies, and shows how it goes.
+/// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed on,
+/// before the first of them.
 ///
 /// # Errors
 /// When it did not begin, or when how it ended is not known.
-pub(crate) fn copy(context: &Context, args: &SshArgs, third: &Third) -> Result<RunReport, Fault> {
-    run(context, args, third, Purpose::Copy, &mut |_| {})
-}
-
-/// Says what would be done to every name. `agreed` learns what was agreed on, before the first of them.
-///
-/// # Errors
-/// When it did not begin, or when how it ended is not known.
-pub(crate) fn list_changes(
+pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,
     third: &Third,
     agreed: &mut dyn FnMut(Negotiated),
 ) -> Result<RunReport, Fault> {
-    run(context, args, third, Purpose::DryRun, agreed)
-}
-
-fn run(
-    context: &Context,
-    args: &SshArgs,
-    third: &Third,
-    purpose: Purpose,
-    agreed: &mut dyn FnMut(Negotiated),
-) -> Result<RunReport, Fault> {
-    let mut parties = Parties::start(context, args, third, purpose)?;
-    let report = parties.follow(context, args.detach && purpose == Purpose::Copy, agreed)?;
+    let detach = args.detach && context.receive_policy.run != RunMode::ListChanges;
+    let mut parties = Parties::start(context, args, third, detach)?;
+    let mut progress = Progress::start(&context.style);
+    let report = parties.follow(context, detach, &mut progress, agreed);
+    progress.finish();
     let preset = context.settings.preset.clone();
-    let mut report = RunReport { preset, ..report };
+    let mut report = RunReport { preset, ..report? };
     report.each_fault(|fault| *fault = seen_from(&third.at, fault.clone(), &context.cancel));
     Ok(report)
 }
@@ -102,12 +88,6 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
     if cancel.is_requested() { fault } else { fault.from_peer() }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Copy,
-    DryRun,
-}
-
 /// What ssh leads to. The one that connects ends first.
 struct Parties {
     client: Remote,
@@ -115,7 +95,7 @@ struct Parties {
 }
 
 impl Parties {
-    fn start(context: &Context, args: &SshArgs, third: &Third, purpose: Purpose) -> Result<Self, Fault> {
+    fn start(context: &Context, args: &SshArgs, third: &Third, detach: bool) -> Result<Self, Fault> {
         let options = options(context)?;
         let command = SshCommand::new(args)?;
         let server = match (&third.serves, &third.to) {
@@ -132,9 +112,9 @@ impl Parties {
                 .map(|word| word.as_os_str().into())
                 .collect(),
             hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
-            dry_run: purpose == Purpose::DryRun,
+            dry_run: context.receive_policy.run == RunMode::ListChanges,
             names: context.receive_policy.run == RunMode::Verbose,
-            detach: args.detach && purpose == Purpose::Copy,
+            detach,
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),
             recipe: context.settings.stack.as_ref().map(haulage::Recipe::to_toml),
@@ -145,18 +125,6 @@ impl Parties {
 
     /// Shows how it goes until it has ended, or until this machine lets go of it.
     fn follow(
-        &mut self,
-        context: &Context,
-        detach: bool,
-        agreed: &mut dyn FnMut(Negotiated),
-    ) -> Result<RunReport, Fault> {
-        let mut progress = Progress::start(&context.style);
-        let report = self.listen(context, detach, &mut progress, agreed);
-        progress.finish();
-        report
-    }
-
-    fn listen(
         &mut self,
         context: &Context,
         detach: bool,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
-use haul_engine::{EngineError, ListenOptions, Listener};
+use haul_engine::{ListenOptions, Listener};
 use haul_mover::{MinFree, Root};
 use haul_wire::control::{Fault, Request};
 
@@ -18,7 +18,7 @@ use crate::ssh::{Announcement, MAX_PERMIT, Permit};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
-use crate::transfer::server::{POLL, answer, bind_within, listen_options};
+use crate::transfer::server::{POLL, answer, bind_within, listen_options, next_client};
 use crate::transfer::sessions::Pulse;
 
 /// All addresses of the machine; where there is no IPv6, those of IPv4.
@@ -107,13 +107,7 @@ fn one_session(
     permit: &Permit,
     until: impl Fn() -> bool,
 ) -> Result<u8, Fault> {
-    while !until() {
-        let incoming = match listener.accept(POLL) {
-            Ok(Some(incoming)) => incoming,
-            Ok(None) => continue,
-            Err(EngineError::Closed) => break,
-            Err(error) => return Err(error.into()),
-        };
+    while let Some(incoming) = next_client(listener, &until)? {
         if let Err(fault) = permit.check(incoming.request()) {
             incoming.refuse(fault);
             continue;

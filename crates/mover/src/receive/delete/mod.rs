@@ -20,7 +20,7 @@ use crate::journal::is_working_name;
 use crate::paths::{join, split};
 use crate::receive::shared::Shared;
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
-use crate::storage::{Listing, fstat, list, lstatat, unlinkat};
+use crate::storage::{fstat, lstatat, names, unlinkat};
 use exclude::DeleteExclude;
 
 /// What happens to a name that was found.
@@ -340,12 +340,15 @@ impl<'a> Sweep<'a> {
     }
 
     fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
-        match self.within(local, |directory| list(directory)).and_then(names_of) {
+        match self.within(local, |directory| names(directory)) {
             // What is in it goes uncounted: to look, it would have to be changed.
             Err(Errno::ACCESS) if self.purpose == Purpose::Say && self.shared.place.could_open_up(local) => {
                 Ok(Vec::new())
             }
-            names => names,
+            names => names.map(|mut names| {
+                names.sort_unstable();
+                names
+            }),
         }
     }
 
@@ -383,18 +386,6 @@ impl<'a> Sweep<'a> {
         };
         self.removal.fault.get_or_insert_with(fault);
     }
-}
-
-fn names_of(listing: Listing) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut names = Vec::new();
-    for item in listing {
-        let name = item?.file_name().to_bytes().to_vec();
-        if !matches!(name.as_slice(), b"." | b"..") {
-            names.push(name);
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 fn unusable(path: &[u8]) -> Fault {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::entries::IdentityHash;
 use crate::fault::{IoFault, show};
 use crate::identity::FileId;
-use crate::storage::{list, lstatat};
+use crate::storage::lstatat;
 
 /// Whether something may be there under another name as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,11 +64,6 @@ impl Installed {
         let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
         self.has(id) && names().is_ok_and(|names| !is_listed(names) || (many == Names::One && folds()))
     }
-}
-
-/// The names in a directory.
-pub(crate) fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
-    list(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
 }
 
 /// Whether a directory also finds what is there under `name` when it is asked with the other case. What it takes for
@@ -126,7 +121,7 @@ mod tests {
         // The file has gone, and another one has its number.
         assert!(!collides("readme", "readme", Names::One, &lower, false));
         let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
-        assert!(names_in(&directory).unwrap().contains(&b"readme".to_vec()));
+        assert!(crate::storage::names(&directory).unwrap().contains(&b"readme".to_vec()));
         assert!(!folds(&directory, b"readme", id("readme")), "this file system has case");
     }
 }

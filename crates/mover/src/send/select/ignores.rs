@@ -14,6 +14,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::fault::show;
+use crate::paths::join;
 use crate::storage::{fstat, openat};
 
 /// The ignore files, the one that decides in front.
@@ -47,7 +48,7 @@ pub(crate) fn enter(
     }
     let mut files = [None, None];
     for (name, slot) in NAMES.into_iter().zip(&mut files).filter(|(name, _)| names.contains(name)) {
-        let at = if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') };
+        let at = join(path, name);
         *slot = read(directory.as_fd(), name).map_err(|why| (at.clone(), unusable(&at, &why)))?;
     }
     let skip = if path.is_empty() { 0 } else { path.len() + 1 };

@@ -476,11 +476,8 @@ fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd
 fn list(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> (Vec<Name>, Option<Errno>) {
     let mut names = Vec::new();
     let take = |item: &RawDirEntry<'_>| {
-        let bytes = item.file_name().to_bytes();
-        if !matches!(bytes, b"." | b"..") {
-            let (bytes, kind) = (bytes.to_vec(), item.file_type());
-            names.push(Name { bytes, kind, listed: true, below: None });
-        }
+        let (bytes, kind) = (item.file_name().to_bytes().to_vec(), item.file_type());
+        names.push(Name { bytes, kind, listed: true, below: None });
     };
     let broken = list_each(directory, buffer, take).err();
     names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::fault::show;
 use crate::identity::{directory_id, parent};
+use crate::paths::join;
 use crate::root::Root;
 use crate::send::select::Chooser;
 use crate::storage::{fstat, list, lstatat, openat};
@@ -159,10 +160,7 @@ fn takes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
     let is_taken = |path: &Vec<u8>| path.is_empty() || chooser.takes(path, true);
     is_taken(&path)
         && names.iter().all(|name| {
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
+            path = join(&path, name);
             is_taken(&path)
         })
 }
@@ -191,9 +189,7 @@ fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
     let readable = openat(directory, ".", flags, Mode::empty()).ok()?;
     list(&readable).ok()?.filter_map(Result::ok).find_map(|item| {
         let name = item.file_name().to_bytes();
-        if matches!(name, b"." | b"..")
-            || !matches!(item.file_type(), FileType::Directory | FileType::Unknown)
-        {
+        if !matches!(item.file_type(), FileType::Directory | FileType::Unknown) {
             return None;
         }
         let stat = lstatat(directory.as_fd(), name).ok()?;
