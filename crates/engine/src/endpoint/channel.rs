@@ -128,7 +128,7 @@ impl Channel {
         let mut inline: Option<InlineDriver<'_>> = None;
         block_with(until, poll, |thread| match &mut inline {
             Some(inline) => {
-                inline.turn(until.map(|until| shared.clock.time(until)), self.connection.busy_poll)
+                inline.turn(until.map(|until| shared.clock.time(until)), self.connection.busy_poll);
             }
             None if shared.is_stopped() => park(until),
             None => match InlineDriver::start(shared, thread) {

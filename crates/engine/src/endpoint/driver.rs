@@ -178,7 +178,9 @@ impl Driver {
         self.background_waker.wake();
         self.inline_waker.wake();
         let handshakes = take(&mut *lock(&self.handshakes));
-        handshakes.into_iter().for_each(|waiting| waiting.waker.wake());
+        for waiting in handshakes {
+            waiting.waker.wake();
+        }
     }
 
     fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
