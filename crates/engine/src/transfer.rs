@@ -21,7 +21,8 @@ use haul_udp::Capabilities;
 use haul_wire::control::Settings;
 
 use crate::endpoint::{
-    Connection, Counters, DataThread, MIN_DATAGRAM, ObjectEnd, PathProbe, Published, SessionSide, Shared,
+    Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
+    SessionSide,
 };
 use crate::recipe::{feedback_interval, in_force};
 use crate::session::OpenPath;
@@ -45,7 +46,7 @@ fn largest_datagram(peer: SocketAddr) -> u16 {
 
 /// A transfer that runs on a thread of its own. Dropping it stops the thread.
 pub struct Transfer {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointSocket>,
     connection: Weak<Connection>,
     published: Arc<Published>,
     waker: Waker,
@@ -66,7 +67,7 @@ impl Transfer {
         let side = SessionSide { end, probe, control, waker, _registration: registration };
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
-        let shared = Arc::new(Shared::of_one(socket, clock)?);
+        let shared = Arc::new(EndpointSocket::of_one(socket, clock)?);
         let (connection, published) = (Arc::new(connection), Arc::new(Published::default()));
         let waker = side.waker.clone();
         let name = match side.end {

@@ -271,7 +271,9 @@ mod tests {
             [task::Waker::from(Arc::new(Panics)), task::Waker::from(Arc::new(Counts(woken.clone())))];
         let mut list = WakerList::default();
         for _ in 0..100 {
-            wakers.iter().for_each(|waker| list.add(waker));
+            for waker in &wakers {
+                list.add(waker);
+            }
         }
         assert_eq!(list.len(), 2);
         list.take().wake();

@@ -86,13 +86,11 @@ impl Shared {
     /// What `done` gives; if it gives nothing, `waker` is woken at the next change.
     pub(super) fn poll<R>(&self, waker: &Waker, done: impl FnOnce(&mut State) -> Option<R>) -> Poll<R> {
         let mut state = self.lock();
-        match done(&mut state) {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.wakers.add(waker);
-                Poll::Pending
-            }
+        if let Some(result) = done(&mut state) {
+            return Poll::Ready(result);
         }
+        state.wakers.add(waker);
+        Poll::Pending
     }
 
     /// Waits until `done` gives a value or `until` has passed.

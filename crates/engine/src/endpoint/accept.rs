@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
-use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, InitialHeader};
+use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader};
 
-use super::address::AddressValidation;
 use super::connection::{Connection, Header, received};
-use super::event_loop::split_open;
+use super::guard::lock;
 use super::path_probe::BARE;
-use super::shared::{Shared, lock};
+use super::phase::AddressValidation;
+use super::shared::Shared;
 use super::table::Table;
 use crate::Role;
 use crate::crypto::{FrameKeys, ResumptionSecret};
@@ -46,6 +46,12 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
             connection.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
         }
     });
+}
+
+/// Reads an initial header; it is followed by a packet of the stack or by nothing.
+fn split_open(packet: &mut [u8]) -> Option<(InitialHeader, &mut [u8])> {
+    let header = InitialHeader::parse(packet).ok()?.0;
+    Some((header, &mut packet[INITIAL_HEADER_LEN..]))
 }
 
 enum Refusal {

@@ -7,21 +7,13 @@ use std::net::SocketAddr;
 use haul_wire::packet::ControlFrameKind;
 
 use super::connection::{Connection, Header, State};
-use super::shared::Shared;
+use super::phase::AddressValidation;
+use super::socket::EndpointSocket;
 use crate::crypto::challenge_number;
-
-/// Whether the other end is known to receive at its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AddressValidation {
-    /// It has answered a challenge there, or has the address of its TCP connection or of an earlier connection.
-    Validated,
-    /// Its packets come from there.
-    Unvalidated,
-}
 
 impl Connection {
     /// Sends a challenge to an address.
-    pub(super) fn challenge(&self, shared: &Shared, state: &State, address: SocketAddr) {
+    pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
         self.send_frame(
             shared,
             address,
@@ -31,14 +23,20 @@ impl Connection {
     }
 
     /// What an address has to send back. It changes with each move, so that copies of earlier responses are void.
-    fn expected_response(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
+    fn expected_response(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) -> u32 {
         let id = self.id();
         let what = format!("{} {} {} {} {address}", id.identity, id.epoch, id.salt, state.moves);
         challenge_number(&shared.challenge_key, &what)
     }
 
     /// Authentic packets with the highest packet number so far have come from `from`.
-    pub(super) fn on_newest_from(&self, shared: &Shared, state: &State, from: SocketAddr, header: Header) {
+    pub(super) fn on_newest_from(
+        &self,
+        shared: &EndpointSocket,
+        state: &State,
+        from: SocketAddr,
+        header: Header,
+    ) {
         // The initial header has been answered by a challenge already.
         let is_challenged = state.validation == AddressValidation::Unvalidated && header == Header::Present;
         if state.peer != from && !is_challenged {
@@ -47,7 +45,13 @@ impl Connection {
     }
 
     /// A response has come: if it is right, the connection moves to its address.
-    pub(super) fn on_response(&self, shared: &Shared, state: &mut State, from: SocketAddr, number: u32) {
+    pub(super) fn on_response(
+        &self,
+        shared: &EndpointSocket,
+        state: &mut State,
+        from: SocketAddr,
+        number: u32,
+    ) {
         let is_new = state.peer != from || state.validation == AddressValidation::Unvalidated;
         if !is_new || number != self.expected_response(shared, state, from) {
             return;

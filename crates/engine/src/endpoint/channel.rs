@@ -12,9 +12,9 @@ use haul_wire::packet::ControlFrameKind;
 use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
+use super::guard::lock;
 use super::phase::Phase;
 use super::resumption_file::SavedResumption;
-use super::shared::lock;
 use crate::error::CloseReason;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
@@ -128,10 +128,10 @@ impl Channel {
         let mut inline: Option<InlineDriver<'_>> = None;
         block_with(until, poll, |thread| match &mut inline {
             Some(inline) => {
-                inline.turn(until.map(|until| shared.clock.time(until)), self.connection.busy_poll)
+                inline.turn(until.map(|until| shared.clock.time(until)), self.connection.busy_poll);
             }
             None if shared.is_stopped() => park(until),
-            None => match InlineDriver::start(shared, thread) {
+            None => match InlineDriver::start(self.endpoint.driver(), thread) {
                 Some(driver) => inline = Some(driver),
                 None => park(until),
             },

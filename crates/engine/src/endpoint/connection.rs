@@ -8,15 +8,14 @@ use crate::error::CloseReason;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
+use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ConnectionOptions;
-use super::address::AddressValidation;
-use super::guard::caught;
-use super::phase::{KeepAlive, Opening, Phase};
-use super::shared::{Shared, lock};
-use super::table::ResumptionState;
-use crate::crypto::{ConnectionKeys, FrameKeys, Keys};
+use super::guard::{caught, lock};
+use super::phase::{AddressValidation, KeepAlive, Opening, Phase};
+use super::socket::EndpointSocket;
+use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
 use crate::wake::WakerList;
 use crate::{EngineError, Role};
 
@@ -39,6 +38,19 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// The initial round trip of RFC 9002, section 6.2.2, as an upper bound of the first estimate. That is measured over
 /// TCP, and takes seconds where TCP had to retransmit.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
+
+/// What both ends keep, to begin connections without another handshake.
+#[derive(Clone, Debug)]
+pub(crate) struct ResumptionState {
+    /// Which end of its connections this is.
+    pub(crate) role: Role,
+    pub(crate) identity: u32,
+    pub(crate) secret: ResumptionSecret,
+    pub(crate) cipher: Cipher,
+    pub(crate) compiled: Arc<CompiledStack>,
+    /// First estimate of the round trip.
+    pub(crate) round_trip: Span,
+}
 
 /// One end of a connection.
 pub(crate) struct Connection {
@@ -175,7 +187,7 @@ impl Connection {
 
     /// Sends what there is to send, takes the stack's events, and sets the timer. Returns whether anything has changed
     /// for which somebody may wait.
-    pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+    pub(super) fn settle(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
         if sent == shared.rounds {
@@ -189,14 +201,14 @@ impl Connection {
     }
 
     /// As [`settle`](Self::settle), but packets wait for the application's answer.
-    fn settle_unsent(&self, shared: &Shared, state: &mut State, now: Time) {
+    fn settle_unsent(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
         state.transmit_at.get_or_insert(now + COALESCING_DELAY);
         self.take_events(shared, state);
         self.set_timer(shared, state, false);
     }
 
     /// Takes the stack's events; returns whether there were any.
-    fn take_events(&self, shared: &Shared, state: &mut State) -> bool {
+    fn take_events(&self, shared: &EndpointSocket, state: &mut State) -> bool {
         let mut changed = false;
         while let Some(event) = state.stack.poll_event() {
             changed = true;
@@ -210,14 +222,14 @@ impl Connection {
     }
 
     /// Sends what there is to send.
-    pub(super) fn flush(&self, shared: &Shared, now: Time) {
+    pub(super) fn flush(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
         self.settle(shared, &mut state, now);
         Connection::release(state);
     }
 
     /// The socket has room for the unsent batch.
-    pub(super) fn on_room(&self, shared: &Shared, now: Time) {
+    pub(super) fn on_room(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
         if let Some(unsent) = &mut state.unsent {
             unsent.retry = Some(now);
@@ -228,14 +240,14 @@ impl Connection {
 
     /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
     /// nearly every packet, is only set when the timer expires, unless `exactly`.
-    pub(super) fn set_timer(&self, shared: &Shared, state: &mut State, exactly: bool) {
+    pub(super) fn set_timer(&self, shared: &EndpointSocket, state: &mut State, exactly: bool) {
         // A data thread looks at the deadline itself.
-        let Some(driver) = &shared.driver else { return };
+        let Some(timers) = &shared.timers else { return };
         let (old, new) = (state.timer, state.deadline());
         let is_earlier = new.is_some_and(|new| old.is_none_or(|old| new < old));
         if is_earlier || (new != old && (exactly || new.is_none())) {
             state.timer = new;
-            driver.set_timer(self.identity(), old, new, exactly);
+            timers.set_timer(self.identity(), old, new, exactly);
         }
     }
 
@@ -246,7 +258,7 @@ impl Connection {
         wakers.wake();
     }
 
-    fn take_event(&self, shared: &Shared, state: &mut State, event: StackEvent) {
+    fn take_event(&self, shared: &EndpointSocket, state: &mut State, event: StackEvent) {
         match event {
             StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
             StackEvent::Failed { protocol, message } => {
@@ -266,7 +278,7 @@ impl Connection {
     /// Packets of the stack have come, side by side.
     pub(super) fn on_packets(
         &self,
-        shared: &Shared,
+        shared: &EndpointSocket,
         now: Time,
         mut received: Received<'_>,
         from: SocketAddr,
@@ -316,7 +328,7 @@ impl Connection {
     }
 
     /// The timer of this connection has expired.
-    pub(super) fn on_timer(&self, shared: &Shared, now: Time, at: Time) {
+    pub(super) fn on_timer(&self, shared: &EndpointSocket, now: Time, at: Time) {
         let mut state = self.lock();
         if state.timer != Some(at) {
             return;
@@ -329,7 +341,7 @@ impl Connection {
     }
 
     /// Runs what is due, and sends what there is to send.
-    pub(super) fn turn(&self, shared: &Shared, state: &mut State, now: Time) {
+    pub(super) fn turn(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
         let can_retry = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_some_and(|at| at <= now));
         let is_overdue = can_retry || state.transmit_at.is_none_or(|at| at <= now);
         state.replies &= !(is_overdue && state.transmit_at.is_some());
@@ -363,6 +375,17 @@ impl Connection {
             state.is_active = false;
         }
         is_idle
+    }
+}
+
+impl Connection {
+    /// Runs `work` with this connection. A panic ends the connection and nothing else; the stack itself catches those
+    /// of its micro-protocols.
+    pub(super) fn guarded(&self, work: impl FnOnce(&Self)) {
+        let Err(message) = caught(|| work(self)) else { return };
+        let mut state = self.lock();
+        state.end(EngineError::MicroProtocol { protocol: "of the application".to_owned(), message });
+        Self::release(state);
     }
 }
 

@@ -3,24 +3,35 @@
 use std::net::SocketAddr;
 
 use crate::error::CloseReason;
-use haul_base::Time;
+use haul_base::{Span, Time};
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use super::address::AddressValidation;
 use super::connection::{Connection, State};
 use super::path_probe::BARE;
-use super::phase::{KeepAlive, Phase};
-use super::shared::Shared;
+use super::phase::{AddressValidation, Closing, Ending, KeepAlive, Phase};
+use super::socket::EndpointSocket;
 use crate::{Direction, EngineError};
 
 impl Connection {
-    pub(super) fn send_frame(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
+    pub(super) fn send_frame(
+        &self,
+        shared: &EndpointSocket,
+        to: SocketAddr,
+        kind: ControlFrameKind,
+        number: u32,
+    ) {
         shared.send(&self.keys.frames().frame(kind, number, BARE), to);
     }
 
     /// An authentic control frame of this connection has come.
-    pub(super) fn on_frame(&self, shared: &Shared, now: Time, frame: &ControlFrame, from: SocketAddr) {
+    pub(super) fn on_frame(
+        &self,
+        shared: &EndpointSocket,
+        now: Time,
+        frame: &ControlFrame,
+        from: SocketAddr,
+    ) {
         let mut state = self.lock();
         let peer = state.peer;
         match frame.kind {
@@ -61,7 +72,7 @@ impl Connection {
     }
 
     /// Sends the control frames and bare initial headers that are due.
-    pub(super) fn send_due_frames(&self, shared: &Shared, state: &mut State, now: Time) {
+    pub(super) fn send_due_frames(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);
         match &mut state.phase {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
@@ -86,7 +97,7 @@ impl Connection {
         self.keep_alive(shared, state, now);
     }
 
-    fn keep_alive(&self, shared: &Shared, state: &mut State, now: Time) {
+    fn keep_alive(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
         let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
         if alive.unanswered == KeepAlive::MOST {
             return state.end_silent(now.since(state.heard));
@@ -98,6 +109,58 @@ impl Connection {
         if state.validation == AddressValidation::Validated {
             self.send_frame(shared, state.peer, ControlFrameKind::Ping, number);
         }
+    }
+}
+
+impl State {
+    /// How the connection has ended, if it has.
+    pub(super) fn ended(&self) -> Option<EngineError> {
+        match &self.phase {
+            Phase::Ended(ending) => Some(ending.error()),
+            _ => None,
+        }
+    }
+
+    /// This end has closed, or the connection has ended.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
+    }
+
+    /// The other end has not shown yet that it knows the connection.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        match &self.phase {
+            Phase::Opening(_) => true,
+            Phase::Closing(closing) => closing.opens(),
+            Phase::Running | Phase::Ended(_) => false,
+        }
+    }
+
+    /// Ends the connection; the first reason counts.
+    pub(super) fn end(&mut self, error: EngineError) {
+        if !matches!(self.phase, Phase::Ended(_)) {
+            self.phase = Phase::Ended(Ending::new(error));
+        }
+    }
+
+    /// Ends the connection: for so long nothing of the other end has come.
+    pub(super) fn end_silent(&mut self, span: Span) {
+        self.end(EngineError::Silent {
+            what: "a sign that UDP packets get through",
+            seconds: span.as_secs_f64(),
+        });
+    }
+
+    /// This end closes.
+    pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
+        if self.validated_peer().is_none() {
+            return self.end(EngineError::Closed);
+        }
+        let opening = match &self.phase {
+            Phase::Opening(opening) => Some(opening.until),
+            Phase::Running => None,
+            Phase::Closing(_) | Phase::Ended(_) => return,
+        };
+        self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
     }
 }
 

@@ -16,7 +16,7 @@ use super::host::HostWatch;
 use super::path_probe::{PathProbe, send_probes};
 use super::published::{Counters, Published, Sending};
 use super::session_table::Registration;
-use super::shared::Shared;
+use super::socket::EndpointSocket;
 use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
 use crate::socket_reader::{Received, SocketReader};
@@ -54,7 +54,7 @@ pub(crate) struct SessionSide {
 
 /// One connection, its socket and its session.
 pub(crate) struct DataThread {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointSocket>,
     connection: Arc<Connection>,
     frames: FrameKeys,
     side: SessionSide,
@@ -71,7 +71,7 @@ pub(crate) struct DataThread {
 impl DataThread {
     /// For the thread that calls this.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<EndpointSocket>,
         connection: Arc<Connection>,
         side: SessionSide,
         published: Arc<Published>,

@@ -7,7 +7,6 @@
 //! thread runs timers and waits for room in a full socket.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::mem::take;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -17,20 +16,17 @@ use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
-use haul_udp::UdpSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::{Errno, read};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use rustix::io::Errno;
 
 use super::event_loop::dispatch;
-use super::guard::caught;
-use super::shared::{Shared, lock};
+use super::guard::{caught, lock};
+use super::shared::Shared;
+use super::timers::Timers;
 use crate::socket_reader::{Received, SocketReader};
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::ThreadWaker;
-use crate::{Clock, EngineError, Waker};
+use crate::{EngineError, Waker};
 
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
@@ -62,19 +58,14 @@ fn system(error: Errno) -> EngineError {
 
 /// The parts of an endpoint that its drivers share.
 pub(super) struct Driver {
-    clock: Clock,
+    shared: Arc<Shared>,
     reader: Mutex<SocketReader>,
-    timers: Mutex<Timers>,
-    timer: OwnedFd,
     /// Where the inline driver waits for the socket.
     inline: OwnedFd,
     inline_waker: Waker,
     is_inline_taken: AtomicBool,
     /// Where the endpoint's thread waits for it.
     background: OwnedFd,
-    background_waker: Waker,
-    /// Connections that wait for room in the socket's send buffer.
-    blocked: Mutex<Vec<u32>>,
     /// TCP connections of handshakes that wait.
     handshakes: Mutex<Vec<WaitingHandshake>>,
 }
@@ -89,17 +80,9 @@ struct WaitingHandshake {
     waker: task::Waker,
 }
 
-/// The deadlines of connections.
-#[derive(Default)]
-struct Timers {
-    /// At most one entry for each connection.
-    queue: BTreeSet<(Time, u32)>,
-    /// When the kernel's timer expires.
-    armed: Option<Time>,
-}
-
 impl Driver {
-    pub(super) fn new(clock: Clock, socket: &UdpSocket) -> Result<Self, EngineError> {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, EngineError> {
+        let socket = &shared.socket;
         let inline_waker = Waker::new()?;
         let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -109,79 +92,23 @@ impl Driver {
         epoll::add(&background, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
         epoll::add(&inline, inline_waker.fd(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)
             .map_err(system)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
-            .map_err(|error| EngineError::system("cannot make a timer", error))?;
         Ok(Self {
-            clock,
             reader: Mutex::new(SocketReader::new(socket)),
-            timers: Mutex::default(),
-            timer,
             inline,
             inline_waker,
             is_inline_taken: AtomicBool::new(false),
             background,
-            background_waker: Waker::new()?,
-            blocked: Mutex::default(),
             handshakes: Mutex::default(),
+            shared,
         })
     }
 
-    /// Moves the timer of a connection from `old` to `new`. The kernel's timer is only ever set to an earlier time,
-    /// unless `exactly`: one that expires too early costs a wake-up, and setting it costs a system call.
-    pub(super) fn set_timer(&self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) {
-        let mut timers = lock(&self.timers);
-        if let Some(old) = old {
-            timers.queue.remove(&(old, identity));
-        }
-        if let Some(new) = new {
-            timers.queue.insert((new, identity));
-        }
-        self.arm(&mut timers, exactly);
+    fn timers(&self) -> &Timers {
+        self.shared.timers.as_ref().expect("the socket of an endpoint is shared")
     }
 
-    fn arm(&self, timers: &mut Timers, exactly: bool) {
-        let first = timers.queue.first().map(|(at, _)| *at);
-        let is_earlier = first.is_some_and(|first| timers.armed.is_none_or(|armed| first < armed));
-        if is_earlier || (exactly && first != timers.armed) {
-            timers.armed = first;
-            let left = first.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
-            // Zero disarms it. Deadlines of the engine always fit.
-            let Ok(it_value) = Timespec::try_from(Duration::from(left)) else { return };
-            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Fails only for a wrong descriptor or a negative time.
-            let _ = timerfd_settime(
-                &self.timer,
-                TimerfdTimerFlags::empty(),
-                &Itimerspec { it_interval, it_value },
-            );
-        }
-    }
-
-    /// The next connection whose timer has expired. If there is none, sets the kernel's timer to the earliest deadline.
-    fn due(&self, now: Time) -> Option<(Time, u32)> {
-        let mut timers = lock(&self.timers);
-        if timers.queue.first().is_some_and(|(at, _)| *at <= now) {
-            return timers.queue.pop_first();
-        }
-        self.arm(&mut timers, true);
-        None
-    }
-
-    /// Has a connection send its unsent batch when the socket's send buffer has room.
-    pub(super) fn wait_for_room(&self, identity: u32) {
-        lock(&self.blocked).push(identity);
-        self.background_waker.wake();
-    }
-
-    /// Wakes both drivers, and whoever is in a handshake.
-    pub(super) fn wake_all(&self) {
-        self.background_waker.wake();
-        self.inline_waker.wake();
-        let handshakes = take(&mut *lock(&self.handshakes));
-        handshakes.into_iter().for_each(|waiting| waiting.waker.wake());
-    }
-
-    fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
+    fn receive(&self, rounds: usize) -> Result<Received, EngineError> {
+        let shared = &self.shared;
         let mut reader = lock(&self.reader);
         let before = DRIVES.replace(true);
         let received = caught(|| {
@@ -197,7 +124,7 @@ impl Driver {
 }
 
 /// The endpoint's thread waits for the TCP connections of handshakes, and each task does its own work.
-impl Readiness for Shared {
+impl Readiness for Driver {
     fn poll_ready(
         &self,
         tcp: &TcpStream,
@@ -206,43 +133,44 @@ impl Readiness for Shared {
         context: &Context<'_>,
     ) -> Poll<Result<(), HandshakeError>> {
         let ready = poll(&mut [PollFd::new(tcp, interest)], Some(&NO_TIME)).unwrap_or_default() > 0;
-        let Some(driver) = self.driver.as_ref().filter(|_| !ready && !self.is_stopped()) else {
+        if ready || self.shared.is_stopped() {
             return Poll::Ready(if ready { Ok(()) } else { Err(HandshakeError::Closed) });
-        };
+        }
         if deadline <= Instant::now() {
             return Poll::Ready(Err(HandshakeError::TimedOut));
         }
         let (of, tcp, waker) = (tcp.as_raw_fd(), tcp.try_clone()?, context.waker().clone());
-        let mut handshakes = lock(&driver.handshakes);
+        let mut handshakes = lock(&self.handshakes);
         handshakes.retain(|known| known.of != of || !known.waker.will_wake(&waker));
         handshakes.push(WaitingHandshake { of, tcp, interest, deadline, waker });
         drop(handshakes);
-        driver.background_waker.wake();
+        self.timers().waker.wake();
         Poll::Pending
     }
 }
 
 /// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
-pub(super) fn run(shared: &Arc<Shared>) {
+pub(super) fn run(driver: &Driver) {
     DRIVES.set(true);
-    let error = caught(|| shared.driver.as_ref().map_or(Ok(()), |driver| serve(shared, driver)))
-        .unwrap_or_else(|message| {
-            Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
-        });
-    shared.end_all(&error.err().unwrap_or(EngineError::Closed));
+    let error = caught(|| serve(&driver.shared, driver)).unwrap_or_else(|message| {
+        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
+    });
+    driver.shared.end_all(&error.err().unwrap_or(EngineError::Closed));
+    let handshakes = take(&mut *lock(&driver.handshakes));
+    for waiting in handshakes {
+        waiting.waker.wake();
+    }
 }
 
 fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
     let (mut woken, mut waits, mut left_until) = (Woken::default(), 0, Time::ZERO);
     while !shared.is_stopped() {
-        let received = if woken.is_left { Received::Nothing } else { driver.receive(shared, ROUNDS)? };
+        let received = if woken.is_left { Received::Nothing } else { driver.receive(ROUNDS)? };
         if woken.by_socket && received == Received::Nothing {
             shared.socket.drain_errors();
         }
         if woken.by_room {
-            // Taken first: connections that still find the socket full add themselves again.
-            let blocked = take(&mut *lock(&driver.blocked));
-            for identity in blocked {
+            for identity in driver.timers().take_blocked() {
                 flush(shared, identity);
             }
         }
@@ -255,9 +183,9 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
         woken = if received == Received::Some || due {
             Woken::default()
         } else if now < left_until {
-            wait(driver, &shared.socket, Watch::AllButPackets, Some(left_until.since(now)))?
+            wait(driver, Watch::AllButPackets, Some(left_until.since(now)))?
         } else {
-            wait(driver, &shared.socket, Watch::All, shared.idle_release_due())?
+            wait(driver, Watch::All, shared.idle_release_due())?
         };
     }
     Ok(())
@@ -296,7 +224,7 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
     let now = shared.clock.now();
     shared.release_idle(now);
     for _ in 0..MOST_DUE {
-        let Some((at, identity)) = driver.due(now) else { return false };
+        let Some((at, identity)) = driver.timers().due(now) else { return false };
         let connection = lock(&shared.table).live(identity);
         if let Some(connection) = connection {
             connection.guarded(|connection| connection.on_timer(shared, now, at));
@@ -306,19 +234,15 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
 }
 
 /// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most.
-fn wait(
-    driver: &Driver,
-    socket: &UdpSocket,
-    watch: Watch,
-    longest: Option<Span>,
-) -> Result<Woken, EngineError> {
+fn wait(driver: &Driver, watch: Watch, longest: Option<Span>) -> Result<Woken, EngineError> {
+    let (timers, socket) = (driver.timers(), &driver.shared.socket);
     // Taken: tasks may add others meanwhile.
     let mut handshakes = take(&mut *lock(&driver.handshakes));
     let overdue = handshakes.iter().map(|waiting| waiting.deadline).min();
     let overdue = overdue.map(|at| at.saturating_duration_since(Instant::now()));
     let mut fds = vec![
-        PollFd::new(&driver.timer, PollFlags::IN),
-        PollFd::from_borrowed_fd(driver.background_waker.fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(timers.waker.fd(), PollFlags::IN),
     ];
     fds.extend(handshakes.iter().map(|waiting| PollFd::new(&waiting.tcp, waiting.interest)));
     let handshakes_end = fds.len();
@@ -327,7 +251,7 @@ fn wait(
     }
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
     let room = fds.len();
-    if !lock(&driver.blocked).is_empty() {
+    if timers.has_blocked() {
         fds.push(PollFd::new(socket, PollFlags::OUT));
     }
     let timeout = longest.map(Duration::from).into_iter().chain(overdue).min();
@@ -345,11 +269,10 @@ fn wait(
         Err(error) => return Err(system(error)),
     }
     if ready[0] {
-        let _ = read(&driver.timer, &mut [0; 8]);
-        lock(&driver.timers).armed = None;
+        timers.on_expired();
     }
     if ready[1] {
-        driver.background_waker.reset();
+        timers.waker.reset();
     }
     Ok(Woken {
         is_left: watch == Watch::AllButPackets && !ready[1],
@@ -361,7 +284,6 @@ fn wait(
 /// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
 /// two.
 pub(super) struct InlineDriver<'s> {
-    shared: &'s Arc<Shared>,
     driver: &'s Driver,
     thread: Arc<ThreadWaker>,
     received: Received,
@@ -369,14 +291,13 @@ pub(super) struct InlineDriver<'s> {
 
 impl<'s> InlineDriver<'s> {
     /// `None` if another thread drives inline already, or this one is a driver itself.
-    pub(super) fn start(shared: &'s Arc<Shared>, thread: &Arc<ThreadWaker>) -> Option<Self> {
-        let driver = shared.driver.as_ref()?;
+    pub(super) fn start(driver: &'s Driver, thread: &Arc<ThreadWaker>) -> Option<Self> {
         if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
             return None;
         }
         thread.wait_for(Some(driver.inline_waker.clone()));
-        shared.counters.inline_waits.add_one();
-        Some(Self { shared, driver, thread: thread.clone(), received: Received::Nothing })
+        driver.shared.counters.inline_waits.add_one();
+        Some(Self { driver, thread: thread.clone(), received: Received::Nothing })
     }
 
     /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before
@@ -384,19 +305,19 @@ impl<'s> InlineDriver<'s> {
     pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
         match self.receive(until, busy_poll) {
             Ok(received) => self.received = received,
-            Err(error) => self.shared.end_all(&error),
+            Err(error) => self.driver.shared.end_all(&error),
         }
     }
 
     fn receive(&self, until: Option<Time>, busy_poll: Span) -> Result<Received, EngineError> {
-        let receive = || self.driver.receive(self.shared, 1);
+        let receive = || self.driver.receive(1);
         if self.received == Received::Some {
             return receive();
         }
         if busy_poll > Span::ZERO {
-            let end = self.shared.clock.now() + busy_poll;
+            let end = self.driver.shared.clock.now() + busy_poll;
             let end = until.map_or(end, |until| until.min(end));
-            while self.shared.clock.now() < end {
+            while self.driver.shared.clock.now() < end {
                 let received = receive()?;
                 if received != Received::Nothing || self.thread.is_woken() {
                     return Ok(received);
@@ -410,7 +331,8 @@ impl<'s> InlineDriver<'s> {
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
         let driver = self.driver;
         // Kernels before 5.11 take no longer than 24 days.
-        let timeout = until.map(|until| until.since(self.shared.clock.now()).min(Span::from_secs(3_600)));
+        let timeout =
+            until.map(|until| until.since(self.driver.shared.clock.now()).min(Span::from_secs(3_600)));
         let timeout = timeout.map(Duration::from);
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events =
@@ -426,7 +348,7 @@ impl<'s> InlineDriver<'s> {
             if data.u64() == WAKER {
                 driver.inline_waker.reset();
             } else if flags.contains(epoll::EventFlags::ERR) {
-                self.shared.socket.drain_errors();
+                self.driver.shared.socket.drain_errors();
             }
         }
         Ok(())
@@ -439,7 +361,7 @@ impl Drop for InlineDriver<'_> {
         self.thread.wait_for(None);
         self.driver.is_inline_taken.store(false, Ordering::Release);
         if self.received == Received::Some || std::thread::panicking() {
-            self.driver.background_waker.wake();
+            self.driver.timers().waker.wake();
         }
     }
 }

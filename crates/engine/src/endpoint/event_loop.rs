@@ -6,13 +6,14 @@ use std::sync::Arc;
 use haul_base::{Received as Packets, Time};
 use haul_udp::Datagrams;
 use haul_wire::packet::{
-    CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind, IDENTITY_AT, INITIAL_HEADER_KIND, InitialHeader,
-    PAIR_KIND, PairHeader,
+    CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind, IDENTITY_AT, INITIAL_HEADER_KIND, PAIR_KIND,
+    PairHeader,
 };
 
 use super::connection::{Connection, Header, received};
+use super::guard::lock;
 use super::pending::Verdict;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use super::table::Entry;
 use crate::crypto::FrameKeys;
 
@@ -144,10 +145,4 @@ fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
     if let Some(answer) = answer {
         shared.send(&answer, source);
     }
-}
-
-/// Reads an initial header; it is followed by a packet of the stack or by nothing.
-pub(super) fn split_open(packet: &mut [u8]) -> Option<(InitialHeader, &mut [u8])> {
-    let header = InitialHeader::parse(packet).ok()?.0;
-    Some((header, &mut packet[haul_wire::packet::INITIAL_HEADER_LEN..]))
 }

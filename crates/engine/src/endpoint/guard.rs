@@ -2,9 +2,7 @@
 //! thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use super::connection::Connection;
-use crate::EngineError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Runs `work`; a panic becomes an error with its message. What `work` changes must be consistent wherever it may
 /// panic, or not be used afterwards.
@@ -15,13 +13,7 @@ pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-impl Connection {
-    /// Runs `work` with this connection. A panic ends the connection and nothing else; the stack itself catches those
-    /// of its micro-protocols.
-    pub(super) fn guarded(&self, work: impl FnOnce(&Self)) {
-        let Err(message) = caught(|| work(self)) else { return };
-        let mut state = self.lock();
-        state.end(EngineError::MicroProtocol { protocol: "of the application".to_owned(), message });
-        Self::release(state);
-    }
+/// Locks. A poisoned lock is fine: every update behind these locks is complete before anything can panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

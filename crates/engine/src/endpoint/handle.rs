@@ -6,9 +6,10 @@ use std::thread::JoinHandle;
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
-use super::driver;
+use super::driver::{self, Driver};
+use super::guard::lock;
 use super::session_table::SessionTable;
-use super::shared::{EndpointLimits, Expecting, Shared, lock};
+use super::shared::{EndpointLimits, Expecting, Shared};
 use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
 
@@ -24,6 +25,7 @@ pub struct Endpoint {
 
 struct Handle {
     shared: Arc<Shared>,
+    driver: Arc<Driver>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -62,12 +64,13 @@ impl Endpoint {
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::new(Arc::new(socket), limits, expecting)?);
-        let ours = shared.clone();
+        let driver = Arc::new(Driver::new(shared.clone())?);
+        let ours = driver.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())
             .spawn(move || driver::run(&ours))
             .map_err(|e| EngineError::system("cannot start a thread", e))?;
-        Ok(Self { handle: Arc::new(Handle { shared, thread: Mutex::new(Some(thread)) }) })
+        Ok(Self { handle: Arc::new(Handle { shared, driver, thread: Mutex::new(Some(thread)) }) })
     }
 
     /// The sessions that are registered here.
@@ -77,6 +80,10 @@ impl Endpoint {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
+    }
+
+    pub(super) fn driver(&self) -> &Driver {
+        &self.handle.driver
     }
 
     /// How connections run that the other side begins from now on.

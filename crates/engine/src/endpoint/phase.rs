@@ -4,7 +4,6 @@ use crate::error::CloseReason;
 use haul_base::{Span, Time};
 use haul_wire::packet::ControlFrameKind;
 
-use super::connection::State;
 use crate::EngineError;
 
 /// Shortest time between two repetitions.
@@ -46,6 +45,15 @@ impl Ending {
             Self::Failed(error) => (**error).clone(),
         }
     }
+}
+
+/// Whether the other end is known to receive at its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddressValidation {
+    /// It has answered a challenge there, or has the address of its TCP connection or of an earlier connection.
+    Validated,
+    /// Its packets come from there.
+    Unvalidated,
 }
 
 /// Bare initial headers are sent at intervals: the stack may have nothing to send, or packets too large for the path.
@@ -152,58 +160,6 @@ impl KeepAlive {
     pub(super) fn heard(&mut self, now: Time) {
         self.unanswered = 0;
         self.next = now + self.every;
-    }
-}
-
-impl State {
-    /// How the connection has ended, if it has.
-    pub(super) fn ended(&self) -> Option<EngineError> {
-        match &self.phase {
-            Phase::Ended(ending) => Some(ending.error()),
-            _ => None,
-        }
-    }
-
-    /// This end has closed, or the connection has ended.
-    pub(super) fn is_closing(&self) -> bool {
-        matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
-    }
-
-    /// The other end has not shown yet that it knows the connection.
-    pub(super) fn is_unconfirmed(&self) -> bool {
-        match &self.phase {
-            Phase::Opening(_) => true,
-            Phase::Closing(closing) => closing.opens(),
-            Phase::Running | Phase::Ended(_) => false,
-        }
-    }
-
-    /// Ends the connection; the first reason counts.
-    pub(super) fn end(&mut self, error: EngineError) {
-        if !matches!(self.phase, Phase::Ended(_)) {
-            self.phase = Phase::Ended(Ending::new(error));
-        }
-    }
-
-    /// Ends the connection: for so long nothing of the other end has come.
-    pub(super) fn end_silent(&mut self, span: Span) {
-        self.end(EngineError::Silent {
-            what: "a sign that UDP packets get through",
-            seconds: span.as_secs_f64(),
-        });
-    }
-
-    /// This end closes.
-    pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
-        if self.validated_peer().is_none() {
-            return self.end(EngineError::Closed);
-        }
-        let opening = match &self.phase {
-            Phase::Opening(opening) => Some(opening.until),
-            Phase::Running => None,
-            Phase::Closing(_) | Phase::Ended(_) => return,
-        };
-        self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
     }
 }
 

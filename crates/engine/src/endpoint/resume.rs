@@ -6,11 +6,11 @@ use haul_stack::{Ends, Recipe, Registry};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
-use super::address::AddressValidation;
-use super::connection::Connection;
+use super::connection::{Connection, ResumptionState};
+use super::guard::lock;
+use super::phase::AddressValidation;
 use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
-use super::shared::lock;
-use super::table::{Entry, ResumptionState};
+use super::table::Entry;
 use super::terms::compile;
 use super::{Channel, ConnectionOptions, Endpoint};
 use crate::connect::{OpenOptions, agree};
@@ -49,14 +49,14 @@ impl Endpoint {
         registry: &Arc<Registry>,
         options: &OpenOptions,
     ) -> Result<SavedResumption, EngineError> {
-        let shared = &**self.shared();
-        let first = agree(url, recipe, registry, options, shared).await;
+        let (shared, driver) = (self.shared(), self.driver());
+        let first = agree(url, recipe, registry, options, driver).await;
         let is_taken = match &first {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
             Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
             Err(_) => false,
         };
-        if is_taken { agree(url, recipe, registry, options, shared).await } else { first }
+        if is_taken { agree(url, recipe, registry, options, driver).await } else { first }
     }
 }
 

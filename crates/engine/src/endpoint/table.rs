@@ -4,27 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use haul_base::{Span, Time};
-use haul_stack::CompiledStack;
-use haul_wire::control::Cipher;
+use haul_base::Time;
 use haul_wire::packet::ConnectionId;
 
-use super::connection::Connection;
-use crate::Role;
-use crate::crypto::ResumptionSecret;
-
-/// What both ends keep, to begin connections without another handshake.
-#[derive(Clone, Debug)]
-pub(crate) struct ResumptionState {
-    /// Which end of its connections this is.
-    pub(crate) role: Role,
-    pub(crate) identity: u32,
-    pub(crate) secret: ResumptionSecret,
-    pub(crate) cipher: Cipher,
-    pub(crate) compiled: Arc<CompiledStack>,
-    /// First estimate of the round trip.
-    pub(crate) round_trip: Span,
-}
+use super::connection::{Connection, ResumptionState};
 
 /// Resumption state and the present connection.
 pub(super) struct Entry {
@@ -161,13 +144,17 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Span;
     use haul_proto::micro::registry;
-    use haul_stack::{Ends, Recipe};
+    use haul_stack::{CompiledStack, Ends, Recipe};
+    use haul_wire::control::Cipher;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::endpoint::address::AddressValidation;
+    use crate::Role;
+    use crate::crypto::ResumptionSecret;
     use crate::endpoint::options::ConnectionOptions;
+    use crate::endpoint::phase::AddressValidation;
 
     const MOST: usize = 5;
 

@@ -8,10 +8,9 @@ use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Sett
 use haul_wire::packet::IDENTITY_AT;
 
 use super::Endpoint;
-use super::connection::panicked;
-use super::guard::caught;
-use super::shared::lock;
-use super::table::{Entry, NotAdded, ResumptionState};
+use super::connection::{ResumptionState, panicked};
+use super::guard::{caught, lock};
+use super::table::{Entry, NotAdded};
 use crate::crypto::tag_len;
 use crate::recipe::{read_offer, refusal, session_recipe};
 use crate::{EngineError, Incoming, Role};

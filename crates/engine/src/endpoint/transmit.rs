@@ -8,12 +8,12 @@ use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
 use super::connection::{Connection, LOCAL_QUEUE_WAIT, State, Unsent};
 use super::phase::Phase;
-use super::shared::{SLOT_START, Shared};
+use super::socket::{EndpointSocket, SLOT_START};
 use crate::EngineError;
 
 impl Connection {
-    /// Sends up to [`Shared::rounds`] batches, and returns how many; if that many, there may be more.
-    pub(super) fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
+    /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if that many, there may be more.
+    pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> usize {
         if matches!(state.phase, Phase::Ended(_)) || state.validated_peer().is_none() {
             return 0;
         }
@@ -26,7 +26,7 @@ impl Connection {
             // Sealing a batch takes time, and its packets say when they leave.
             let now = if sent == 0 { now } else { shared.clock.now() };
             let room = &mut slot[SLOT_START..];
-            let next = match shared.driver {
+            let next = match shared.timers {
                 Some(_) => state.stack.poll_transmit_together(now, room),
                 None => state.stack.poll_transmit(now, room).map(Together::Batch),
             };
@@ -55,7 +55,7 @@ impl Connection {
     /// Sends a batch. Keeps what the socket has no room for, and has it sent later.
     fn send_batch(
         &self,
-        shared: &Shared,
+        shared: &EndpointSocket,
         state: &mut State,
         now: Time,
         data: &[u8],
@@ -69,8 +69,8 @@ impl Connection {
             error => return on_send_error(shared, state, now, segment_size, error),
         };
         state.unsent = Some(Box::new(Unsent { data: data[done..].to_vec(), segment_size, ecn, retry }));
-        if let (None, Some(driver)) = (retry, &shared.driver) {
-            driver.wait_for_room(self.identity());
+        if let (None, Some(timers)) = (retry, &shared.timers) {
+            timers.wait_for_room(self.identity());
         }
     }
 
@@ -87,15 +87,21 @@ impl Connection {
 
 /// The system did not take a batch, or the rest of one, and will not: it is lost like any other packets. A socket that
 /// has failed ends the connection that it is for.
-fn on_send_error(shared: &Shared, state: &mut State, now: Time, segment_size: usize, error: SendError) {
+fn on_send_error(
+    shared: &EndpointSocket,
+    state: &mut State,
+    now: Time,
+    segment_size: usize,
+    error: SendError,
+) {
     tracing::debug!(%error, to = %state.peer, "packets were not sent");
     shared.counters.unsent.add_one();
     match error {
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
-        SendError::NotPermitted(error) if shared.driver.is_none() => {
+        SendError::NotPermitted(error) if shared.timers.is_none() => {
             state.end(EngineError::system("sending UDP is not permitted here", error));
         }
-        SendError::Io(error) if shared.driver.is_none() => {
+        SendError::Io(error) if shared.timers.is_none() => {
             state.end(EngineError::system("the UDP socket failed", error));
         }
         _ => {}

@@ -1,0 +1,181 @@
+//! The socket of one connection or of many, and what they need to send: nothing here knows a connection.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use haul_base::{AlignedBytes, Ecn};
+use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
+
+use super::guard::lock;
+use super::timers::Timers;
+use crate::counters::counters;
+use crate::identity::random;
+use crate::{Clock, EngineError};
+
+/// Where a batch begins in its slot: behind room for a header, and aligned.
+pub(super) const SLOT_START: usize = 64;
+/// Room for one batch: no UDP message of the kernel is larger.
+const SLOT: usize = SLOT_START + 65_536;
+/// Batches that one of many connections sends before others have their turn.
+const ROUNDS: usize = 16;
+/// Batches that a connection on a socket of its own sends before it is time to receive.
+const OWN_ROUNDS: usize = 4;
+/// Free slots that are kept.
+const KEPT_SLOTS: usize = 8;
+counters! {
+    Counters:
+    /// What has happened at an endpoint.
+    pub struct EndpointStats {
+        /// Datagrams that name no session and no connection.
+        pub unknown,
+        /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
+        pub unauthentic,
+        /// Initial headers of connections that were over already.
+        pub replayed_connections,
+        /// Connections that the other side has begun.
+        pub connections,
+        /// Datagrams of other kinds.
+        pub strays,
+        /// Control frames of a session from another address than before, or than its TCP connection's, which were
+        /// answered by a challenge.
+        pub challenged,
+        /// Buffers of data dropped because nobody took the messages before them.
+        pub inbox_full,
+        /// Batches that the system did not take.
+        pub unsent,
+        /// Waits on a channel in which the waiting thread itself received packets.
+        pub inline_waits,
+        /// Datagrams sent with two packets each, an answer and a message.
+        pub pairs,
+    }
+}
+
+/// A socket and its clock.
+pub(crate) struct EndpointSocket {
+    pub(super) socket: Arc<UdpSocket>,
+    pub(crate) clock: Clock,
+    /// Those of many connections. `None`: the socket is connected and of one connection, which has a thread of its own.
+    pub(super) timers: Option<Timers>,
+    /// Batches that a connection sends before others, or what has come, have their turn.
+    pub(super) rounds: usize,
+    #[cfg(feature = "faults")]
+    faults: Option<Mutex<crate::faults::Faults>>,
+    stop: AtomicBool,
+    pub(super) counters: Counters,
+    slots: Mutex<Vec<AlignedBytes>>,
+    /// Connections that were active since they last released what can be made again.
+    pub(super) active: Mutex<BTreeSet<u32>>,
+    /// Key of the address challenges; it never leaves this process.
+    pub(super) challenge_key: [u8; 32],
+}
+
+impl EndpointSocket {
+    /// Of any number of connections.
+    pub(super) fn of_many(socket: Arc<UdpSocket>) -> Result<Self, EngineError> {
+        let clock = Clock::start();
+        let (timers, rounds) = (Some(Timers::new(clock)?), ROUNDS);
+        let this = Self::of_one(socket, clock)?;
+        #[cfg(feature = "faults")]
+        let this = Self { faults: None, ..this };
+        Ok(Self { timers, rounds, ..this })
+    }
+
+    /// Of one connection, which has a thread of its own; `socket` is connected.
+    pub(crate) fn of_one(socket: Arc<UdpSocket>, clock: Clock) -> Result<Self, EngineError> {
+        Ok(Self {
+            timers: None,
+            rounds: OWN_ROUNDS,
+            #[cfg(feature = "faults")]
+            faults: crate::faults::Faults::from_environment().map(Mutex::new),
+            socket,
+            clock,
+            stop: AtomicBool::new(false),
+            counters: Counters::default(),
+            slots: Mutex::default(),
+            active: Mutex::default(),
+            challenge_key: random()?,
+        })
+    }
+
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        self.socket.capabilities()
+    }
+
+    /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section 2.5.5.2).
+    pub(super) fn reachable(&self, peer: SocketAddr) -> SocketAddr {
+        match (peer, self.socket.local_addr()) {
+            (SocketAddr::V4(v4), Ok(SocketAddr::V6(_))) => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            _ => peer,
+        }
+    }
+
+    pub(super) fn take_slot(&self) -> AlignedBytes {
+        lock(&self.slots).pop().unwrap_or_else(|| AlignedBytes::zeroed(SLOT))
+    }
+
+    pub(super) fn put_slot(&self, slot: AlignedBytes) {
+        let mut slots = lock(&self.slots);
+        if slots.len() < KEPT_SLOTS {
+            slots.push(slot);
+        }
+    }
+
+    /// Sends a batch. If the system does not take all of it, gives how many bytes have left and why.
+    pub(super) fn send_batch(
+        &self,
+        data: &[u8],
+        segment_size: usize,
+        ecn: Ecn,
+        to: SocketAddr,
+    ) -> Result<(), (usize, SendError)> {
+        let mut done = 0;
+        while done < data.len() {
+            let sent = self.send_once(&data[done..], segment_size, ecn, to);
+            done += sent.map_err(|error| (done, error))?.bytes;
+        }
+        Ok(())
+    }
+
+    fn send_once(
+        &self,
+        data: &[u8],
+        segment_size: usize,
+        ecn: Ecn,
+        to: SocketAddr,
+    ) -> Result<Sent, SendError> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &self.faults {
+            return lock(faults).send(&self.socket, data, segment_size, ecn);
+        }
+        match self.timers {
+            Some(_) => self.socket.send_to(data, segment_size, ecn, to),
+            None => self.socket.send(data, segment_size, ecn),
+        }
+    }
+
+    /// Sends one datagram that is repeated if it is lost, or need not arrive: a full socket loses it.
+    pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) {
+        if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
+            self.counters.unsent.add_one();
+        }
+    }
+
+    /// Notes that a connection is active and may have something to release once it is idle.
+    pub(super) fn note_active(&self, identity: u32) {
+        lock(&self.active).insert(identity);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whoever serves the socket is to end.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(timers) = &self.timers {
+            timers.waker.wake();
+        }
+    }
+}
