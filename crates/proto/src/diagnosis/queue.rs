@@ -111,7 +111,7 @@ impl Queue {
             Cause::Congestion
         } else if self.is_outage(sample) {
             Cause::Outage
-        } else if finding.dependence == Dependence::Dependent && finding.medium_rate == 0.0 {
+        } else if finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0 {
             Cause::Congestion
         } else {
             Cause::Random
