@@ -170,3 +170,127 @@ fn ranks(stretches: &[Stretch], value: impl Fn(&Stretch) -> f64) -> Vec<f64> {
     }
     ranks
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers that look like random ones, from 0 to below 1.
+    fn dice(n: u64, seed: u64) -> f64 {
+        let mixed = (n + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ mixed >> 32) as u32 as f64 / 2f64.powi(32)
+    }
+
+    /// Losses of 400 packets by dice.
+    fn medium(rate: f64, n: u64, seed: u64) -> u64 {
+        (0..400).filter(|packet| dice(n * 400 + packet, seed) < rate).count() as u64
+    }
+
+    /// A saw-tooth of so many stretches a tooth, up to `most`, above `empty`, each of them with these losses.
+    fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<Stretch> {
+        let stretch = |n: u64| {
+            let height = (n % 50) as f64 / 49.0;
+            Stretch { delay: empty + most.mul_f64(height), packets: 400, lost: lost(n, height) }
+        };
+        (0..500).map(stretch).collect()
+    }
+
+    fn delay_each(stretches: &mut [Stretch], later: impl Fn(u64) -> Span) {
+        for (n, stretch) in (0..).zip(stretches) {
+            stretch.delay = stretch.delay + later(n);
+        }
+    }
+
+    const EMPTY: Span = Span::from_millis(10);
+
+    fn of(stretches: &[Stretch]) -> DelayFinding {
+        DelayFinding::of(stretches, EMPTY)
+    }
+
+    #[test]
+    fn spearmans_correlation_is_that_of_ranks_with_ties() {
+        let stretches: Vec<Stretch> = [(1, 0), (5, 0), (2, 3), (9, 3), (9, 7)]
+            .map(|(millis, lost)| Stretch { delay: Span::from_millis(millis), packets: 10, lost })
+            .into();
+        assert_eq!(ranks(&stretches, Stretch::loss_rate), [0.5, 0.5, 2.5, 2.5, 4.0]);
+        // Worked by hand: the products of the deviations sum up to 6.25, their squares to 9.5 and 9.
+        let wanted = 6.25 / (9.5f64 * 9.0).sqrt() * 2.0;
+        assert!((correlation(&stretches) - wanted).abs() < 1e-12, "{}", correlation(&stretches));
+        assert_eq!(of(&[]), DelayFinding::default());
+        assert_eq!(of(&stretches).dependence, Dependence::Unknown);
+    }
+
+    #[test]
+    fn a_queue_that_never_empties_and_one_that_drops_early_are_queues() {
+        // 13 ms stand in it whatever happens; losses at the top.
+        let stands = teeth(
+            Span::from_millis(23),
+            Span::from_millis(7),
+            |n, height| {
+                if height > 0.9 { n % 7 } else { 0 }
+            },
+        );
+        // The less likely the shorter it is, as RED.
+        let early = teeth(EMPTY, Span::from_millis(3), |n, height| medium(0.01 * height * height, n, 1));
+        for queue in [&stands, &early] {
+            assert_eq!(of(queue).dependence, Dependence::Dependent, "{:?}", of(queue));
+            assert!(of(queue).medium_rate <= 0.0, "{:?}", of(queue));
+        }
+    }
+
+    #[test]
+    fn one_that_stays_full_says_nothing() {
+        let mut full = teeth(Span::from_millis(30), Span::from_micros(400), |n, _| medium(0.05, n, 1));
+        assert_eq!(of(&full), DelayFinding::default());
+        // Nor with a little jitter.
+        delay_each(&mut full, |n| Span::from_micros(n * 7 % 900));
+        assert_eq!(of(&full), DelayFinding::default());
+    }
+
+    #[test]
+    fn a_moment_of_a_full_queue_is_not_the_mediums_for_the_losses_around_it() {
+        let lost = |n: u64, height: f64| medium(0.002, n, 1) + if n < 50 && height > 0.9 { 200 } else { 0 };
+        let found = of(&teeth(EMPTY, Span::from_millis(20), lost));
+        assert_ne!(found.dependence, Dependence::Independent, "{found:?}");
+        assert!((0.001..0.003).contains(&found.medium_rate), "{found:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_medium_is_none_of_a_queues_whatever_delays_do(
+            seed in 0u64..10_000, rate in 0.001f64..0.02, jitter_us in 1_000u64..20_000, stands_us in 0u64..20_000,
+        ) {
+            let mut stretches = teeth(EMPTY, Span::from_micros(stands_us), |n, _| medium(rate, n, seed));
+            delay_each(&mut stretches, |n| Span::from_micros(jitter_us).mul_f64(dice(n, seed + 1)));
+            let found = of(&stretches);
+            prop_assert_ne!(found.dependence, Dependence::Dependent, "{:?}", found);
+            prop_assert!((found.medium_rate / rate - 1.0).abs() < 0.7, "{:?}", found);
+        }
+
+        #[test]
+        fn a_queue_is_found_whatever_its_floor_and_the_drift_of_the_clock(
+            floor_ms in 10u64..200, most_us in 2_000u64..50_000, drift_ppm in 0u64..200, seed in 0u64..1_000,
+        ) {
+            let mut stretches = teeth(Span::from_millis(floor_ms), Span::from_micros(most_us), |n, height| {
+                if height > 0.85 { medium(0.01, n, seed) } else { 0 }
+            });
+            // 10 ms each.
+            delay_each(&mut stretches, |n| Span::from_micros(n * 10_000 * drift_ppm / 1_000_000));
+            prop_assert_eq!(of(&stretches).dependence, Dependence::Dependent);
+        }
+
+        #[test]
+        fn any_stretches_give_a_rate(
+            given in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000), 0..60), empty_us in 0u64..1 << 40,
+        ) {
+            let stretch = |(delay, packets, lost)| Stretch { delay: Span::from_micros(delay), packets, lost };
+            let stretches: Vec<Stretch> = given.into_iter().map(stretch).collect();
+            let found = DelayFinding::of(&stretches, Span::from_micros(empty_us));
+            prop_assert!(found.medium_rate.is_finite() && found.medium_rate >= 0.0, "{:?}", found);
+        }
+    }
+}

@@ -132,12 +132,14 @@ fn unpacked(name: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Windows of the emulator (`haul-lab run real-signatures`), by what its drop log says that has lost their packets.
+/// Windows of the emulator (`haul-lab run real-signatures`), by what its drop log says that has lost their packets. The model
+/// was trained with others; it has seen no window of six Reno flows, RED, without GRO, a buffer of 1 MiB or the load generator.
 #[test]
-fn windows_of_real_traffic_are_told_by_the_model_that_never_saw_any() {
+fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
     let dir = unpacked("real.tar.xz");
     let told = |cause: &str| {
-        let output = haul().args(["diagnose", "--json"]).args(listed(dir.path(), cause)).output().unwrap();
+        let files = listed(&dir.path().join("held-out"), cause);
+        let output = haul().args(["diagnose", "--json"]).args(files).output().unwrap();
         exits(&output, 0);
         let mut counts = BTreeMap::new();
         for window in objects(&output.stdout) {
@@ -150,22 +152,27 @@ fn windows_of_real_traffic_are_told_by_the_model_that_never_saw_any() {
     let wanted = |counts: &[(&str, i32)]| {
         counts.iter().map(|(told, windows)| ((*told).to_owned(), *windows)).collect()
     };
-    let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 505), ("out of range", 5)]);
+    let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 261), ("out of range", 4)]);
     let network: BTreeMap<String, i32> =
-        wanted(&[("congestion", 105), ("inconclusive", 55), ("out of range", 3)]);
+        wanted(&[("congestion", 72), ("inconclusive", 30), ("out of range", 3)]);
     assert_eq!((told("host-"), told("network-")), (host, network));
 }
 
+/// The model was fixed before what was held out was looked at.
+const SHIPPED: &str = "ac744b8af255f4a387fd2b0e84d143df74b6fb3dd4f5af88c9385ab46800012b";
+
 #[test]
 fn the_shipped_model_is_what_the_shipped_data_gives() {
-    let dir = unpacked("signatures.tar.xz");
-    let model = dir.path().join("model.toml");
+    let (simulated, real) = (unpacked("signatures.tar.xz"), unpacked("real.tar.xz"));
+    let files = |cause| [listed(simulated.path(), cause), listed(&real.path().join("train"), cause)].concat();
+    let model = simulated.path().join("model.toml");
     let mut train = haul();
-    train.args(["train", "--json", "--host"]).args(listed(dir.path(), "host-"));
-    train.arg("--network").args(listed(dir.path(), "network-")).arg("-o").arg(&model);
+    train.args(["train", "--json", "--host"]).args(files("host-"));
+    train.arg("--network").args(files("network-")).arg("-o").arg(&model);
     let output = train.output().unwrap();
     exits(&output, 0);
     let fitted: toml::Table = fs::read_to_string(&model).unwrap().parse().unwrap();
+    assert_eq!(blake3::hash(haul_diagnosis::Model::shipped_text().as_bytes()).to_hex().as_str(), SHIPPED);
     let shipped: toml::Table = haul_diagnosis::Model::shipped_text().parse().unwrap();
     for (key, value) in &shipped {
         match key.as_str() {

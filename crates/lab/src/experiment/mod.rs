@@ -15,6 +15,7 @@ mod stats;
 mod windows;
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -48,6 +49,10 @@ pub(crate) struct RunArgs {
     /// More values and more seeds
     #[arg(long)]
     pub full: bool,
+
+    /// Runs each combination with seeds 1 to N, in place of the plan's number
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<NonZeroU32>,
 
     /// Where the numbers (JSON) and the diagrams (SVG) go
     #[arg(long, value_name = "DIR", default_value = "experiments")]
@@ -112,7 +117,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
     let threads = args.jobs.map_or(cores, usize::from);
     let mut all: Vec<Judged> = Vec::new();
     let mut is_well = true;
-    for (name, plan) in plans {
+    for (name, mut plan) in plans {
+        plan.set_seeds(args.seeds);
         let name = Path::new(name).file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
         let emulator = match emulator_for(&plan)? {
             Ok(emulator) => emulator,

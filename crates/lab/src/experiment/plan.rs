@@ -318,6 +318,12 @@ impl Plan {
         self.full.as_ref().filter(|_| is_full).unwrap_or(&self.quick)
     }
 
+    /// Another number of seeds in each profile.
+    pub(super) fn set_seeds(&mut self, seeds: Option<NonZeroU32>) {
+        let Some(seeds) = seeds else { return };
+        self.full.iter_mut().chain([&mut self.quick]).for_each(|profile| profile.seeds = seeds);
+    }
+
     /// Every combination, with where it runs.
     pub(super) fn combinations(&self, profile: &Profile) -> Result<Vec<(World, Values)>, String> {
         let combinations = profile.combinations()?;

@@ -21,6 +21,8 @@ const OUTAGE: Span = Span::from_millis(100);
 
 /// Losses of the medium that may wait to be claimed. Our choice.
 const MOST_UNCLAIMED: f64 = 8.0;
+/// A medium loses more than its mean by so many standard deviations by chance. Our choice.
+const CHANCE: f64 = 3.0;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -88,6 +90,7 @@ impl Queue {
         let delay = self.path.without(sample.now, longer, sample.rtt.smoothed());
         if self.path.added() > known {
             (self.deepest, self.recent) = ([Span::ZERO; 2], [Span::ZERO; 2]);
+            self.stretches = Stretches::default();
         }
         if sample.now.since(self.recent_turned_at) > sample.rtt.smoothed() / 2 {
             self.recent = [Span::ZERO, self.recent[0]];
@@ -103,11 +106,12 @@ impl Queue {
 
     /// What lost packets that no host has lost.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
+        let finding = self.stretches.finding();
         if sample.ecn_ce > 0 || self.is_full() {
             Cause::Congestion
         } else if self.is_outage(sample) {
             Cause::Outage
-        } else if self.stretches.finding().dependence == Dependence::Dependent {
+        } else if finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0 {
             Cause::Congestion
         } else {
             Cause::Random
@@ -129,8 +133,10 @@ impl Queue {
         if lost > 0 && self.stretches.is_test_due(sample.now) {
             self.test(sample.now);
         }
-        let packets = (sample.acked_packets + lost) as f64;
-        self.random = (self.random + packets * self.stretches.finding().medium_rate).min(MOST_UNCLAIMED);
+        if self.is_full() {
+            let packets = (sample.acked_packets + lost) as f64;
+            self.random = (self.random + packets * self.stretches.finding().medium_rate).min(MOST_UNCLAIMED);
+        }
     }
 
     fn test(&mut self, now: Time) {
@@ -147,16 +153,19 @@ impl Queue {
     pub(super) fn settle(&mut self, now: Time, packets: u64, counts: &mut CauseCounts) {
         self.test(now);
         let finding = self.stretches.finding();
-        let (random, congestion) = (counts.of(Cause::Random), counts.of(Cause::Congestion));
         let is_marked = std::mem::take(&mut self.marked) > 0;
-        let by_medium = match finding.dependence {
-            Dependence::Unknown => random,
-            Dependence::Independent if is_marked => random,
-            Dependence::Independent => random + congestion,
-            Dependence::Dependent => (packets as f64 * finding.medium_rate).round() as u64,
-        };
-        counts.attribute_some(Cause::Random, Cause::Congestion, random.saturating_sub(by_medium));
-        counts.attribute_some(Cause::Congestion, Cause::Random, by_medium.saturating_sub(random));
+        match finding.dependence {
+            Dependence::Independent if !is_marked => counts.attribute(Cause::Congestion, Cause::Random),
+            Dependence::Dependent => {
+                let expected = packets as f64 * finding.medium_rate;
+                let random = counts.of(Cause::Random) as f64;
+                if random > expected + CHANCE * expected.sqrt() {
+                    let excess = (random - expected).round() as u64;
+                    counts.attribute_some(Cause::Random, Cause::Congestion, excess);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// How many of so many losses at a full queue were the medium's.

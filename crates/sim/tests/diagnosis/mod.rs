@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
-use haul_base::{Cause, Rate, Span};
+mod queues;
+
+use haul_base::{Cause, Probability, Rate, Span};
 use haul_proto::presets::preset;
 use haul_sim::host::scheduler::SleepKind;
 use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost};
@@ -26,6 +28,10 @@ fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
         recipe.set(&format!("rate_control.{key}"), value).unwrap();
     }
     recipe
+}
+
+fn share(p: f64) -> Probability {
+    Probability::new(p).unwrap()
 }
 
 fn channel(mbps: u64) -> Channel {
@@ -144,7 +150,9 @@ fn random_losses_on_a_path_that_has_become_longer_are_told_as_such() {
         let run = run.run(Span::from_secs(40));
         println!("{set:?}: {}", describe(&run));
         assert!(run.lost(DropReason::Random) > 400, "{}", describe(&run));
-        assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.99, "{set:?}: {}", describe(&run));
+        // Beside a queue the medium's share is its loss rate, which is known from some 40 losses at a time.
+        let least = if run.lost(DropReason::QueueFull) > 0 { 0.95 } else { 0.99 };
+        assert!(f1(&run, DropReason::Random, Cause::Random) >= least, "{set:?}: {}", describe(&run));
     }
 }
 

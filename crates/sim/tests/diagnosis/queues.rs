@@ -1,0 +1,156 @@
+//! Queues that are short or never empty, and media that lose beside a queue or behind jitter.
+
+use haul_base::{Bytes, Cause, PathId, Rate, Span, Time};
+use haul_sim::tcp::{
+    BbrConfig, ControlKind, CubicConfig, TcpReceiver, TcpReceiverConfig, TcpSender, TcpSenderConfig,
+};
+use haul_sim::{
+    AboveMaximum, BottleneckSpec, CodelSpec, Distribution, DropReason, FlowId, JitterSpec, Limit, LinkId,
+    Order, PathSpec, QueueSpec, RedSpec, SessionNode, Signal, StageSpec, World,
+};
+
+use super::{recipe, share};
+use crate::common::Session;
+
+const PORT: PathId = PathId(0);
+const RTT: Span = Span::from_millis(10);
+/// The flows of others come this long before the transfer.
+const BEFORE: Span = Span::from_secs(4);
+const QUEUE: [DropReason; 3] = [DropReason::QueueFull, DropReason::Red, DropReason::Codel];
+
+/// A transfer of 16 s at 400 Mbit/s over 500, beside flows of others.
+struct Beside<'a> {
+    queue: QueueSpec,
+    flows: &'a [ControlKind],
+    /// What the medium loses, and how much later packets come than they might.
+    loss: f64,
+    jitter: Span,
+}
+
+fn tail_drop(millis: u64) -> QueueSpec {
+    QueueSpec::TailDrop(Limit::Time(Span::from_millis(millis)))
+}
+
+fn red() -> QueueSpec {
+    QueueSpec::Red(RedSpec {
+        min: Bytes(160_000),
+        max: Bytes(480_000),
+        probability: share(0.1),
+        weight: 0.002,
+        limit: Limit::Time(Span::from_millis(20)),
+        above_max: AboveMaximum::default(),
+        signal: Signal::Drop,
+    })
+}
+
+fn codel() -> QueueSpec {
+    QueueSpec::Codel(CodelSpec {
+        target: Span::from_millis(5),
+        interval: Span::from_millis(100),
+        limit: Limit::Time(Span::from_millis(20)),
+        signal: Signal::Drop,
+    })
+}
+
+fn cubic() -> ControlKind {
+    ControlKind::Cubic(CubicConfig::default())
+}
+
+impl Beside<'_> {
+    fn path(&self) -> PathSpec {
+        let rate = Rate::from_mbps(500);
+        let delay = Distribution::Uniform(self.jitter);
+        let mut stages = vec![
+            StageSpec::Mtu(1_500),
+            StageSpec::Bottleneck(BottleneckSpec { rate, queue: self.queue.clone() }),
+        ];
+        if self.loss > 0.0 {
+            stages.push(StageSpec::Loss(share(self.loss)));
+        }
+        if self.jitter > Span::ZERO {
+            stages.push(StageSpec::Jitter(JitterSpec { delay, order: Order::Keep }));
+        }
+        stages.push(StageSpec::Delay(RTT / 2));
+        PathSpec { stages }
+    }
+
+    fn add_flow(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) {
+        let sender =
+            world.add_node("other", SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control))));
+        let receiver = TcpReceiver::new(TcpReceiverConfig::default());
+        let receiver = world.add_node("other's end", SessionNode::new(receiver));
+        world.connect_pair("others", (sender, receiver), &[there], &[back]).unwrap();
+    }
+
+    /// What a queue and the medium have lost, and how much is said that they have.
+    fn run(&self) -> [(u64, u64); 2] {
+        let mut world = World::new(3);
+        let there = world.add_link("there", &self.path()).unwrap();
+        let back = world.add_link("back", &PathSpec { stages: vec![StageSpec::Delay(RTT / 2)] }).unwrap();
+        for control in self.flows {
+            Self::add_flow(&mut world, *control, there, back);
+        }
+        world.run_until(Time::ZERO + BEFORE);
+        let mut recipe = recipe("fobs", &[("rate", "400Mbit"), ("max_batch", "4"), ("unit_window", "53MB")]);
+        recipe.set("object.chunk", "100MB").unwrap();
+        let session = Session::of_recipe(&mut world, &recipe, 1 << 40, RTT);
+        let (from, to) = ((session.sender, PORT), (session.receiver, PORT));
+        let data: FlowId = world.connect("data", from, to, &[there]).unwrap();
+        world.connect("feedback", to, from, &[back]).unwrap();
+        world.run_until(Time::ZERO + BEFORE + Span::from_secs(16));
+        let truth = world.truth(data).drops;
+        let told = session.sender(&world).stats().lost_by_cause;
+        let by_queue = QUEUE.iter().map(|reason| truth.of(*reason)).sum();
+        let by_medium = truth.of(DropReason::Random);
+        [(by_queue, told.of(Cause::Congestion)), (by_medium, told.of(Cause::Random))]
+    }
+}
+
+fn f1((truth, told): (u64, u64)) -> f64 {
+    2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
+}
+
+/// The path is never seen without a queue, or drops at a small part of the deepest.
+#[test]
+fn queues_that_never_empty_or_drop_early_are_told() {
+    let reno = ControlKind::Reno;
+    for (name, queue, flows) in [
+        ("six Reno flows", tail_drop(20), &[reno; 6][..]),
+        ("CUBIC", tail_drop(20), &[cubic()]),
+        ("two CUBIC flows and a deep queue", tail_drop(50), &[cubic(); 2]),
+        ("RED", red(), &[cubic(), reno]),
+        ("CoDel", codel(), &[cubic(), reno]),
+    ] {
+        let [queue, medium] = Beside { queue, flows, loss: 0.0, jitter: Span::ZERO }.run();
+        println!("{name}: queue (true, told) {queue:?}, medium {medium:?}");
+        assert!(queue.0 > 200 && f1(queue) >= 0.985, "{name}: {queue:?}, {medium:?}");
+    }
+}
+
+/// The delay grows and shrinks, and losses do not care.
+#[test]
+fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
+    let bbr = ControlKind::Bbr(BbrConfig::default());
+    for (name, flows, millis) in [
+        ("jitter of 1 ms", &[][..], 1),
+        ("jitter of 20 ms", &[], 20),
+        ("the queue of two BBR flows", &[bbr; 2], 0),
+    ] {
+        let jitter = Span::from_millis(millis);
+        let [queue, medium] = Beside { queue: tail_drop(200), flows, loss: 0.002, jitter }.run();
+        println!("{name}: queue (true, told) {queue:?}, medium {medium:?}");
+        assert!(queue.0 == 0 && medium.0 > 800 && f1(medium) >= 0.95, "{name}: {queue:?}, {medium:?}");
+    }
+}
+
+/// Two BBR flows fill a queue again and again, and two of a thousand packets are damaged.
+#[test]
+fn a_medium_and_a_queue_have_their_shares() {
+    let flows = [ControlKind::Bbr(BbrConfig::default()); 2];
+    let [queue, medium] =
+        Beside { queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }.run();
+    let share = |of: fn((u64, u64)) -> u64| of(queue) as f64 / (of(queue) + of(medium)) as f64;
+    let (truth, told) = (share(|(truth, _)| truth), share(|(_, told)| told));
+    println!("queue (true, told) {queue:?}, medium {medium:?}: {truth:.3}, {told:.3}");
+    assert!(queue.0 > 100 && medium.0 > 100 && (truth - told).abs() <= 0.1, "{queue:?}, {medium:?}");
+}
