@@ -2,6 +2,7 @@
 
 mod advice;
 mod bindings;
+mod gaps;
 mod law;
 mod observer;
 mod quota;
@@ -31,6 +32,7 @@ use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use advice::Looked;
 use bindings::Bindings;
+use gaps::Gaps;
 pub use law::ChosenLaw;
 pub(crate) use law::PARAMETERS;
 use law::{Law, law_parameters};
@@ -51,10 +53,6 @@ const USUAL_DATAGRAM: u64 = 1_472;
 const LARGE_BURST: Span = Span::from_millis(5);
 /// And as many of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above 1,472 bytes.
 const LARGE_BURST_DATAGRAMS: u64 = 10;
-/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round trip. The
-/// pacer makes good what is less. Our choice.
-const ABSENCE: Span = Span::from_millis(2);
-const ABSENCE_SHARE: u64 = 8;
 /// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
 const REACHED_SHARE: f64 = 0.9;
 
@@ -112,6 +110,7 @@ struct RateControl {
     /// Packets below this number left while there was nothing more to send.
     app_limited_below: u64,
     sent: Total,
+    gaps: Gaps,
     /// At the receiving end: what is known of this host.
     looked: Option<Looked>,
 }
@@ -166,6 +165,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         probe_credit: 0,
         app_limited_below: 0,
         sent: Total::default(),
+        gaps: Gaps::default(),
         looked: None,
     }))
 }
@@ -376,7 +376,8 @@ impl RateControl {
         }
         self.sent.packets += packets;
         self.sent.bytes += bytes;
-        if context.shared(bindings.clock).take_absence() > ABSENCE.max(context.path().rtt / ABSENCE_SHARE) {
+        let rtt = context.path().rtt;
+        if self.gaps.on_sent(now, rtt, context.shared(bindings.clock)) {
             self.observer.on_absence(batch.pn(0));
         }
         self.note_units(Sent { now, first_pn: batch.pn(0), packets, bytes }, context);
