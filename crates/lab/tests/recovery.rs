@@ -54,9 +54,7 @@ fn every_law_is_back_three_seconds_after_an_hour_without_anything_to_send() {
         slow(3_635, pause, 20..1_000, 1e-9).len() == haul_proto::law_names().len(),
         "nothing is sent meanwhile"
     );
-    let slow = slow(3_635, pause, 3_613..3_623, ENOUGH);
-    // It has 0.76 of the path in these ten seconds.
-    assert!(slow.iter().all(|(law, rate)| *law == "delivery" && *rate > 0.7 * 19.0), "{slow:?}");
+    assert_eq!(slow(3_635, pause, 3_613..3_623, ENOUGH), []);
 }
 
 #[test]

@@ -7,10 +7,11 @@ use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEve
 
 use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
+use crate::diagnosis::LOST_BY;
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
 use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_PASSED, SIZE_REFUSED, VERDICT};
-use crate::micro::rate_control::{ChosenLaw, LOST_BY};
+use crate::micro::rate_control::ChosenLaw;
 use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, SendWindow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 

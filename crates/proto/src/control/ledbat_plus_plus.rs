@@ -21,7 +21,7 @@ use haul_base::{Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::loss_events::LossEvents;
-use super::window::{INITIAL_WINDOW, LEAST, MOST};
+use super::window::{INITIAL_WINDOW, LEAST, MOST, unreported_bytes};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::rtt::{RttEstimator, WindowedMin};
 
@@ -102,6 +102,8 @@ struct LedbatPlusPlus {
     in_silence: bool,
     datagram: f64,
     rtt: Span,
+    /// How long a packet that has arrived may go unreported.
+    unreported: Span,
 }
 
 impl LedbatPlusPlus {
@@ -123,6 +125,7 @@ impl LedbatPlusPlus {
             in_silence: false,
             datagram: 1_472.0,
             rtt: config.initial_rtt,
+            unreported: Span::ZERO,
         }
     }
 
@@ -134,6 +137,10 @@ impl LedbatPlusPlus {
         self.samples[self.newest] = rtt.latest();
         let least = self.samples.iter().min().copied().unwrap_or(Span::ZERO);
         least.saturating_sub(self.base).as_secs_f64() / self.target.as_secs_f64()
+    }
+
+    fn unreported_bytes(&self) -> u64 {
+        unreported_bytes(self.window * self.datagram, self.unreported, self.rtt)
     }
 
     fn gain(&self) -> f64 {
@@ -160,7 +167,8 @@ impl LedbatPlusPlus {
         let delay = self.delay(sample.now, sample.rtt);
         let gain = self.gain();
         let reached = sample.in_flight as f64 + (acked + 1.0) * self.datagram;
-        let is_used = !sample.app_limited && reached >= USED * self.window * self.datagram;
+        let allowed = self.window * self.datagram + self.unreported_bytes() as f64;
+        let is_used = !sample.app_limited && reached >= USED * allowed;
         let now = sample.now;
         match self.phase {
             Phase::Start | Phase::Regaining(_) if is_used => {
@@ -213,7 +221,8 @@ impl RateController for LedbatPlusPlus {
     fn permit(&self) -> Permit {
         let gain = if matches!(self.phase, Phase::Avoidance(_)) { PACING } else { START_PACING };
         let ceiling = self.ceiling.unwrap_or(Rate::MAX);
-        Permit::Go(Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling))
+        let limits = Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling);
+        Permit::Go(Limits { unreported: self.unreported_bytes(), ..limits })
     }
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
@@ -224,6 +233,7 @@ impl RateController for LedbatPlusPlus {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
+        self.unreported = sample.report_interval;
         if sample.acked_packets > 0 && std::mem::take(&mut self.in_silence) {
             // What was lost in an outage is no event besides.
             self.events.close(sample.next_pn);

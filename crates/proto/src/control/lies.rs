@@ -9,6 +9,10 @@ use crate::rtt::RttEstimator;
 
 const CEILING: Rate = Rate::from_mbps(95);
 
+/// Laws that are not back at 0.8 of their rate three seconds after the last lie, but in two minutes: one holds for up to ten
+/// seconds, two take small steps after each chunk and segment, as their papers have them.
+const SLOW: [&str; 3] = ["stop_and_go", "non_aggressive", "state_based"];
+
 fn running(law: &str) -> Harness {
     let path = PathModel { chunk: 10_000_000, capacity: Rate::from_mbps(100), ..PathModel::default() };
     let mut run = Harness::new(built(law, &[], CEILING), path);
@@ -60,6 +64,7 @@ fn what_is_said_twice_or_late_changes_nothing() {
 
 #[test]
 fn lies_leave_the_limits_sane_and_are_recovered_from() {
+    let mut slow = Vec::new();
     for name in own_laws().map(|law| law.name) {
         let mut run = running(name);
         let before = run.measure(Span::from_secs(5)).goodput;
@@ -79,8 +84,13 @@ fn lies_leave_the_limits_sane_and_are_recovered_from() {
                 }
             }
         }
-        // The slowest of them probes by 2 % in 400 ms, from a twentieth.
+        run.run_for(Span::from_secs(3));
+        let at_once = run.measure(Span::from_secs(5)).goodput;
+        if at_once < before.mul_f64(0.8) {
+            slow.push(name);
+        }
         let recovered = |run: &mut Harness| run.measure(Span::from_secs(10)).goodput >= before.mul_f64(0.8);
         assert!((0..12).any(|_| recovered(&mut run)), "{name}: {:?}", run.law);
     }
+    assert_eq!(slow, SLOW);
 }

@@ -195,11 +195,8 @@ impl<F: Formula> Windowed<F> {
         true
     }
 
-    /// What a window a round trip sends while it goes unreported: it is no longer on its way, though nobody knows. A formula
-    /// is of acknowledgements that come at once.
     fn unreported_bytes(&self) -> u64 {
-        let round_trips = self.unreported.as_secs_f64() / self.rtt.as_secs_f64().max(1e-6);
-        (self.window * self.datagram * round_trips.min(MOST_UNREPORTED)) as u64
+        unreported_bytes(self.window * self.datagram, self.unreported, self.rtt)
     }
 
     fn is_used(&self) -> bool {
@@ -246,6 +243,13 @@ impl<F: Formula> Windowed<F> {
             self.window = self.threshold;
         }
     }
+}
+
+/// What a window of so many bytes a round trip sends while it goes unreported: it is no longer on its way, though nobody knows. A
+/// formula is of acknowledgements that come at once.
+pub(super) fn unreported_bytes(window: f64, unreported: Span, rtt: Span) -> u64 {
+    let round_trips = unreported.as_secs_f64() / rtt.as_secs_f64().max(1e-6);
+    (window * round_trips.min(MOST_UNREPORTED)) as u64
 }
 
 impl<F: Formula> RateController for Windowed<F> {

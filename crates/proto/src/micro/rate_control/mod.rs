@@ -3,6 +3,7 @@
 mod advice;
 mod bindings;
 mod chosen;
+mod gaps;
 mod law;
 mod observer;
 mod quota;
@@ -28,11 +29,12 @@ use crate::control::{
     ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_WINDOW_DATAGRAMS, Permit, RateController, RateState,
     SentBatch, Unit,
 };
-use crate::diagnosis::{Diagnostician, Evidence};
+use crate::diagnosis::{Diagnostician, Evidence, LOST_BY};
 use crate::pacer::Pacer;
 use advice::Looked;
 use bindings::Bindings;
 pub use chosen::ChosenLaw;
+use gaps::Gaps;
 pub use law::register_law;
 use law::{ANY_DELAY, Law, PARAMETERS, law_parameters};
 pub(crate) use observer::{Observer, Own};
@@ -49,21 +51,8 @@ const USUAL_DATAGRAM: u64 = 1_472;
 const LARGE_BURST: Span = Span::from_millis(5);
 /// And as many of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above 1,472 bytes.
 const LARGE_BURST_DATAGRAMS: u64 = 10;
-/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round trip. The
-/// pacer makes good what is less. Our choice.
-const ABSENCE: Span = Span::from_millis(2);
-const ABSENCE_SHARE: u64 = 8;
 /// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
 const REACHED_SHARE: f64 = 0.9;
-
-/// The counters of lost packets by cause.
-pub(crate) const LOST_BY: [(&str, Cause); 5] = [
-    ("lost_by_receiver_host", Cause::ReceiverHost),
-    ("lost_by_congestion", Cause::Congestion),
-    ("lost_by_random", Cause::Random),
-    ("lost_by_outage", Cause::Outage),
-    ("lost_inconclusive", Cause::Inconclusive),
-];
 
 /// Data packets that have left.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +99,7 @@ struct RateControl {
     /// Packets below this number left while there was nothing more to send.
     app_limited_below: u64,
     sent: Total,
+    gaps: Gaps,
     /// At the receiving end: what is known of this host.
     looked: Option<Looked>,
 }
@@ -164,6 +154,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         probe_credit: 0,
         app_limited_below: 0,
         sent: Total::default(),
+        gaps: Gaps::default(),
         looked: None,
     }))
 }
@@ -374,7 +365,8 @@ impl RateControl {
         }
         self.sent.packets += packets;
         self.sent.bytes += bytes;
-        if context.shared(bindings.clock).take_absence() > ABSENCE.max(context.path().rtt / ABSENCE_SHARE) {
+        let rtt = context.path().rtt;
+        if self.gaps.on_sent(now, rtt, context.shared(bindings.clock)) {
             self.observer.on_absence(batch.pn(0));
         }
         self.note_units(Sent { now, first_pn: batch.pn(0), packets, bytes }, context);

@@ -37,7 +37,7 @@ pub(crate) struct Observer {
     counters: ReceiverCounters,
     host: Option<HostSample>,
     largest_acked_pn: u64,
-    /// The first packets that left after absences of the sender and have not arrived, oldest first.
+    /// The first packets that left after gaps of the sender's making and have not arrived, oldest first.
     resumed: VecDeque<u64>,
     verdict: Option<Verdict>,
     peak: Rate,
@@ -71,7 +71,7 @@ impl Observer {
         self.verdict = verdict;
     }
 
-    /// The sender had no processor for a while; packets from `first_pn` on leave afterwards.
+    /// The sender had no processor for a while, or nothing to send; packets from `first_pn` on leave afterwards.
     pub(crate) fn on_absence(&mut self, first_pn: u64) {
         // Of more, those in between are told as one.
         if self.resumed.len() == MOST_ABSENCES {

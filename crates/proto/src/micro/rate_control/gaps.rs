@@ -1,0 +1,56 @@
+//! Gaps that the sender makes by itself in what it sends: they say nothing of the path.
+
+use haul_base::{Span, Time};
+
+use crate::micro::shared::{Clock, WaitingFor};
+
+/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round trip. The
+/// pacer makes good what is less. Our choice.
+const ABSENCE: Span = Span::from_millis(2);
+const ABSENCE_SHARE: u64 = 8;
+/// So is a longer time without anything to send; the other end's clock may have wrapped in it, too. Our choice.
+const IDLE: Span = Span::from_secs(1);
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gaps {
+    /// When a batch left last.
+    sent_at: Time,
+}
+
+impl Gaps {
+    /// A batch leaves at `now`: whether a gap is before it.
+    pub(super) fn on_sent(&mut self, now: Time, rtt: Span, clock: &mut Clock) -> bool {
+        let idle = now.since(std::mem::replace(&mut self.sent_at, now));
+        let had_nothing = matches!(
+            clock.reason(),
+            Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver | WaitingFor::Acknowledgement)
+        );
+        let was_absent = clock.take_absence() > ABSENCE.max(rtt / ABSENCE_SHARE);
+        was_absent || (had_nothing && idle >= IDLE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absences_and_long_pauses_are_gaps_and_a_slow_pace_is_none() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let rtt = Span::from_millis(40);
+        let before = |reason, released: Time, now: Time| {
+            let (mut gaps, mut clock) = (Gaps::default(), Clock::default());
+            gaps.on_sent(at(1_000), rtt, &mut clock);
+            clock.busy(at(1_000));
+            clock.wait(at(1_000), reason);
+            clock.released(now, released);
+            gaps.on_sent(now, rtt, &mut clock)
+        };
+        assert!(before(WaitingFor::Pacer, at(1_010), at(1_016)), "6 ms late");
+        assert!(!before(WaitingFor::Pacer, at(1_010), at(1_014)));
+        assert!(!before(WaitingFor::Pacer, at(3_000), at(3_001)), "a packet in two seconds");
+        assert!(before(WaitingFor::Source, at(1_000), at(2_000)));
+        assert!(!before(WaitingFor::Source, at(1_000), at(1_900)));
+    }
+}
