@@ -62,7 +62,7 @@ impl Beside<'_> {
         let delay = Distribution::Uniform(self.jitter);
         let mut stages = vec![
             StageSpec::Mtu(1_500),
-            StageSpec::Bottleneck(BottleneckSpec { rate, queue: self.queue.clone() }),
+            StageSpec::Bottleneck(BottleneckSpec { rate, queue: self.queue }),
         ];
         if self.loss > 0.0 {
             stages.push(StageSpec::Loss(share(self.loss)));

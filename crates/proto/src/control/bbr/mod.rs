@@ -331,9 +331,12 @@ impl Bbr {
     fn on_rate(&mut self, sample: &FeedbackSample<'_>, mark: &Mark) {
         let volume = self.delivered.saturating_sub(mark.delivered).saturating_mul(self.datagram);
         // The receiver knows its rate after a round trip; until then what was acknowledged in one must do.
-        let acked = || match sample.sender_absent {
-            true => Rate::ZERO,
-            false => Rate::from_transfer(volume, sample.now.since(mark.at)),
+        let acked = || {
+            if sample.sender_absent {
+                Rate::ZERO
+            } else {
+                Rate::from_transfer(volume, sample.now.since(mark.at))
+            }
         };
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
         let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
