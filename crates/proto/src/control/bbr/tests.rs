@@ -61,8 +61,8 @@ fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queu
 
 #[test]
 fn probes_come_every_two_to_three_seconds_and_go_through_the_cycle_at_its_gains() {
-    // 63 round trips are longer than that.
-    let mut run = run(path(ms(100)));
+    // 63 round trips are longer than that, and 40 are not.
+    let mut run = run(path(ms(50)));
     run.run_for(ms(5_000));
     let seen = phases(&mut run, ms(40_000));
     let is_cycle = |pair: &[(Time, &str, Rate)]| {
