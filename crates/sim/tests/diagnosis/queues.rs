@@ -60,10 +60,8 @@ impl Beside<'_> {
     fn path(&self) -> PathSpec {
         let rate = Rate::from_mbps(500);
         let delay = Distribution::Uniform(self.jitter);
-        let mut stages = vec![
-            StageSpec::Mtu(1_500),
-            StageSpec::Bottleneck(BottleneckSpec { rate, queue: self.queue }),
-        ];
+        let mut stages =
+            vec![StageSpec::Mtu(1_500), StageSpec::Bottleneck(BottleneckSpec { rate, queue: self.queue })];
         if self.loss > 0.0 {
             stages.push(StageSpec::Loss(share(self.loss)));
         }
