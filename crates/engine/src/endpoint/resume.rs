@@ -63,11 +63,11 @@ impl Endpoint {
 impl ResumptionFile {
     /// Comes back to the server without a handshake: messages may be sent at once and travel with the
     /// first packet. If the server has forgotten the client it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::wait_confirmed`] finds out before
+    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::poll_confirmed`] finds out before
     /// anything is sent.
     ///
     /// # Errors
-    /// [`EngineError::SavedResumption`] if there is none that can be used here; [`EngineError::System`].
+    /// [`EngineError::Resumption`] if there is none that can be used here; [`EngineError::System`].
     pub fn resume(
         &self,
         endpoint: &Endpoint,
@@ -85,7 +85,7 @@ impl ResumptionFile {
     /// Saves the state with which the client of this channel comes back later, with the round trip measured so far.
     ///
     /// # Errors
-    /// [`EngineError::SavedResumption`] if the file cannot be written, or the channel is a server's.
+    /// [`EngineError::Resumption`] if the file cannot be written, or the channel is a server's.
     pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
         let saved = channel.saved().ok_or(ResumptionError::Damaged("only clients come back"))?;
         self.save(&SavedResumption { round_trip: channel.path().rtt, ..saved.clone() })?;

@@ -73,7 +73,7 @@ pub struct ListenOptions {
     /// have connections, clients that want another one are refused with
     /// [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
     pub max_known_peers: usize,
-    /// Connections that may wait for [`Endpoint::accept`]. Above, a new one is not answered; its client tries again.
+    /// Connections that may wait for [`Endpoint::poll_accept`]. Above, a new one is not answered; its client tries again.
     pub max_connections_waiting: usize,
 }
 
