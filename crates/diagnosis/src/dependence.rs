@@ -60,14 +60,25 @@ const MEDIUM: f64 = 0.25;
 /// Delays tell nothing if their range is a smaller share of the queue: one that stays full is as one that never drops. Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
 
+/// What tests need for the time that they take; kept from one to the next for its memory.
+#[derive(Debug, Default)]
+pub struct DelayScratch {
+    delays: Vec<Span>,
+    order: Vec<(f64, usize)>,
+    delay_ranks: Vec<f64>,
+    rate_ranks: Vec<f64>,
+}
+
 impl DelayFinding {
     /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
     ///
     /// Losses depend on the delay if the loss rates of stretches grow with their delays (Spearman's rank correlation, whose
     /// variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as others.
-    pub fn of(stretches: &[Stretch], empty: Span) -> Self {
-        let mut delays: Vec<Span> = stretches.iter().map(|stretch| stretch.delay).collect();
-        delays.sort_unstable();
+    pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
+        scratch.delays.clear();
+        scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
+        scratch.delays.sort_unstable();
+        let delays = &scratch.delays;
         let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
         if delays.is_empty() {
             return Self::default();
@@ -77,7 +88,7 @@ impl DelayFinding {
         let losing = Losing::of(stretches, low + range.mul_f64(SHORT));
         let has_range = high.saturating_sub(delays[0]) >= LEAST_RANGE;
         let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
-        let dependence = if has_range && correlation(stretches) > SIGNIFICANT {
+        let dependence = if has_range && correlation(stretches, scratch) > SIGNIFICANT {
             Dependence::Dependent
         } else if has_contrast && losing.is_as_often() && losing.is_as_much() {
             Dependence::Independent
@@ -145,21 +156,28 @@ impl Losing {
 }
 
 /// Spearman's rank correlation between delays and loss rates, in standard deviations. 0 if either never differs.
-fn correlation(stretches: &[Stretch]) -> f64 {
-    let delays = ranks(stretches, |stretch| stretch.delay.as_nanos() as f64);
-    let rates = ranks(stretches, Stretch::loss_rate);
+fn correlation(stretches: &[Stretch], scratch: &mut DelayScratch) -> f64 {
+    let DelayScratch { order, delay_ranks: delays, rate_ranks: rates, .. } = scratch;
+    rank(stretches, |stretch| stretch.delay.as_nanos() as f64, order, delays);
+    rank(stretches, Stretch::loss_rate, order, rates);
     let middle = (stretches.len() as f64 - 1.0) / 2.0;
     let product =
         |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum::<f64>();
-    let spread = (product(&delays, &delays) * product(&rates, &rates)).sqrt();
-    if spread > 0.0 { product(&delays, &rates) / spread * (stretches.len() as f64 - 1.0).sqrt() } else { 0.0 }
+    let spread = (product(delays, delays) * product(rates, rates)).sqrt();
+    if spread > 0.0 { product(delays, rates) / spread * (stretches.len() as f64 - 1.0).sqrt() } else { 0.0 }
 }
 
 /// The rank of each by a value; those that are alike have the mean of their ranks.
-fn ranks(stretches: &[Stretch], value: impl Fn(&Stretch) -> f64) -> Vec<f64> {
-    let mut order: Vec<(f64, usize)> = stretches.iter().map(value).zip(0..).collect();
+fn rank(
+    stretches: &[Stretch],
+    value: impl Fn(&Stretch) -> f64,
+    order: &mut Vec<(f64, usize)>,
+    ranks: &mut Vec<f64>,
+) {
+    order.clear();
+    order.extend(stretches.iter().map(value).zip(0..));
     order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
-    let mut ranks = vec![0.0; stretches.len()];
+    ranks.resize(stretches.len(), 0.0);
     let mut first = 0;
     for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
         let rank = first as f64 + (alike.len() as f64 - 1.0) / 2.0;
@@ -168,7 +186,6 @@ fn ranks(stretches: &[Stretch], value: impl Fn(&Stretch) -> f64) -> Vec<f64> {
         }
         first += alike.len();
     }
-    ranks
 }
 
 #[cfg(test)]
@@ -208,7 +225,7 @@ mod tests {
     const EMPTY: Span = Span::from_millis(10);
 
     fn of(stretches: &[Stretch]) -> DelayFinding {
-        DelayFinding::of(stretches, EMPTY)
+        DelayFinding::of(stretches, EMPTY, &mut DelayScratch::default())
     }
 
     #[test]
@@ -289,7 +306,7 @@ mod tests {
         ) {
             let stretch = |(delay, packets, lost)| Stretch { delay: Span::from_micros(delay), packets, lost };
             let stretches: Vec<Stretch> = given.into_iter().map(stretch).collect();
-            let found = DelayFinding::of(&stretches, Span::from_micros(empty_us));
+            let found = DelayFinding::of(&stretches, Span::from_micros(empty_us), &mut DelayScratch::default());
             prop_assert!(found.medium_rate.is_finite() && found.medium_rate >= 0.0, "{:?}", found);
         }
     }

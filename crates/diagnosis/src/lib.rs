@@ -17,7 +17,7 @@ mod train;
 
 pub use classify::{Diagnosis, Metric};
 pub use complexity::{WORD_LENGTHS, Words};
-pub use dependence::{DelayFinding, Dependence, Stretch};
+pub use dependence::{DelayFinding, DelayScratch, Dependence, Stretch};
 pub use discriminators::{Discriminator, Discriminators, Judged, biaz, spike, zigzag};
 pub use evaluate::{Confusion, Proportion, clopper_pearson};
 pub use model::{CauseModel, Curve, Model, ModelError, Provenance, Range, Spread, Term};

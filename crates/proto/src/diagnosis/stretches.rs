@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
-use haul_diagnosis::{DelayFinding, Stretch};
+use haul_diagnosis::{DelayFinding, DelayScratch, Stretch};
 
 use crate::control::FeedbackSample;
 
@@ -32,6 +32,9 @@ pub(super) struct Stretches {
     before: Option<Span>,
     tested_at: Option<Time>,
     finding: DelayFinding,
+    /// Kept for their memory.
+    tested: Vec<Stretch>,
+    scratch: DelayScratch,
 }
 
 impl Stretches {
@@ -107,7 +110,8 @@ impl Stretches {
     /// Tests them. `empty` is the shortest delay in a long time.
     pub(super) fn test(&mut self, now: Time, empty: Span) {
         self.tested_at = Some(now);
-        let stretches: Vec<Stretch> = self.list.iter().map(|ended| ended.stretch).collect();
-        self.finding = DelayFinding::of(&stretches, empty);
+        self.tested.clear();
+        self.tested.extend(self.list.iter().map(|ended| ended.stretch));
+        self.finding = DelayFinding::of(&self.tested, empty, &mut self.scratch);
     }
 }
