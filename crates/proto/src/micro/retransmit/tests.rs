@@ -108,37 +108,6 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
     }
 }
 
-/// However long the path was dead: what is lost after it has answered is not waited for as long.
-#[test]
-fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
-    for acks in ACKS {
-        let mut pair = Pair::new(&recipe(acks, &[]));
-        let mut dead = Path { cut: [true, true], ..Path::default() };
-        pair.a.send(T0, &message(1, 10), SendOptions::default()).unwrap();
-        pair.exchange(T0, &mut dead);
-        let mut now = T0 + Span::from_secs(100);
-        pair.run_until(now, &mut dead);
-        let due_in = |pair: &mut Pair, now| pair.a.deadline().unwrap().at.since(now);
-        assert!(due_in(&mut pair, now) > Span::from_secs(1), "{acks}");
-        // Another segment comes and is acknowledged; the repetition that this causes is lost.
-        now += Span::from_millis(1);
-        pair.a.send(now, &message(2, 30), SendOptions::default()).unwrap();
-        let mut packets = 0;
-        let mut lose = |_| {
-            packets += 1;
-            packets > 2
-        };
-        let mut path = Path { lose: Some(&mut lose), ..Path::default() };
-        pair.exchange(now, &mut path);
-        pair.run_until(now + Span::from_millis(20), &mut path);
-        now += Span::from_millis(20);
-        assert_eq!(pair.received_by_b().len(), 1, "{acks}");
-        assert!(due_in(&mut pair, now) < Span::from_millis(100), "{acks}: {:?}", due_in(&mut pair, now));
-        pair.run_until(now + Span::from_secs(1), &mut Path::default());
-        assert_eq!((pair.received_by_b().len(), pair.a.unfinished()), (1, 0), "{acks}");
-    }
-}
-
 #[test]
 fn acknowledgements_of_one_batch_share_a_packet() {
     let mut pair = Pair::new(&recipe("positive_ack", &[]));
