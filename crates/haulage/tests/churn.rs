@@ -1,11 +1,12 @@
-//! Many connections at once, with many streams and messages each. Their tasks wait as long as it takes, so that nobody is
-//! forgotten, or give up their waits again and again, and what they wait for comes exactly once all the same.
+//! Many connections at once, with many streams and messages each. The tasks either await each future to its end, which
+//! finds a lost wake-up, or drop futures at random and poll new ones, which must lose and repeat nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_base::Rng;
 use haulage::{
     Connection, ConnectionError, Endpoint, Listener, Options, RecvStream, SendStream, WaitError, preset,
 };
@@ -18,38 +19,29 @@ const CONNECTIONS: u32 = 24;
 const STREAMS: u32 = 6;
 const MESSAGES: u32 = 60;
 
-/// When a task has waited long enough.
+/// What a task does with a future that is pending.
 #[derive(Clone, Copy)]
-enum Waits {
-    Kept,
-    Dropped,
+enum Pending {
+    Await,
+    /// Drops it after a random time, half of them after one poll.
+    Drop,
 }
 
-/// Random numbers of one task.
-struct Patience(u64, Waits);
-
-impl Patience {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-
-    fn span(&mut self) -> Duration {
-        match self.1 {
-            Waits::Kept => TIMEOUT * 2,
-            // Half of the futures are polled once.
-            Waits::Dropped => Duration::from_micros(self.next(2) * self.next(2_000)),
+impl Pending {
+    /// How long the next future is polled.
+    fn timeout(self, rng: &mut Rng) -> Duration {
+        match self {
+            Self::Await => TIMEOUT * 2,
+            Self::Drop => Duration::from_micros(rng.below(2) * rng.below(2_000)),
         }
     }
 }
 
-/// What the future gives that is waited for again and again, always a new one.
-macro_rules! at_last {
-    ($patience:expr, $future:expr) => {
+/// The output of a future, which is made anew after each timeout.
+macro_rules! retry {
+    ($pending:expr, $rng:expr, $future:expr) => {
         loop {
-            if let Ok(result) = timeout($patience.span(), $future).await {
+            if let Ok(result) = timeout($pending.timeout(&mut $rng), $future).await {
                 break result.unwrap();
             }
         }
@@ -60,22 +52,22 @@ fn bytes(seed: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| ((i ^ seed).wrapping_mul(0x9E37_79B9) >> 24) as u8).collect()
 }
 
-async fn write(mut stream: SendStream, seed: u32, waits: Waits) {
-    let mut patience = Patience(u64::from(seed) + 1, waits);
-    let len = patience.next(400_000) as usize;
+async fn write(mut stream: SendStream, seed: u32, pending: Pending) {
+    let mut rng = Rng::from_seed(u64::from(seed) + 1);
+    let len = rng.below(400_000) as usize;
     let (data, mut done) =
         ([&(len as u32).to_be_bytes()[..], &seed.to_be_bytes(), &bytes(seed, len)].concat(), 0);
     while done < data.len() {
-        done += at_last!(patience, stream.write_async(&data[done..]));
+        done += retry!(pending, rng, stream.write_async(&data[done..]));
     }
     stream.finish().unwrap();
 }
 
-async fn read(mut stream: RecvStream, seed: u32, waits: Waits) {
-    let mut patience = Patience(u64::from(seed) + 1_000_003, waits);
+async fn read(mut stream: RecvStream, seed: u32, pending: Pending) {
+    let mut rng = Rng::from_seed(u64::from(seed) + 1_000_003);
     let (mut data, mut buffer) = (Vec::new(), vec![0; 30_000]);
     loop {
-        match at_last!(patience, stream.read_async(&mut buffer)) {
+        match retry!(pending, rng, stream.read_async(&mut buffer)) {
             0 => break,
             read => data.extend_from_slice(&buffer[..read]),
         }
@@ -86,42 +78,41 @@ async fn read(mut stream: RecvStream, seed: u32, waits: Waits) {
 }
 
 /// One end: opens streams and accepts as many, sends messages and receives as many.
-async fn end(connection: Connection, seed: u32, waits: Waits) {
+async fn end(connection: Connection, seed: u32, pending: Pending) {
     let mut tasks = JoinSet::new();
     let connection = Arc::new(connection);
     for number in 0..STREAMS {
         let (here, seed) = (connection.clone(), seed + 2 * number);
         tasks.spawn(async move {
-            let mut patience = Patience(u64::from(seed) + 7, waits);
-            let (writer, reader) = at_last!(patience, here.open_stream_async());
-            let reading = tokio::spawn(read(reader, seed, waits));
-            write(writer, seed, waits).await;
+            let mut rng = Rng::from_seed(u64::from(seed) + 7);
+            let (writer, reader) = retry!(pending, rng, here.open_stream_async());
+            let reading = tokio::spawn(read(reader, seed, pending));
+            write(writer, seed, pending).await;
             reading.await.unwrap();
         });
         let here = connection.clone();
         tasks.spawn(async move {
-            let mut patience = Patience(u64::from(seed) + 8, waits);
-            let (writer, reader) = at_last!(patience, here.accept_stream_async());
-            let reading = tokio::spawn(read(reader, seed + 1, waits));
-            write(writer, seed + 1, waits).await;
+            let mut rng = Rng::from_seed(u64::from(seed) + 8);
+            let (writer, reader) = retry!(pending, rng, here.accept_stream_async());
+            let reading = tokio::spawn(read(reader, seed + 1, pending));
+            write(writer, seed + 1, pending).await;
             reading.await.unwrap();
         });
     }
     let here = connection.clone();
     tasks.spawn(async move {
-        let mut patience = Patience(u64::from(seed) + 9, waits);
+        let mut rng = Rng::from_seed(u64::from(seed) + 9);
         for number in 0..MESSAGES {
-            let message =
-                [&number.to_be_bytes()[..], &bytes(number, patience.next(40_000) as usize)].concat();
-            at_last!(patience, here.send_async(&message));
+            let message = [&number.to_be_bytes()[..], &bytes(number, rng.below(40_000) as usize)].concat();
+            retry!(pending, rng, here.send_async(&message));
         }
     });
     let here = connection.clone();
     tasks.spawn(async move {
-        let mut patience = Patience(u64::from(seed) + 10, waits);
+        let mut rng = Rng::from_seed(u64::from(seed) + 10);
         let mut got = Vec::new();
         for _ in 0..MESSAGES {
-            let data = at_last!(patience, here.recv_async()).data;
+            let data = retry!(pending, rng, here.recv_async()).data;
             let number = u32::from_be_bytes(data[..4].try_into().unwrap());
             assert!(data[4..] == bytes(number, data.len() - 4));
             got.push(number);
@@ -132,21 +123,21 @@ async fn end(connection: Connection, seed: u32, waits: Waits) {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    let mut patience = Patience(u64::from(seed) + 11, waits);
-    at_last!(patience, connection.flush_async());
+    let mut rng = Rng::from_seed(u64::from(seed) + 11);
+    retry!(pending, rng, connection.flush_async());
 }
 
 #[test]
-fn tasks_that_wait_are_all_served() {
-    run(Waits::Kept);
+fn every_task_that_waits_is_woken() {
+    run(Pending::Await);
 }
 
 #[test]
 fn futures_that_are_dropped_lose_nothing_and_double_nothing() {
-    run(Waits::Dropped);
+    run(Pending::Drop);
 }
 
-fn run(waits: Waits) {
+fn run(pending: Pending) {
     let listener = Arc::new(Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap());
     let url = listener.url("127.0.0.1");
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
@@ -154,11 +145,11 @@ fn run(waits: Waits) {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut ends = JoinSet::new();
-            let mut patience = Patience(5, waits);
+            let mut rng = Rng::from_seed(5);
             for number in 0..CONNECTIONS {
-                let there = at_last!(patience, listener.accept_async());
+                let there = retry!(pending, rng, listener.accept_async());
                 ends.spawn(async move {
-                    end(there.clone(), 1_000 * number + 500, waits).await;
+                    end(there.clone(), 1_000 * number + 500, pending).await;
                     there.send_async(b"done").await.unwrap();
                     let ended = there.recv_async().await.unwrap_err();
                     assert!(matches!(ended, WaitError::Ended(ConnectionError::Closed)), "{ended:?}");
@@ -174,7 +165,7 @@ fn run(waits: Waits) {
             tasks.spawn(async move {
                 let recipe = preset("streams").unwrap();
                 let here = endpoint.connect_async(&url, &recipe, &Options::default()).await.unwrap();
-                end(here.clone(), 1_000 * number, waits).await;
+                end(here.clone(), 1_000 * number, pending).await;
                 assert_eq!(here.recv_async().await.unwrap().data, b"done");
                 here.close_async().await.unwrap();
             });
