@@ -233,52 +233,73 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
     true
 }
 
+/// The descriptors of the endpoint itself, and whether each is ready: the timer, the waker, packets, and room
+/// in the socket.
+type Ready = [bool; 4];
+
 /// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most.
 fn wait(driver: &Driver, watch: Watch, longest: Option<Span>) -> Result<Woken, EngineError> {
     let (timers, socket) = (driver.timers(), &driver.shared.socket);
+    let packets = if watch == Watch::All { PollFlags::IN } else { PollFlags::empty() };
+    let mut own = [
+        PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(timers.waker.fd(), PollFlags::IN),
+        PollFd::new(&driver.background, packets),
+        PollFd::new(socket, PollFlags::OUT),
+    ];
+    // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
+    let own = if timers.has_blocked() { &mut own[..] } else { &mut own[..3] };
+    let longest = longest.map(Duration::from);
+    let polled = if lock(&driver.handshakes).is_empty() {
+        poll(own, timespec(longest).as_ref()).map(|_| ready(own))
+    } else {
+        poll_with_handshakes(driver, own, longest)
+    };
+    let [is_expired, is_woken, by_socket, by_room] = match polled {
+        Ok(ready) => ready,
+        Err(Errno::INTR) => return Ok(Woken::default()),
+        Err(error) => return Err(system(error)),
+    };
+    if is_expired {
+        timers.on_expired();
+    }
+    if is_woken {
+        timers.waker.reset();
+    }
+    Ok(Woken { is_left: watch == Watch::AllButPackets && !is_woken, by_socket, by_room })
+}
+
+/// As poll(2) for the endpoint's `own` descriptors; also wakes the tasks whose handshakes can go on or are overdue.
+fn poll_with_handshakes(
+    driver: &Driver,
+    own: &[PollFd<'_>],
+    longest: Option<Duration>,
+) -> Result<Ready, Errno> {
     // Taken: tasks may add others meanwhile.
     let mut handshakes = take(&mut *lock(&driver.handshakes));
     let overdue = handshakes.iter().map(|waiting| waiting.deadline).min();
     let overdue = overdue.map(|at| at.saturating_duration_since(Instant::now()));
-    let mut fds = vec![
-        PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(timers.waker.fd(), PollFlags::IN),
-    ];
-    fds.extend(handshakes.iter().map(|waiting| PollFd::new(&waiting.tcp, waiting.interest)));
-    let handshakes_end = fds.len();
-    if watch == Watch::All {
-        fds.push(PollFd::new(&driver.background, PollFlags::IN));
-    }
-    // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
-    let room = fds.len();
-    if timers.has_blocked() {
-        fds.push(PollFd::new(socket, PollFlags::OUT));
-    }
-    let timeout = longest.map(Duration::from).into_iter().chain(overdue).min();
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    let polled = poll(&mut fds, timeout.as_ref());
-    let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    let timeout = timespec(longest.into_iter().chain(overdue).min());
+    let tcp = handshakes.iter().map(|waiting| PollFd::new(&waiting.tcp, waiting.interest));
+    let mut fds: Vec<_> = own.iter().cloned().chain(tcp).collect();
+    let polled = poll(&mut fds, timeout.as_ref()).map(|_| ready(&fds[..own.len()]));
+    let can_go_on: Vec<_> = fds[own.len()..].iter().map(|fd| !fd.revents().is_empty()).collect();
     drop(fds);
-    let (now, mut all) = (Instant::now(), ready[2..handshakes_end].iter());
-    let done = handshakes.extract_if(.., |it| all.next() == Some(&true) || it.deadline <= now);
+    let (now, mut can_go_on) = (Instant::now(), can_go_on.into_iter());
+    let done = handshakes.extract_if(.., |it| can_go_on.next() == Some(true) || it.deadline <= now);
     done.for_each(|waiting| drop(caught(|| waiting.waker.wake())));
     lock(&driver.handshakes).append(&mut handshakes);
-    match polled {
-        Ok(_) => {}
-        Err(Errno::INTR) => return Ok(Woken::default()),
-        Err(error) => return Err(system(error)),
-    }
-    if ready[0] {
-        timers.on_expired();
-    }
-    if ready[1] {
-        timers.waker.reset();
-    }
-    Ok(Woken {
-        is_left: watch == Watch::AllButPackets && !ready[1],
-        by_socket: watch == Watch::All && ready[handshakes_end],
-        by_room: ready.get(room) == Some(&true),
-    })
+    polled
+}
+
+fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
+    timeout.and_then(|timeout| Timespec::try_from(timeout).ok())
+}
+
+fn ready(own: &[PollFd<'_>]) -> Ready {
+    let mut ready = Ready::default();
+    ready.iter_mut().zip(own).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
+    ready
 }
 
 /// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
