@@ -1,5 +1,6 @@
-//! Whether losses depend on the delay of the path. A queue drops while it is long; a medium damages packets whether they
-//! had to wait or not. Only ranks of delays count: neither the delay of the empty path nor the drift of a clock matters.
+//! Whether losses depend on the delay of the path. A queue drops while it is long; a medium damages packets whether
+//! they had to wait or not. Only ranks of delays count: neither the delay of the empty path nor the drift of a clock
+//! matters.
 
 use haul_base::Span;
 
@@ -45,19 +46,22 @@ pub struct DelayFinding {
 const SIGNIFICANT: f64 = 4.0;
 /// Delays that differ by less are not compared: bursts of the sender's own make as much. Our choice.
 const LEAST_RANGE: Span = Span::from_micros(500);
-/// A delay is short in this part of the range of delays, which goes from their 5th to their 95th percentile. Our choice.
+/// A delay is short in this part of the range of delays, which goes from their 5th to their 95th percentile. Our
+/// choice.
 const SHORT: f64 = 0.25;
 /// So many stretches of short delay must lose something before a medium is known by them. Our choice.
 const LEAST_LOSING: f64 = 8.0;
 /// Short delays must make one expect so many stretches with losses before it counts how many there are. Our choice.
 const LEAST_EXPECTED: f64 = 5.0;
-/// Of the stretches that would lose something at short delays if losses did not depend on the delay, so many must. Our choice.
+/// Of the stretches that would lose something at short delays if losses did not depend on the delay, so many must. Our
+/// choice.
 const INDEPENDENT: f64 = 0.6;
 /// Of the loss rate of all, they must lose so much. Our choice.
 const AS_MUCH: f64 = 0.5;
 /// Of these, so many at least are more than a queue's that were put down to a neighbour's delay. Our choice.
 const MEDIUM: f64 = 0.25;
-/// Delays tell nothing if their range is a smaller share of the queue: one that stays full is as one that never drops. Our choice.
+/// Delays tell nothing if their range is a smaller share of the queue: one that stays full is as one that never drops.
+/// Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
 
 /// What tests need for the time that they take; kept from one to the next for its memory.
@@ -72,8 +76,9 @@ pub struct DelayScratch {
 impl DelayFinding {
     /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
     ///
-    /// Losses depend on the delay if the loss rates of stretches grow with their delays (Spearman's rank correlation, whose
-    /// variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as others.
+    /// Losses depend on the delay if the loss rates of stretches grow with their delays (Spearman's rank correlation,
+    /// whose variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as
+    /// others.
     pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
         scratch.delays.clear();
         scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
@@ -135,8 +140,8 @@ impl Losing {
         }
     }
 
-    /// What a medium loses: no more than lets so many stretches lose nothing (`exp(-rate * packets)` of them). A queue that was
-    /// full for a moment loses many packets of few stretches.
+    /// What a medium loses: no more than lets so many stretches lose nothing (`exp(-rate * packets)` of them). A queue
+    /// that was full for a moment loses many packets of few stretches.
     fn medium_rate(&self) -> f64 {
         if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM) {
             return 0.0;

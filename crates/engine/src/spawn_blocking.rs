@@ -13,8 +13,8 @@ struct Completion<T, E> {
     waker: Option<Waker>,
 }
 
-/// Runs `work`, which blocks, on a thread of its own. If the task stops waiting, the work runs to its end and its result
-/// is dropped.
+/// Runs `work`, which blocks, on a thread of its own. If the task stops waiting, the work runs to its end and its
+/// result is dropped.
 ///
 /// # Errors
 /// Those of `work`; [`EngineError::System`] if there is no thread, or `work` has panicked.

@@ -95,9 +95,9 @@ impl Endpoint {
     }
 
     /// Comes back to the server of [`Options::resumption`] without waiting for anything: what is sent now
-    /// travels in the first packet. If the server does not know this client any more it stays silent, and the connection
-    /// ends with an error after [`Options::timeout`]; what was sent is then lost. A connection of the same file that
-    /// has not ended yet ends. Tasks may call it: it waits for no network.
+    /// travels in the first packet. If the server does not know this client any more it stays silent, and the
+    /// connection ends with an error after [`Options::timeout`]; what was sent is then lost. A connection of the same
+    /// file that has not ended yet ends. Tasks may call it: it waits for no network.
     ///
     /// # Errors
     /// If there is no such file, or it cannot be used.

@@ -156,8 +156,8 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
     assert!(client.statistics().totals.data_resent > 0, "the path has lost nothing");
 }
 
-/// What the streams themselves have to say finds no room either then. They must not try again and again: the thread that
-/// does is the one that would receive the acknowledgements.
+/// What the streams themselves have to say finds no room either then. They must not try again and again: the thread
+/// that does is the one that would receive the acknowledgements.
 #[test]
 fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
     let (listener, cut) = (listener(), Arc::new(AtomicBool::new(false)));

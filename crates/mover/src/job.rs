@@ -21,8 +21,8 @@ pub(crate) trait Job: Send + Sync + 'static {
     }
 }
 
-/// Watches and ends a running job. Dropping it aborts the job, waits for its threads, and a receiver removes its temporary
-/// files.
+/// Watches and ends a running job. Dropping it aborts the job, waits for its threads, and a receiver removes its
+/// temporary files.
 pub struct JobHandle {
     job: Arc<dyn Job>,
     thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
@@ -56,8 +56,8 @@ impl JobHandle {
         self.job.wake().set(wake);
     }
 
-    /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A report,
-    /// on both sides, has only the former: what has ended need not be resumed.
+    /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A
+    /// report, on both sides, has only the former: what has ended need not be resumed.
     pub fn notes(&self) -> Vec<String> {
         self.job.notes()
     }

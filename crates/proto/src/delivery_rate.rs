@@ -27,8 +27,8 @@ const HISTORY: usize = 256;
 /// Parts of the stretch that are told apart, at least.
 const PARTS: u64 = 128;
 
-/// Behind a gap of the sender's making a quarter of the stretch is enough, or this: it may be absent again before the whole has
-/// passed. Our choice: a few bursts.
+/// Behind a gap of the sender's making a quarter of the stretch is enough, or this: it may be absent again before the
+/// whole has passed. Our choice: a few bursts.
 const RESUMED_PART: u64 = 4;
 const RESUMED: Span = Span::from_millis(5);
 
@@ -36,7 +36,8 @@ const RESUMED: Span = Span::from_millis(5);
 const SHORTEST: Span = Span::from_millis(1);
 
 impl DeliveryMeter {
-    /// What arrives from the next feedback on left behind a gap that the sender has made by itself: it is not measured across.
+    /// What arrives from the next feedback on left behind a gap that the sender has made by itself: it is not measured
+    /// across.
     pub(crate) fn resume(&mut self) {
         self.history.clear();
         self.is_resumed = true;

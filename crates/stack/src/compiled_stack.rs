@@ -150,7 +150,8 @@ const SMALLEST_DATAGRAM: usize = 1_200;
 const SMALLEST_PAYLOAD: usize = 64;
 
 impl Registry {
-    /// Checks a recipe: permission, names, parameters, needs, conflicts, headers. `tag_len` is the length of the packets' tag.
+    /// Checks a recipe: permission, names, parameters, needs, conflicts, headers. `tag_len` is the length of the
+    /// packets' tag.
     ///
     /// # Errors
     /// What is wrong or missing, in words for whoever wrote the recipe.

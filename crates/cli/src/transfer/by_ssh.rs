@@ -51,7 +51,8 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit` says.
+/// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit`
+/// says.
 ///
 /// # Errors
 /// Why ssh has started none, or why no way leads to it.

@@ -110,7 +110,8 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
 /// What a receiver says that has seen nothing of the limit.
 pub(crate) const NOT_SEEN_HERE: &str = "path_or_sender";
 
-/// Names the limit of a run as its receiver saw it (a sender knows more: [`limit_of_sender`]), which does not know where the sender's time went.
+/// Names the limit of a run as its receiver saw it (a sender knows more: [`limit_of_sender`]), which does not know
+/// where the sender's time went.
 pub(crate) fn limit_as_receiver(
     goodput: Rate,
     ceiling: Option<Rate>,

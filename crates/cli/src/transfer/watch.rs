@@ -40,7 +40,8 @@ impl<'a> Watch<'a> {
         Self { context, transfer, controls, heard: Unchanged::new(), progress, traced: Instant::now() }
     }
 
-    /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says of it.
+    /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says
+    /// of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let silent_for = self.heard.lasts(packets(self.transfer), Instant::now());
         self.progress.update(&Snapshot { silent_for, ..snapshot });

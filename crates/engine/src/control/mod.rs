@@ -163,8 +163,8 @@ impl Control {
         self.shared().lock().round_trip.map(Span::from)
     }
 
-    /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds. Later
-    /// sends fail with [`EngineError::Closed`]. May be called again.
+    /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds.
+    /// Later sends fail with [`EngineError::Closed`]. May be called again.
     ///
     /// # Errors
     /// How the channel ended, if not regularly.

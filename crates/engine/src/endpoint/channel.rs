@@ -91,8 +91,8 @@ impl Channel {
         self.with(|state, _| state.stack.statistics(each));
     }
 
-    /// What lets this client come back later without a handshake, if [`ResumptionFile::keep`](super::ResumptionFile::keep)
-    /// keeps it; `None` at a server.
+    /// What lets this client come back later without a handshake, if
+    /// [`ResumptionFile::keep`](super::ResumptionFile::keep) keeps it; `None` at a server.
     pub fn saved(&self) -> Option<&SavedResumption> {
         self.saved.as_deref()
     }
@@ -117,8 +117,8 @@ impl Channel {
         result
     }
 
-    /// Waits in this thread for what `poll` gives; `None` if there is nothing by `until`. Drives the endpoint meanwhile,
-    /// unless another thread does.
+    /// Waits in this thread for what `poll` gives; `None` if there is nothing by `until`. Drives the endpoint
+    /// meanwhile, unless another thread does.
     pub fn block_until<T>(
         &self,
         until: Option<Instant>,
@@ -179,8 +179,8 @@ impl Channel {
         }
     }
 
-    /// Sends a message and gives its number, as soon as no more than [`ConnectionOptions::queue`](super::ConnectionOptions)
-    /// bytes are queued.
+    /// Sends a message and gives its number, as soon as no more than
+    /// [`ConnectionOptions::queue`](super::ConnectionOptions) bytes are queued.
     ///
     /// # Errors
     /// [`EngineError::Message`] if the recipe does not carry such a message; how the connection has ended.

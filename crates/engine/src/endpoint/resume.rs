@@ -22,8 +22,8 @@ impl Endpoint {
     /// network meanwhile; only a host's name takes a thread of its own, as the system's resolver blocks.
     ///
     /// # Errors
-    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
-    /// what [`connect`](crate::connect) fails with.
+    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it,
+    /// and what [`connect`](crate::connect) fails with.
     pub async fn connect(
         &self,
         url: &HaulUrl,
@@ -63,8 +63,8 @@ impl Endpoint {
 impl ResumptionFile {
     /// Comes back to the server without a handshake: messages may be sent at once and travel with the
     /// first packet. If the server has forgotten the client it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::poll_confirmed`] finds out before
-    /// anything is sent.
+    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::poll_confirmed`] finds out
+    /// before anything is sent.
     ///
     /// # Errors
     /// [`EngineError::Resumption`] if there is none that can be used here; [`EngineError::System`].

@@ -103,7 +103,8 @@ impl EndpointSocket {
         self.socket.capabilities()
     }
 
-    /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section 2.5.5.2).
+    /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section
+    /// 2.5.5.2).
     pub(super) fn reachable(&self, peer: SocketAddr) -> SocketAddr {
         match (peer, self.socket.local_addr()) {
             (SocketAddr::V4(v4), Ok(SocketAddr::V6(_))) => (v4.ip().to_ipv6_mapped(), v4.port()).into(),

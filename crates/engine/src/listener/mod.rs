@@ -69,11 +69,12 @@ pub struct ListenOptions {
     pub max_waiting: usize,
     /// UDP is taken for blocked when no challenge comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
-    /// Clients whose resumption state is kept. Above, the one without a connection that has been idle longest is dropped; while all
-    /// have connections, clients that want another one are refused with
+    /// Clients whose resumption state is kept. Above, the one without a connection that has been idle longest is
+    /// dropped; while all have connections, clients that want another one are refused with
     /// [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
     pub max_known_peers: usize,
-    /// Connections that may wait for [`Endpoint::poll_accept`]. Above, a new one is not answered; its client tries again.
+    /// Connections that may wait for [`Endpoint::poll_accept`]. Above, a new one is not answered; its client tries
+    /// again.
     pub max_connections_waiting: usize,
 }
 

@@ -63,8 +63,8 @@ fn the_client_may_send_before_its_challenges_are_answered() {
     relay.to_client.store(false, Ordering::Relaxed);
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
-    // What is early for the session's socket is lost: few enough that they are repeated without any feedback, before the
-    // client takes the way back for blocked.
+    // What is early for the session's socket is lost: few enough that they are repeated without any feedback, before
+    // the client takes the way back for blocked.
     let len = 2_000;
     let sending = client.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
     let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();

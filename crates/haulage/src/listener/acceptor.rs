@@ -78,7 +78,8 @@ impl WaitingStreams {
         None
     }
 
-    /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks again.
+    /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
+    /// again.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
         let mut state = self.lock();
         if let Some(begun) = state.begun.pop_front() {

@@ -67,8 +67,9 @@ impl Streams {
         result
     }
 
-    /// Takes what has come and sends what is owed. One thread at a time does, and goes on for those that come meanwhile,
-    /// as sending wakes these streams too. So what one thread still owes is never missed by another that has seen room.
+    /// Takes what has come and sends what is owed. One thread at a time does, and goes on for those that come
+    /// meanwhile, as sending wakes these streams too. So what one thread still owes is never missed by another that has
+    /// seen room.
     fn run(&self) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
             return;

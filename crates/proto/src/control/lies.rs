@@ -9,8 +9,8 @@ use crate::rtt::RttEstimator;
 
 const CEILING: Rate = Rate::from_mbps(95);
 
-/// Laws that are not back at 0.8 of their rate three seconds after the last lie, but in two minutes: one holds for up to ten
-/// seconds, two take small steps after each chunk and segment, as their papers have them.
+/// Laws that are not back at 0.8 of their rate three seconds after the last lie, but in two minutes: one holds for up
+/// to ten seconds, two take small steps after each chunk and segment, as their papers have them.
 const SLOW: [&str; 3] = ["stop_and_go", "non_aggressive", "state_based"];
 
 fn running(law: &str) -> Harness {

@@ -89,8 +89,8 @@ pub struct FeedbackSample<'a> {
     pub report_interval: Span,
     /// Whether the sender lately had less to send than it was allowed.
     pub app_limited: bool,
-    /// Whether `arrival_rate` is unknown because the sender had no processor for a while, or nothing to send: what was acknowledged in that time
-    /// says nothing of the path.
+    /// Whether `arrival_rate` is unknown because the sender had no processor for a while, or nothing to send: what was
+    /// acknowledged in that time says nothing of the path.
     pub sender_absent: bool,
 }
 

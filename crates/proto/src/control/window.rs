@@ -245,8 +245,8 @@ impl<F: Formula> Windowed<F> {
     }
 }
 
-/// What a window of so many bytes a round trip sends while it goes unreported: it is no longer on its way, though nobody knows. A
-/// formula is of acknowledgements that come at once.
+/// What a window of so many bytes a round trip sends while it goes unreported: it is no longer on its way, though
+/// nobody knows. A formula is of acknowledgements that come at once.
 pub(super) fn unreported_bytes(window: f64, unreported: Span, rtt: Span) -> u64 {
     let round_trips = unreported.as_secs_f64() / rtt.as_secs_f64().max(1e-6);
     (window * round_trips.min(MOST_UNREPORTED)) as u64

@@ -148,8 +148,8 @@ impl Queue {
         self.stretches.forgive(lost);
     }
 
-    /// The losses of a window of so many packets that has ended, told anew: what the delays of later packets say was not known
-    /// when they were found.
+    /// The losses of a window of so many packets that has ended, told anew: what the delays of later packets say was
+    /// not known when they were found.
     pub(super) fn settle(&mut self, now: Time, packets: u64, counts: &mut CauseCounts) {
         self.test(now);
         let finding = self.stretches.finding();

@@ -9,8 +9,8 @@ use crate::control::FeedbackSample;
 
 /// Stretches that are remembered: 10 s with the longest ones. Our choice.
 const REMEMBERED: usize = 1_024;
-/// Feedbacks are taken together until a stretch lasts half of a round trip, in which a queue changes little, but no less
-/// and no more than this. Our choice.
+/// Feedbacks are taken together until a stretch lasts half of a round trip, in which a queue changes little, but no
+/// less and no more than this. Our choice.
 const SHORTEST: Span = Span::from_millis(1);
 const LONGEST: Span = Span::from_millis(10);
 /// Losses are tested anew after this time at the soonest: a test sorts all stretches.
@@ -43,8 +43,8 @@ impl Stretches {
         self.finding
     }
 
-    /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when it is
-    /// acknowledged. `lost` of them were lost, to no host.
+    /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when
+    /// it is acknowledged. `lost` of them were lost, to no host.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
         if !sample.rtt.is_measured() {
             return;

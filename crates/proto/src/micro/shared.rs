@@ -99,8 +99,8 @@ impl DiagnosedWindows {
         self.list.push_back(DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts });
     }
 
-    /// The oldest window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked: the
-    /// newest 8 are kept.
+    /// The oldest window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked:
+    /// the newest 8 are kept.
     pub fn take_of(stack: &mut Stack) -> Option<DiagnosedWindow> {
         let windows = stack.shared_mut::<Self>()?;
         windows.are_wanted = true;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{Emitter, Stage, StageChange};
 use crate::parcel::{DropReason, Parcel};
 
-/// Lets packets pass at `rate`, and `burst` at once; the others are lost. Nothing is delayed (RFC 2697 with one colour less: no
-/// excess burst). Bytes are those of whole IP packets.
+/// Lets packets pass at `rate`, and `burst` at once; the others are lost. Nothing is delayed (RFC 2697 with one colour
+/// less: no excess burst). Bytes are those of whole IP packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicerSpec {

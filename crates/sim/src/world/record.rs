@@ -29,8 +29,8 @@ pub struct Rates {
     pub waited: Vec<Vec<u64>>,
     /// The sleep average of each node's process at the end of the interval, microseconds; empty lists where there is none.
     pub sleep_average_us: Vec<Vec<u64>>,
-    /// How full the socket buffer of each node's process is at the end of the interval, thousandths; empty lists for nodes on no
-    /// host.
+    /// How full the socket buffer of each node's process is at the end of the interval, thousandths; empty lists for
+    /// nodes on no host.
     pub socket_fill: Vec<Vec<u64>>,
     /// The mean length of each host's run queue, the running task included, in thousandths.
     pub host_load: Vec<Vec<u64>>,

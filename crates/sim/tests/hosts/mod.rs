@@ -214,13 +214,15 @@ fn a_sender_that_waits_for_its_core_does_not_blame_the_path() {
 
 #[test]
 fn a_sender_that_is_stopped_most_of_the_time_does_not_take_its_absence_for_the_path() {
-    // As by a quota: 20 ms of each 100, which are 20 % of the path; and for half of the time, in pieces shorter than a round trip.
+    // As by a quota: 20 ms of each 100, which are 20 % of the path; and for half of the time, in pieces shorter than a
+    // round trip.
     for law in ["bbr", "delivery"] {
         for (every, stop) in [(100, 80), (100, 30), (20, 10)] {
             let load = Load::Suspension { every: Span::from_millis(every), stop: Span::from_millis(stop) };
             let (what, packets, waiting) = sent_by(law, 2, load);
             let awake = 1.0 - stop as f64 / every as f64;
-            // 200 Mbit/s for 4 s are 66,667 packets of 1,500 bytes; some are the start's, and at most 5 % are made up for.
+            // 200 Mbit/s for 4 s are 66,667 packets of 1,500 bytes; some are the start's, and at most 5 % are made up
+            // for.
             let share = packets as f64 / (66_667.0 * awake);
             assert!(
                 share > 0.8,

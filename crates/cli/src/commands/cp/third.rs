@@ -52,8 +52,8 @@ const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
 /// What two machines have agreed on, by name.
 pub(crate) type Negotiated = Vec<(&'static str, String)>;
 
-/// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed on,
-/// before the first of them.
+/// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
+/// on, before the first of them.
 ///
 /// # Errors
 /// When it did not begin, or when how it ended is not known.

@@ -8,9 +8,10 @@ use super::{Bbr, FeedbackSample, Phase, ShortTerm};
 
 /// The draft: rounds after which a probe is due anyhow, so that Reno and CUBIC on the same path have their share.
 const MOST_ROUNDS: u64 = 63;
-/// And the least: a probe lasts some rounds, so with a longer round trip it presses on its neighbours for longer, and takes from
-/// those with a shorter one. Up to a time, so that a longer path finds what is free soon enough. Our choices: of 100 Mbit/s and a
-/// queue of 40 ms, a flow with 20 ms beside one with 100 ms has 27 instead of 19 (`neighbours`, 16 seeds).
+/// And the least: a probe lasts some rounds, so with a longer round trip it presses on its neighbours for longer, and
+/// takes from those with a shorter one. Up to a time, so that a longer path finds what is free soon enough. Our
+/// choices: of 100 Mbit/s and a queue of 40 ms, a flow with 20 ms beside one with 100 ms has 27 instead of 19
+/// (`neighbours`, 16 seeds).
 const LEAST_ROUNDS: u64 = 40;
 const MOST_LEAST_WAIT: Span = Span::from_secs(6);
 /// A probe that has found so much more has found another path.

@@ -4,8 +4,8 @@ use haul_base::{Span, Time};
 
 use crate::micro::shared::{Clock, WaitingFor};
 
-/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round trip. The
-/// pacer makes good what is less. Our choice.
+/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round
+/// trip. The pacer makes good what is less. Our choice.
 const ABSENCE: Span = Span::from_millis(2);
 const ABSENCE_SHARE: u64 = 8;
 /// So is a longer time without anything to send; the other end's clock may have wrapped in it, too. Our choice.

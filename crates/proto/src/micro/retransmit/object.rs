@@ -23,7 +23,8 @@ use crate::rtt::RttEstimator;
 const LONGEST_TIMEOUT: Span = Span::from_secs(2);
 /// Bytes of which the source is told as long as more is on its way; each time may cost it a lock.
 const WORTH_RELEASING: u64 = 1 << 20;
-/// An end whose timer comes later than this reads for so long before it takes silence for loss. Our choice: timers are less late.
+/// An end whose timer comes later than this reads for so long before it takes silence for loss. Our choice: timers are
+/// less late.
 const LISTEN: Span = Span::from_millis(1);
 /// Packets sent again when the probe timer fires.
 const PROBE_PACKETS: u32 = 2;
