@@ -4,10 +4,10 @@
 
 use haul_base::Span;
 
-/// Packets that left one behind the other, and how long such packets were under way.
+/// Consecutive packets and their mean delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stretch {
-    /// Their mean delay, from any origin.
+    /// Their mean delay. Its origin does not matter.
     pub delay: Span,
     /// Packets, lost ones included.
     pub packets: u64,
@@ -42,29 +42,30 @@ pub struct DelayFinding {
     pub medium_rate: f64,
 }
 
-/// Rank correlation in standard deviations from which losses depend on the delay: one in 30,000 by chance. Our choice.
+/// The rank correlation, in standard deviations, above which losses depend on the delay: 1 in 30,000 by chance. Our
+/// choice.
 const SIGNIFICANT: f64 = 4.0;
-/// Delays that differ by less are not compared: bursts of the sender's own make as much. Our choice.
+/// The least range of delays for a correlation: the sender's own bursts cause as much. Our choice.
 const LEAST_RANGE: Span = Span::from_micros(500);
-/// A delay is short in this part of the range of delays, which goes from their 5th to their 95th percentile. Our
-/// choice.
+/// A delay is short in this lowest part of the range between the 5th and the 95th percentile of all delays. Our choice.
 const SHORT: f64 = 0.25;
-/// So many stretches of short delay must lose something before a medium is known by them. Our choice.
+/// The least number of stretches with losses at short delays from which the medium's loss rate is estimated. Our choice.
 const LEAST_LOSING: f64 = 8.0;
-/// Short delays must make one expect so many stretches with losses before it counts how many there are. Our choice.
-const LEAST_EXPECTED: f64 = 5.0;
-/// Of the stretches that would lose something at short delays if losses did not depend on the delay, so many must. Our
-/// choice.
-const INDEPENDENT: f64 = 0.6;
-/// Of the loss rate of all, they must lose so much. Our choice.
-const AS_MUCH: f64 = 0.5;
-/// Of these, so many at least are more than a queue's that were put down to a neighbour's delay. Our choice.
-const MEDIUM: f64 = 0.25;
-/// Delays tell nothing if their range is a smaller share of the queue: one that stays full is as one that never drops.
+/// Losses are called independent only if independence predicts at least so many stretches with losses at short delays.
 /// Our choice.
+const LEAST_EXPECTED: f64 = 5.0;
+/// Losses are called independent if at least this share of the predicted stretches has losses. Our choice.
+const INDEPENDENT_SHARE: f64 = 0.6;
+/// And if the loss rate at short delays is at least this share of the whole loss rate. Our choice.
+const INDEPENDENT_RATE: f64 = 0.5;
+/// Below this share of the predicted stretches, the losses at short delays may be a queue's whose delay was averaged
+/// with that of its neighbours: the medium's rate is 0. Our choice.
+const MEDIUM_SHARE: f64 = 0.25;
+/// The least range of delays, as a share of the median queueing delay. With less, a queue that stays full looks like one
+/// that never drops. Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
 
-/// What tests need for the time that they take; kept from one to the next for its memory.
+/// Buffers that one test leaves to the next, so that tests do not allocate.
 #[derive(Debug, Default)]
 pub struct DelayScratch {
     delays: Vec<Span>,
@@ -95,7 +96,7 @@ impl DelayFinding {
         let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
         let dependence = if has_range && correlation(stretches, scratch) > SIGNIFICANT {
             Dependence::Dependent
-        } else if has_contrast && losing.is_as_often() && losing.is_as_much() {
+        } else if has_contrast && losing.is_often_enough() && losing.is_rate_alike() {
             Dependence::Independent
         } else {
             Dependence::Unknown
@@ -140,23 +141,23 @@ impl Losing {
         }
     }
 
-    /// What a medium loses: no more than lets so many stretches lose nothing (`exp(-rate * packets)` of them). A queue
-    /// that was full for a moment loses many packets of few stretches.
+    /// The medium's loss rate: the rate at short delays, bounded by how many stretches lose nothing (`exp(-rate *
+    /// packets)` of them). A queue that is full for a moment loses many packets of few stretches.
     fn medium_rate(&self) -> f64 {
-        if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM) {
+        if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM_SHARE) {
             return 0.0;
         }
         let lossless = 1.0 - self.stretches / self.of;
         self.rate.min(-lossless.ln() / self.packets.max(1.0))
     }
 
-    fn is_as_often(&self) -> bool {
-        self.expected >= LEAST_EXPECTED && self.stretches >= self.expected * INDEPENDENT
+    fn is_often_enough(&self) -> bool {
+        self.expected >= LEAST_EXPECTED && self.stretches >= self.expected * INDEPENDENT_SHARE
     }
 
-    /// A queue that was full for a moment loses more than a medium in all the time around it.
-    fn is_as_much(&self) -> bool {
-        self.rate >= self.whole_rate * AS_MUCH
+    /// Guards against a queue that was full for a moment, which raises the whole rate far above that at short delays.
+    fn is_rate_alike(&self) -> bool {
+        self.rate >= self.whole_rate * INDEPENDENT_RATE
     }
 }
 
@@ -172,7 +173,7 @@ fn correlation(stretches: &[Stretch], scratch: &mut DelayScratch) -> f64 {
     if spread > 0.0 { product(delays, rates) / spread * (stretches.len() as f64 - 1.0).sqrt() } else { 0.0 }
 }
 
-/// The rank of each by a value; those that are alike have the mean of their ranks.
+/// The ranks of the stretches by a value. Equal values share the mean of their ranks.
 fn rank(
     stretches: &[Stretch],
     value: impl Fn(&Stretch) -> f64,
@@ -195,6 +196,7 @@ fn rank(
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Rng;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -206,19 +208,17 @@ mod tests {
         ranks
     }
 
-    /// Numbers that look like random ones, from 0 to below 1.
-    fn dice(n: u64, seed: u64) -> f64 {
-        let mixed = (n + seed * 1_000_003).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (mixed ^ mixed >> 32) as u32 as f64 / 2f64.powi(32)
+    fn rng(n: u64, seed: u64) -> Rng {
+        Rng::from_seed(n + seed * 1_000_003)
     }
 
-    /// Losses of 400 packets by dice.
+    /// How many of 400 packets are lost at random.
     fn medium(rate: f64, n: u64, seed: u64) -> u64 {
-        (0..400).filter(|packet| dice(n * 400 + packet, seed) < rate).count() as u64
+        let mut rng = rng(n, seed);
+        (0..400).filter(|_| rng.chance(rate)).count() as u64
     }
 
-    /// A saw-tooth of so many stretches a tooth, up to `most`, above `empty`, each of them with these losses.
+    /// Ten saw-teeth of 50 stretches, from `empty` to `most` above it; `lost` gives the losses of each stretch.
     fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<Stretch> {
         let stretch = |n: u64| {
             let height = (n % 50) as f64 / 49.0;
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_full_says_nothing() {
+    fn a_queue_that_stays_full_tells_nothing() {
         let mut full = teeth(Span::from_millis(30), Span::from_micros(400), |n, _| medium(0.05, n, 1));
         assert_eq!(of(&full), DelayFinding::default());
         // Nor with a little jitter.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_of_a_full_queue_is_not_the_mediums_for_the_losses_around_it() {
+    fn losses_of_a_queue_that_is_full_for_a_moment_do_not_raise_the_mediums_rate() {
         let lost = |n: u64, height: f64| medium(0.002, n, 1) + if n < 50 && height > 0.9 { 200 } else { 0 };
         let found = of(&teeth(EMPTY, Span::from_millis(20), lost));
         assert_ne!(found.dependence, Dependence::Independent, "{found:?}");
@@ -290,11 +290,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_medium_is_none_of_a_queues_whatever_delays_do(
+        fn random_losses_are_never_called_dependent_whatever_the_delays(
             seed in 0u64..10_000, rate in 0.001f64..0.02, jitter_us in 1_000u64..20_000, stands_us in 0u64..20_000,
         ) {
             let mut stretches = teeth(EMPTY, Span::from_micros(stands_us), |n, _| medium(rate, n, seed));
-            delay_each(&mut stretches, |n| Span::from_micros(jitter_us).mul_f64(dice(n, seed + 1)));
+            delay_each(&mut stretches, |n| Span::from_micros(jitter_us).mul_f64(rng(n, seed + 1).next_f64()));
             let found = of(&stretches);
             prop_assert_ne!(found.dependence, Dependence::Dependent, "{:?}", found);
             prop_assert!((found.medium_rate / rate - 1.0).abs() < 0.7, "{:?}", found);
