@@ -17,7 +17,7 @@ struct Arrived {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryMeter {
     history: VecDeque<Arrived>,
-    /// The stretch begins behind a gap that the sender has made by itself.
+    /// The history begins after a gap that the sender made itself, and is shorter than the span.
     is_resumed: bool,
 }
 
@@ -27,8 +27,8 @@ const HISTORY: usize = 256;
 /// Parts of the stretch that are told apart, at least.
 const PARTS: u64 = 128;
 
-/// Behind a gap of the sender's making a quarter of the stretch is enough, or this: it may be absent again before the
-/// whole has passed. Our choice: a few bursts.
+/// After a gap that the sender made itself, a rate is measured over this part of the span, and over no more than
+/// [`RESUMED`]: the sender may stop again before the whole span has passed. Our choice: a few bursts.
 const RESUMED_PART: u64 = 4;
 const RESUMED: Span = Span::from_millis(5);
 
@@ -36,14 +36,14 @@ const RESUMED: Span = Span::from_millis(5);
 const SHORTEST: Span = Span::from_millis(1);
 
 impl DeliveryMeter {
-    /// What arrives from the next feedback on left behind a gap that the sender has made by itself: it is not measured
-    /// across.
+    /// Forgets the history: the packets of the next feedback left after a gap that the sender made itself, and no rate
+    /// is measured across it.
     pub(crate) fn resume(&mut self) {
         self.history.clear();
         self.is_resumed = true;
     }
 
-    /// Whether all that is known arrived behind such a gap, in less than a whole stretch.
+    /// Whether the history begins after such a gap and is shorter than the span.
     pub(crate) fn is_resumed(&self) -> bool {
         self.is_resumed
     }

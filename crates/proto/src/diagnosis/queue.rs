@@ -127,7 +127,7 @@ impl Queue {
 
     /// Counts packets that no host has lost. A medium goes on losing while there is a queue.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, by_host: u64) {
-        // Which of its losses were not the host's is not known.
+        // Which of the sample's losses were the host's is not known, so none is put into its stretch.
         let is_known = by_host == 0 && (self.is_full() || !self.is_outage(sample));
         self.stretches.on_feedback(sample, if is_known { lost } else { 0 });
         if lost > 0 && self.stretches.is_test_due(sample.now) {
@@ -143,17 +143,20 @@ impl Queue {
         self.stretches.test(now, self.shortest[0].min(self.shortest[1]));
     }
 
-    /// So many losses that were heard of were neither the medium's nor a queue's.
+    /// Takes back losses that turned out to be neither the medium's nor a queue's.
     pub(super) fn forgive(&mut self, lost: u64) {
         self.stretches.forgive(lost);
     }
 
-    /// The losses of a window of so many packets that has ended, told anew: what the delays of later packets say was
-    /// not known when they were found.
+    /// Corrects the causes of a window of `packets` that has ended: what the delays of later packets say was not known
+    /// when each loss was attributed.
     pub(super) fn settle(&mut self, now: Time, packets: u64, counts: &mut CauseCounts) {
+        let is_marked = std::mem::take(&mut self.marked) > 0;
+        if counts.of(Cause::Random) + counts.of(Cause::Congestion) == 0 {
+            return;
+        }
         self.test(now);
         let finding = self.stretches.finding();
-        let is_marked = std::mem::take(&mut self.marked) > 0;
         match finding.dependence {
             Dependence::Independent if !is_marked => counts.attribute(Cause::Congestion, Cause::Random),
             Dependence::Dependent => {

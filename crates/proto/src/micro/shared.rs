@@ -203,7 +203,7 @@ impl Clock {
         }
     }
 
-    /// How late the sender went on at most since this was taken last, though it could have sent: it had no processor.
+    /// The longest time since the last call for which the sender could have sent but had no processor.
     pub(crate) fn take_absence(&mut self) -> Span {
         std::mem::take(&mut self.absence)
     }
@@ -317,7 +317,7 @@ mod tests {
         // A report that came at 20 ms would have made room in the window.
         let heard = |clock: &mut Clock| clock.heard(at(90), at(20), Span::from_millis(40));
         assert_eq!(after(Some(WaitingFor::Window), &heard), told(70));
-        // Who has nothing to send is not missed.
+        // A sender without data is not late.
         assert_eq!(after(Some(WaitingFor::Source), &heard), told(0));
         assert_eq!(after(Some(WaitingFor::Source), &released), told(0));
     }

@@ -1,14 +1,15 @@
-//! Gaps that the sender makes by itself in what it sends: they say nothing of the path.
+//! Gaps in the sent packets that the sender caused itself: they say nothing of the path.
 
 use haul_base::{Span, Time};
 
 use crate::micro::shared::{Clock, WaitingFor};
 
-/// A sender that goes on so late has left a gap in what arrives: longer than timers are late, and an eighth of a round
-/// trip. The pacer makes good what is less. Our choice.
+/// A batch that leaves later than this after it could have left follows a gap: timers are late by less. Our choice.
 const ABSENCE: Span = Span::from_millis(2);
-const ABSENCE_SHARE: u64 = 8;
-/// So is a longer time without anything to send; the other end's clock may have wrapped in it, too. Our choice.
+/// And later than the round trip divided by this: the pacer catches up with less. Our choice.
+const ABSENCE_DIVISOR: u64 = 8;
+/// A sender that had no data for at least this long leaves a gap too; the receiver's 32-bit clock may have wrapped in it.
+/// Our choice.
 const IDLE: Span = Span::from_secs(1);
 
 /// See the module's text.
@@ -19,14 +20,14 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// A batch leaves at `now`: whether a gap is before it.
+    /// A batch leaves at `now`. Returns whether a gap precedes it.
     pub(super) fn on_sent(&mut self, now: Time, rtt: Span, clock: &mut Clock) -> bool {
         let idle = now.since(std::mem::replace(&mut self.sent_at, now));
         let had_nothing = matches!(
             clock.reason(),
             Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver | WaitingFor::Acknowledgement)
         );
-        let was_absent = clock.take_absence() > ABSENCE.max(rtt / ABSENCE_SHARE);
+        let was_absent = clock.take_absence() > ABSENCE.max(rtt / ABSENCE_DIVISOR);
         was_absent || (had_nothing && idle >= IDLE)
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Own {
     pub(crate) report_interval: Span,
 }
 
-/// Absences that are told apart within a round trip.
+/// Absences that are remembered until their packets have arrived.
 const MOST_ABSENCES: usize = 64;
 
 /// See the module's text.
@@ -37,7 +37,7 @@ pub(crate) struct Observer {
     counters: ReceiverCounters,
     host: Option<HostSample>,
     largest_acked_pn: u64,
-    /// The first packets that left after gaps of the sender's making and have not arrived, oldest first.
+    /// The first packet after each gap that the sender made itself, oldest first, until it has arrived.
     resumed: VecDeque<u64>,
     verdict: Option<Verdict>,
     peak: Rate,
@@ -73,7 +73,7 @@ impl Observer {
 
     /// The sender had no processor for a while, or nothing to send; packets from `first_pn` on leave afterwards.
     pub(crate) fn on_absence(&mut self, first_pn: u64) {
-        // Of more, those in between are told as one.
+        // A full list: this one replaces the newest.
         if self.resumed.len() == MOST_ABSENCES {
             self.resumed.pop_back();
         }
