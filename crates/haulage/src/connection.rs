@@ -281,7 +281,7 @@ impl Connection {
         self.channel.peer()
     }
 
-    /// Names the client at its server: it keeps its name when it comes back.
+    /// Identifies the client at its server, also after it has resumed.
     pub fn identity(&self) -> u32 {
         self.channel.identity()
     }

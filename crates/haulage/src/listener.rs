@@ -91,8 +91,8 @@ impl Listener {
         self.endpoint.engine.poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
-    /// The next client, whatever it wants; `None` if none comes within `timeout`. A stream that begins later is the
-    /// next one's.
+    /// The next client, whatever it wants; `None` if none comes within `timeout`. A stream that begins later is
+    /// returned by the next call.
     ///
     /// # Errors
     /// [`AcceptError::Closed`]; how a stream could not be begun.

@@ -80,6 +80,14 @@ impl HostModel for Sleepy {
     }
 }
 
+/// Connects both ends by a clean path; gives the flow of the data.
+fn connect(world: &mut World, session: &Session, rtt: Span, rate: Rate) -> FlowId {
+    let channel = Channel::clean(rtt / 2, rate).spec();
+    let (there, back) =
+        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
+    world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap().0
+}
+
 fn run(room: u64) -> (World, Session, FlowId) {
     let seed = 3;
     println!("seed {seed}");
@@ -90,11 +98,7 @@ fn run(room: u64) -> (World, Session, FlowId) {
     let session = Session::add(&mut world, job);
     let host = world.add_host(Sleepy::new(room));
     world.place(session.receiver, host).unwrap();
-    let channel = Channel::clean(rtt / 2, Rate::from_mbps(1_000)).spec();
-    let (there, back) =
-        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
-    let (data, _) =
-        world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+    let data = connect(&mut world, &session, rtt, Rate::from_mbps(1_000));
     world.run_until(WAKES - Span::from_millis(1));
     assert!(world.adds_up());
     world.run_while(Time::ZERO + Span::from_secs(20), |world| !session.is_over(world));
@@ -132,11 +136,7 @@ fn the_fill_of_a_socket_is_recorded_over_time() {
     let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads, seed: 1 };
     let host = world.add_host(SimulatedHost::new(&config, ReceiverConfig::default()));
     world.place(session.receiver, host).unwrap();
-    let channel = Channel::clean(rtt / 2, Rate::from_mbps(1_000)).spec();
-    let (there, back) =
-        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
-    let (data, _) =
-        world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+    let data = connect(&mut world, &session, rtt, Rate::from_mbps(1_000));
     world.record_every(Span::from_millis(100));
     world.run_until(Time::ZERO + Span::from_secs(2));
     let rates = world.summary().rates.unwrap();
@@ -161,10 +161,7 @@ fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64
     let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads, seed: 1 };
     let host = world.add_host(SimulatedHost::new(&config, template));
     world.place(session.sender, host).unwrap();
-    let channel = Channel::clean(rtt / 2, Rate::from_mbps(200)).spec();
-    let (there, back) =
-        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
-    world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+    connect(&mut world, &session, rtt, Rate::from_mbps(200));
     let elapsed = Span::from_secs(4);
     world.run_until(Time::ZERO + elapsed);
     assert!(world.adds_up());
