@@ -111,7 +111,7 @@ pub(crate) fn spawn_for<J: Job>(
 /// A thread's name and what it does.
 pub(crate) type Worker = (&'static str, Box<dyn FnOnce() + Send>);
 
-/// Starts threads that work for a job, which ends if one of them cannot be started. Those that could.
+/// Starts threads that work for a job, and gives them. The job ends if one of them cannot be started.
 pub(crate) fn spawn_all<J: Job>(
     job: &Arc<J>,
     workers: impl IntoIterator<Item = Worker>,

@@ -20,8 +20,8 @@ pub trait ControlLink: Send + Sync {
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault>;
 }
 
-/// What says nothing of the job.
-pub(crate) fn is_small_talk(message: &ControlMessage) -> bool {
+/// Whether a message belongs to the session itself and not to a job.
+pub(crate) fn is_session_message(message: &ControlMessage) -> bool {
     matches!(message, ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. })
 }
 

@@ -13,7 +13,7 @@ use haul_wire::control::{
 
 use crate::job::{Job, Origin, Stage};
 use crate::journal::FileIdentity;
-use crate::link::{ControlLink, is_small_talk};
+use crate::link::{ControlLink, is_session_message};
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
@@ -221,7 +221,7 @@ impl Shared {
     ) {
         match received {
             Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end(fault, false),
-            Ok(Some(message)) if !is_small_talk(&message) => {
+            Ok(Some(message)) if !is_session_message(&message) => {
                 self.progress.worked();
                 if let Err(fault) = handle(message) {
                     self.fail(fault);

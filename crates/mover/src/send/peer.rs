@@ -7,7 +7,7 @@ use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, 
 
 use crate::entries::{Kind, State};
 use crate::fault::{protocol, unexpected};
-use crate::link::is_small_talk;
+use crate::link::is_session_message;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
@@ -21,12 +21,12 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             return Err(fault);
         }
         let message = shared.link.recv(LOOK_AGAIN);
-        if matches!(&message, Ok(Some(message)) if !is_small_talk(message)) {
+        if matches!(&message, Ok(Some(message)) if !is_session_message(message)) {
             shared.progress.worked();
         }
         let handled = match message {
             Ok(None) => Ok(None),
-            Ok(Some(message)) if is_small_talk(&message) => Ok(None),
+            Ok(Some(message)) if is_session_message(&message) => Ok(None),
             Ok(Some(ControlMessage::Ready(destination))) => ready(shared, destination).map(|()| None),
             Ok(Some(ControlMessage::DestinationLineage(lineage))) if shared.set_lineage(lineage.clone()) => {
                 Ok(None)
