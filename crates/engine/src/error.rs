@@ -83,7 +83,7 @@ pub enum EngineError {
     /// The control channel broke.
     #[error("the connection to the other side was lost: {reason}")]
     ControlLost {
-        /// How.
+        /// What the system or the other side gives as the reason.
         reason: String,
     },
     /// The other side broke the rules of the protocol.
@@ -137,9 +137,9 @@ pub enum EngineError {
     /// A micro-protocol has failed, and its session with it.
     #[error("the micro-protocol `{protocol}` has failed: {message}")]
     MicroProtocol {
-        /// Which.
+        /// Name of the micro-protocol.
         protocol: String,
-        /// How.
+        /// What it says of its failure.
         message: String,
     },
     /// The resumption state cannot be used.

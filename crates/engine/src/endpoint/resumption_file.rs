@@ -33,7 +33,7 @@ pub enum ResumptionError {
     /// The file cannot be read or written.
     #[error("the file {} cannot be used: {reason}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What the system said.
         reason: String,

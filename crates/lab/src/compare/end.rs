@@ -54,14 +54,10 @@ pub(super) enum Task {
         time_ms: u64,
     },
     /// Notes what arrives, and writes [`Arrivals`] to a file.
-    UdpSink {
-        /// Which.
-        out: PathBuf,
-    },
+    UdpSink { out: PathBuf },
     /// Sends numbered packets, waits for the sink's file, and prints when each of them was really sent, in nanoseconds
     /// since the first.
     UdpSource {
-        /// When.
         offer: Offer,
         /// Milliseconds.
         time_ms: u64,

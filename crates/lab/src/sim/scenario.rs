@@ -374,7 +374,7 @@ pub(super) enum TcpLaw {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventEntry {
-    /// When.
+    /// Time from the start.
     pub at: Text<Span>,
     /// Which link.
     pub path: String,

@@ -35,9 +35,7 @@ pub(crate) struct Change {
 /// A change with the time at which it happens, from the start.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scheduled {
-    /// When.
     pub at: Span,
-    /// What.
     pub change: Change,
 }
 

@@ -96,7 +96,7 @@ pub enum ControllerError {
     /// Parameters that are possible singly and not together.
     #[error("controller `{law}`: {message}")]
     Unsuitable {
-        /// Which.
+        /// Name of the law.
         law: &'static str,
         /// What is wrong, and what is wanted instead.
         message: String,
@@ -107,7 +107,7 @@ pub enum ControllerError {
     /// A law of this name is registered already, or one of its parameters has the name of one of `rate_control`.
     #[error("the controller `{law}` cannot be registered: {message}")]
     Taken {
-        /// Which.
+        /// Name of the law.
         law: &'static str,
         /// What is taken.
         message: String,

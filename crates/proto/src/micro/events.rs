@@ -75,9 +75,9 @@ pub const RTT_SAMPLE: &str = "rtt sample";
 /// The notice of [`RTT_SAMPLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttSample {
-    /// When.
+    /// When the acknowledgement came.
     pub at: Time,
-    /// How long.
+    /// The round-trip time.
     pub rtt: Span,
 }
 

@@ -50,7 +50,7 @@ impl TcpSenderConfig {
 pub enum TcpEvent {
     /// The last segment was acknowledged.
     Complete {
-        /// When.
+        /// Time of that acknowledgement.
         at: Time,
     },
 }

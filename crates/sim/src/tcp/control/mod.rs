@@ -29,7 +29,7 @@ pub struct RateSample {
 /// An acknowledgement that brought something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AckSample {
-    /// When.
+    /// The present time.
     pub now: Time,
     /// Segments newly delivered.
     pub acked: u64,
@@ -56,7 +56,7 @@ pub struct AckSample {
 /// The first loss of a window: fast recovery begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LossSample {
-    /// When.
+    /// The present time.
     pub now: Time,
     /// Segments in flight, without the lost ones.
     pub in_flight: u64,
