@@ -90,7 +90,7 @@ impl Queue {
         let delay = self.path.without(sample.now, longer, sample.rtt.smoothed());
         if self.path.added() > known {
             (self.deepest, self.recent) = ([Span::ZERO; 2], [Span::ZERO; 2]);
-            self.stretches = Stretches::default();
+            self.stretches.restart();
         }
         if sample.now.since(self.recent_turned_at) > sample.rtt.smoothed() / 2 {
             self.recent = [Span::ZERO, self.recent[0]];

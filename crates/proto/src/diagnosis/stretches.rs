@@ -9,6 +9,8 @@ use crate::control::FeedbackSample;
 
 /// Stretches that are remembered: 10 s with the longest ones. Our choice.
 const REMEMBERED: usize = 1_024;
+/// After a restart fewer stretches are not tested. Our choice: 1 to 2.5 s.
+const LEAST_TESTED: usize = 256;
 /// Feedbacks are taken together until a stretch lasts half of a round trip, in which a queue changes little, but no
 /// less and no more than this. Our choice.
 const SHORTEST: Span = Span::from_millis(1);
@@ -31,6 +33,7 @@ pub(super) struct Stretches {
     /// The delay of the feedback before.
     before: Option<Span>,
     tested_at: Option<Time>,
+    has_restarted: bool,
     finding: DelayFinding,
     /// Kept for their memory.
     tested: Vec<Stretch>,
@@ -38,6 +41,13 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
+    /// Forgets the delays, because the path has become longer. What its medium loses is taken to be the same until
+    /// [`LEAST_TESTED`] new stretches tell.
+    pub(super) fn restart(&mut self) {
+        self.list.clear();
+        (self.before, self.has_restarted) = (None, true);
+    }
+
     /// What they said when they were tested last.
     pub(super) fn finding(&self) -> DelayFinding {
         self.finding
@@ -110,6 +120,9 @@ impl Stretches {
     /// Tests them. `empty` is the shortest delay in a long time.
     pub(super) fn test(&mut self, now: Time, empty: Span) {
         self.tested_at = Some(now);
+        if self.has_restarted && self.list.len() < LEAST_TESTED {
+            return;
+        }
         self.tested.clear();
         self.tested.extend(self.list.iter().map(|ended| ended.stretch));
         self.finding = DelayFinding::of(&self.tested, empty, &mut self.scratch);
