@@ -1,6 +1,8 @@
 //! The sender's half of acknowledgements: round-trip time, what they say in the words of
 //! [`Acknowledgement`], and the timer.
 
+use std::mem::take;
+
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Event, Missing, RETRANSMIT_TIMEOUT, SharedValue, U48};
 
@@ -21,8 +23,9 @@ const REORDERING_SHARE: u64 = 4;
 /// When a segment that was not acknowledged counts as overdue.
 ///
 /// Its first `linear` timeouts are `srtt + max(4 rttvar, granularity)` (RFC 6298 section 2.3) after each transmission,
-/// without backing off, as TCP's linear timeouts for thin streams; later ones double (section 5.5). There is
-/// no lower bound but the granularity, where section 2.4 has a second: a repetition of a small message costs one
+/// without backing off, as TCP's linear timeouts for thin streams; later ones double (section 5.5), as often as the
+/// timer has run out since an acknowledgement last came (RFC 9002 section 6.2.1): the path is alive then. There is no
+/// lower bound but the granularity, where section 2.4 has a second: a repetition of a small message costs one
 /// packet, and waiting costs its delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
@@ -71,6 +74,8 @@ pub(super) struct Sending {
     missing: Missing,
     /// When the timer runs out, not later than the first segment is overdue; and the first timeout at that time.
     armed: Option<(Time, Span)>,
+    /// How often the timer has run out since an acknowledgement last came.
+    expirations: u16,
     pub(super) timeouts: u64,
 }
 
@@ -84,6 +89,7 @@ impl Sending {
             notice: Acknowledgement::default(),
             missing: Missing::default(),
             armed: None,
+            expirations: 0,
             timeouts: 0,
         }
     }
@@ -131,27 +137,37 @@ impl Sending {
 
     /// Raises the timeout of what is overdue, and waits for the next.
     pub(super) fn check(&mut self, bindings: Bindings, context: &mut Context<'_>) {
+        let next = self.find_overdue(bindings, context);
+        if !self.missing.sequence_numbers.is_empty() {
+            self.timeouts += self.missing.sequence_numbers.len() as u64;
+            self.expirations = self.expirations.saturating_add(1);
+            context.raise(RETRANSMIT_TIMEOUT, &mut self.missing);
+        }
+        if context.shared(bindings.scoreboard).open() == 0 {
+            return self.disarm(context);
+        }
+        // What waits to leave again may be given up, or turn out to have come: others are timed then.
+        let again = context.now() + self.policy.timeout(&self.rtt, self.expirations.saturating_add(1));
+        self.arm(next.unwrap_or(again), self.policy.timeout(&self.rtt, 1), context);
+    }
+
+    /// Finds what is overdue; gives when the next will be.
+    fn find_overdue(&mut self, bindings: Bindings, context: &mut Context<'_>) -> Option<Time> {
         let now = context.now();
-        self.missing.sequence_numbers.clear();
+        let scoreboard = context.shared(bindings.scoreboard);
+        let timed = if self.policy.oldest_only { scoreboard.base() + 1 } else { scoreboard.next() };
         let mut next: Option<Time> = None;
-        let most = if self.policy.oldest_only { 1 } else { usize::MAX };
-        for (sequence, slot) in context.shared(bindings.scoreboard).waiting().take(most) {
-            let due = slot.sent + self.policy.timeout(&self.rtt, slot.tries);
+        self.missing.sequence_numbers.clear();
+        for (sequence, slot) in scoreboard.waiting().take_while(|&(sequence, _)| sequence < timed) {
+            let tries = slot.tries.min(self.expirations.saturating_add(1));
+            let due = slot.sent + self.policy.timeout(&self.rtt, tries);
             if due <= now {
                 self.missing.sequence_numbers.push(sequence);
             } else {
                 next = Some(next.map_or(due, |known| known.min(due)));
             }
         }
-        if let Some(at) = next {
-            self.arm(at, self.policy.timeout(&self.rtt, 1), context);
-        } else {
-            self.disarm(context);
-        }
-        if !self.missing.sequence_numbers.is_empty() {
-            self.timeouts += self.missing.sequence_numbers.len() as u64;
-            context.raise(RETRANSMIT_TIMEOUT, &mut self.missing);
-        }
+        next
     }
 
     /// Takes an acknowledgement; whether it is possible.
@@ -169,15 +185,17 @@ impl Sending {
         if head.newest >= context.next_pn() || highest > next {
             return false;
         }
+        let mut has_expired = false;
         if self.newest.is_none_or(|newest| pn > newest) {
             self.newest = Some(pn);
+            has_expired = take(&mut self.expirations) > 0;
             self.measure(&head, bindings, context);
         }
         self.tell(&head, rest, bindings, context);
         let first = self.policy.timeout(&self.rtt, 1);
         if context.shared(bindings.scoreboard).open() == 0 {
             self.disarm(context);
-        } else if self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
+        } else if has_expired || self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
             self.check(bindings, context);
         }
         true

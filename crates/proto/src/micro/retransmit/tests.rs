@@ -3,14 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use haul_base::{Machine, Rate, Rng, Span};
+use haul_base::{Machine, Rate, Rng, Span, Time};
 use haul_stack::{
     Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, RATE_WANTED, Recipe, Registration,
     Resolution, SendOptions, Settled, Stack, StackEvent,
 };
 use proptest::prelude::*;
 
-use crate::micro::testing::{Pair, Path, T0, events, setup, statistic};
+use crate::micro::testing::{Pair, Path, T0, events, receive, setup, statistic};
 
 const ACKS: [&str; 2] = ["positive_ack", "cumulative_ack"];
 
@@ -105,6 +105,87 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
         let measured = due_after(&mut pair);
         pair.a.path_answered(T0 + delay, Span::from_millis(400));
         assert_eq!(due_after(&mut pair), measured, "{acks}: what was measured is better than any guess");
+    }
+}
+
+/// However long the path was dead: what is lost after it has answered is not waited for as long.
+#[test]
+fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
+    for acks in ACKS {
+        let mut pair = Pair::new(&recipe(acks, &[]));
+        let mut dead = Path { cut: [true, true], ..Path::default() };
+        pair.a.send(T0, &message(1, 10), SendOptions::default()).unwrap();
+        pair.exchange(T0, &mut dead);
+        let mut now = T0 + Span::from_secs(100);
+        pair.run_until(now, &mut dead);
+        let due_in = |pair: &mut Pair, now| pair.a.deadline().unwrap().at.since(now);
+        assert!(due_in(&mut pair, now) > Span::from_secs(1), "{acks}");
+        // Another segment comes and is acknowledged; the repetition that this causes is lost.
+        now += Span::from_millis(1);
+        pair.a.send(now, &message(2, 30), SendOptions::default()).unwrap();
+        let mut packets = 0;
+        let mut lose = |_| {
+            packets += 1;
+            packets > 2
+        };
+        let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+        pair.exchange(now, &mut path);
+        pair.run_until(now + Span::from_millis(20), &mut path);
+        now += Span::from_millis(20);
+        assert_eq!(pair.received_by_b().len(), 1, "{acks}");
+        assert!(due_in(&mut pair, now) < Span::from_millis(100), "{acks}: {:?}", due_in(&mut pair, now));
+        pair.run_until(now + Span::from_secs(1), &mut Path::default());
+        assert_eq!((pair.received_by_b().len(), pair.a.unfinished()), (1, 0), "{acks}");
+    }
+}
+
+/// The packets that a stack gives now.
+fn packets(stack: &mut Stack, now: Time) -> Vec<Vec<u8>> {
+    let mut slot = vec![0; 65_536];
+    let mut packets = Vec::new();
+    while let Some(sent) = stack.poll_transmit(now, &mut slot) {
+        packets.extend(slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::to_vec));
+    }
+    packets
+}
+
+#[test]
+fn an_acknowledgement_of_what_waits_to_be_repeated_leaves_the_rest_a_timer() {
+    for acks in ACKS {
+        let mut pair = Pair::new(&recipe(acks, &[]));
+        let late = T0 + Span::from_millis(100);
+        let send = |pair: &mut Pair, n| {
+            pair.a.send(T0, &message(n, 1_000), SendOptions::default()).unwrap();
+            packets(&mut pair.a, T0)
+        };
+        let [mut first] = send(&mut pair, 1).try_into().unwrap();
+        send(&mut pair, 2);
+        let stride = first.len();
+        receive(&mut pair.b, T0, &mut first, stride);
+        pair.b.on_deadline(late);
+        let [mut acknowledgement] = packets(&mut pair.b, late).try_into().unwrap();
+        // Both are overdue, or the first. Before anything leaves again the first turns out to have come.
+        pair.a.on_deadline(late);
+        let stride = acknowledgement.len();
+        receive(&mut pair.a, late, &mut acknowledgement, stride);
+        pair.exchange(late, &mut Path::default());
+        pair.run_until(late + Span::from_secs(1), &mut Path::default());
+        assert_eq!((pair.received_by_b().len(), pair.a.unfinished()), (2, 0), "{acks}");
+    }
+}
+
+#[test]
+fn every_message_is_given_up_on_a_dead_path_not_only_the_first() {
+    for acks in ACKS {
+        let mut pair = Pair::new(&recipe(acks, &[("attempts", "2")]));
+        let mut dead = Path { cut: [true, true], ..Path::default() };
+        for n in 0..3 {
+            pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
+            pair.exchange(T0, &mut dead);
+        }
+        pair.run_until(T0 + Span::from_secs(10), &mut dead);
+        assert_eq!(settled(&mut pair), [(0, false), (1, false), (2, false)], "{acks}");
+        assert_eq!(pair.a.deadline(), None, "{acks}");
     }
 }
 
@@ -349,7 +430,7 @@ proptest! {
             plausible.extend(body.iter().cycle().take(ranges * 4));
             for mut bytes in [packet, plausible] {
                 let len = bytes.len();
-                crate::micro::testing::receive(&mut pair.a, T0, &mut bytes, len);
+                receive(&mut pair.a, T0, &mut bytes, len);
             }
             prop_assert!(!pair.a.has_failed());
             prop_assert!(pair.a.unfinished() <= 3);
