@@ -94,7 +94,7 @@ fn run(seed: u64, whims: Whims, ends: &[usize], outage: Span) -> Run {
     let mut run = Run::new(&compiled, whims, seed);
     run.changes = changes(&mut rng, ends, sealed);
     let begins = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
-    run.outage = begins..begins + outage;
+    run.cuts.outage = begins..begins + outage;
     run.run(orders(&mut rng), CAP);
     run
 }

@@ -77,6 +77,44 @@ impl Change {
     }
 }
 
+/// When nothing crosses the path, an end does not run, or its socket takes nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cuts {
+    /// Nothing that leaves meanwhile arrives.
+    pub(crate) outage: Range<Time>,
+    /// When each end is stopped. What comes meanwhile waits for it.
+    pub(crate) stopped: [Range<Time>; 2],
+    /// When no packet of each end can leave.
+    pub(crate) choked: [Range<Time>; 2],
+}
+
+impl Cuts {
+    /// Cuts that begin within the first two seconds, half of them at once, and are not longer than `longest`, most of them
+    /// much shorter.
+    pub(crate) fn any(seed: u64, longest: Span) -> Self {
+        let mut rng = Rng::from_seed(seed ^ 0xC075);
+        let mut cut = || {
+            let latest = if rng.chance(0.5) { 20_000_000 } else { 2_000_000_000 };
+            let from = Time::from_nanos(rng.below(latest));
+            let most = longest / [1, 30, 1_000][rng.below(3) as usize];
+            from..from + Span::from_nanos(rng.below(most.as_nanos()))
+        };
+        Self { outage: cut(), stopped: [cut(), cut()], choked: [cut(), cut()] }
+    }
+
+    /// When an end does what was due at `at`.
+    fn awake(&self, end: usize, at: Time) -> Time {
+        let stopped = &self.stopped[end];
+        if stopped.contains(&at) { stopped.end } else { at }
+    }
+
+    /// Ends of cuts after which an end may have something to send.
+    fn ends_after(&self, now: Time) -> impl Iterator<Item = Time> {
+        let cuts = self.stopped.iter().chain(&self.choked);
+        cuts.map(|cut| cut.end).filter(move |&end| end > now)
+    }
+}
+
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Flight {
     at: Time,
@@ -99,8 +137,7 @@ pub(crate) struct Run {
     pub(crate) changes: Vec<Change>,
     /// How many changes each end has begun.
     pub(crate) begun: [usize; 2],
-    /// Nothing that leaves meanwhile arrives.
-    pub(crate) outage: Range<Time>,
+    pub(crate) cuts: Cuts,
     flights: BinaryHeap<Reverse<Flight>>,
     whims: Whims,
     rng: Rng,
@@ -133,7 +170,7 @@ impl Run {
             events: [Vec::new(), Vec::new()],
             changes: Vec::new(),
             begun: [0; 2],
-            outage: Time::ZERO..Time::ZERO,
+            cuts: Cuts::default(),
             flights: BinaryHeap::new(),
             whims,
             rng: Rng::from_seed(seed),
@@ -148,16 +185,25 @@ impl Run {
 
     /// As [`Run::run`], or until it is `done`.
     pub(crate) fn run_until(&mut self, mut orders: Vec<Order>, cap: Time, done: impl Fn(&Self) -> bool) {
+        for order in &mut orders {
+            order.at = self.cuts.awake(order.end, order.at);
+        }
         orders.sort();
+        for change in &mut self.changes {
+            change.at = self.cuts.awake(change.end, change.at);
+        }
         self.changes.sort_by_key(|change| Reverse(change.at));
         let mut orders = orders.into_iter().peekable();
-        let mut steps = 0u32;
+        let (mut steps, mut now) = (0u32, Time::ZERO);
         loop {
-            let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
-            let flight = self.flights.peek().map(|flight| flight.0.at);
-            let next = deadlines.chain(flight).chain(orders.peek().map(|order| order.at));
+            let next = (0..2).filter_map(|end| self.due(end, now)).chain(self.cuts.ends_after(now));
+            let next = next.chain(self.flights.peek().map(|flight| flight.0.at));
+            let next = next.chain(orders.peek().map(|order| order.at));
             let next = next.chain(self.changes.last().map(|change| change.at)).min();
-            let Some(now) = next.filter(|&at| at <= cap && !done(self)) else { return };
+            now = match next {
+                Some(at) if at <= cap && !done(self) => at,
+                _ => return,
+            };
             steps += 1;
             assert!(steps < 400_000, "it never comes to rest; now {now:?}");
             while let Some(order) = orders.next_if(|order| order.at <= now) {
@@ -173,13 +219,20 @@ impl Run {
                     self.arrive(now, flight);
                 }
             }
-            for end in 0..2 {
+            for end in (0..2).filter(|&end| self.cuts.awake(end, now) == now).collect::<Vec<_>>() {
                 if self.ends[end].deadline().is_some_and(|d| d.at <= now) {
                     self.ends[end].on_deadline(now);
                 }
                 self.drain(now, end);
             }
         }
+    }
+
+    /// When an end's deadline is served, which it may have been already at `now` while nothing could leave.
+    fn due(&self, end: usize, now: Time) -> Option<Time> {
+        let at = self.cuts.awake(end, self.ends[end].deadline()?.at.max(now));
+        let choked = &self.cuts.choked[end];
+        Some(if at <= now && choked.contains(&now) { self.cuts.awake(end, choked.end) } else { at })
     }
 
     fn send(&mut self, now: Time, order: Order) {
@@ -213,7 +266,7 @@ impl Run {
     fn drain(&mut self, now: Time, end: usize) {
         let mut slot = vec![0xAA; 65_536];
         let mut batches = 0;
-        loop {
+        while !self.cuts.choked[end].contains(&now) {
             // One end sends as sessions do, the other as connections do.
             let sent = match end {
                 0 => self.ends[end].poll_transmit(now, &mut slot),
@@ -241,7 +294,7 @@ impl Run {
         if mtu > 0 && packet.len() > mtu {
             return;
         }
-        let lost = self.rng.chance(loss) || self.outage.contains(&now);
+        let lost = self.rng.chance(loss) || self.cuts.outage.contains(&now);
         let copies = if lost { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
         for _ in 0..copies {
             let mut data = packet.to_vec();
@@ -251,7 +304,7 @@ impl Run {
             }
             let late = Span::from_nanos(self.rng.below(spread.as_nanos() + 1));
             self.number += 1;
-            let at = now + Span::from_millis(10) + late;
+            let at = self.cuts.awake(to, now + Span::from_millis(10) + late);
             self.flights.push(Reverse(Flight { at, number: self.number, to, data }));
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use haul_base::Rng;
-use haul_proto::micro;
+use haul_proto::{laws, micro};
 use haul_stack::{CompiledStack, Recipe, Registration, Registry};
 
 use crate::channel::TAG;
@@ -14,7 +14,6 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("fixed_size", "reassembly", &["1KiB", "4MiB"]),
     ("fixed_rate", "rate", &["2Mbit", "50Mbit", "unlimited"]),
     ("fixed_rate", "burst", &["1kB", "64KiB"]),
-    ("rate_control", "controller", &["bbr", "reno", "sabul"]),
     ("rate_control", "rate", &["2Mbit", "50Mbit", "unlimited"]),
     ("receiver_report", "interval", &["1ms", "10ms", "200ms"]),
     ("in_order", "held", &["4", "4096"]),
@@ -105,7 +104,6 @@ const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
     ("retransmit", "window", &["1", "63", "1024", "10000", "400000"]),
     ("retransmit", "probe", &["true", "false"]),
     ("rate_control", "rate", &["20Mbit", "900Mbit"]),
-    ("rate_control", "controller", &["delivery", "fixed"]),
     ("rate_control", "max_batch", &["1", "64"]),
     ("rate_control", "debt", &["0s", "100ms"]),
     ("liveness", "silence", &["10s", "15s"]),
@@ -171,6 +169,10 @@ fn with(recipe: Recipe, name: &str, carries_object: bool, rng: &mut Rng) -> Reci
         if *part == name && rng.chance(0.7) {
             parameters.push((*parameter, values[rng.below(values.len() as u64) as usize]));
         }
+    }
+    if name == "rate_control" && rng.chance(0.9) {
+        let laws = laws();
+        parameters.push(("controller", laws[rng.below(laws.len() as u64) as usize].name));
     }
     recipe.with_parameters(name, &parameters)
 }

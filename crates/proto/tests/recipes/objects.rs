@@ -6,13 +6,15 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::{CompiledStack, Ends, Recipe, Stack, StackEvent};
 use proptest::prelude::*;
 
-use crate::channel::{Change, Run, Whims};
+use crate::channel::{Change, Cuts, Run, Whims};
 use crate::common::{PatternSource, Shared, Sunk};
 use crate::generator::{any_object_recipe, other_parameters};
 use crate::promises::cases;
 
 /// Longer than any of the objects takes, at one packet a round trip and with many losses.
 const CAP: Time = Time::from_nanos(500_000_000_000);
+/// Three of them together are shorter than any silence that ends a session.
+const LONGEST_CUT: Span = Span::from_secs(1);
 
 fn len(rng: &mut Rng) -> u64 {
     match rng.below(8) {
@@ -34,6 +36,7 @@ fn carry(
     whims: Whims,
     seed: u64,
     change: Option<Change>,
+    cuts: Cuts,
 ) -> Outcome {
     let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
     // A window of a packet takes a round trip for each.
@@ -48,6 +51,7 @@ fn carry(
     let damage = if recipes[0].has("seal") { whims.damage } else { 0.0 };
     let mut run = Run::with_ends(compiled, Whims { damage, mtu: 1_400, ..whims }, seed, ends);
     run.changes.extend(change);
+    run.cuts = cuts;
     let told = |run: &Run, wanted: fn(&StackEvent) -> bool| run.events.iter().flatten().any(wanted);
     run.run_until(Vec::new(), CAP, |run| {
         let complete = |event: &StackEvent| matches!(event, StackEvent::Complete(_));
@@ -88,8 +92,20 @@ proptest! {
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
-        let outcome = carry(&[&recipe], &compiled, whims, seed, None);
+        let outcome = carry(&[&recipe], &compiled, whims, seed, None, Cuts::default());
         check(&outcome).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
+    }
+
+    #[test]
+    fn every_object_arrives_although_the_path_is_cut_ends_are_stopped_and_sockets_are_full(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
+    ) {
+        let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
+        let outcome = carry(&[&recipe], &compiled, whims, seed, None, Cuts::any(seed, LONGEST_CUT));
+        check(&outcome).map_err(|e| {
+            TestCaseError::fail(format!("{e}\n{:?} with {}", outcome.run.cuts, recipe.to_toml()))
+        })?;
     }
 
     #[test]
@@ -105,7 +121,8 @@ proptest! {
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let outcome = carry(&[&recipe, &new], &compiled, whims, seed, Some(change));
+        let cuts = Cuts::any(!seed, LONGEST_CUT);
+        let outcome = carry(&[&recipe, &new], &compiled, whims, seed, Some(change), cuts);
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\nfrom {}\nto {}", recipe.to_toml(), new.to_toml()))
         })?;

@@ -4,7 +4,7 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::Recipe;
 use proptest::prelude::*;
 
-use crate::channel::{Change, Order, Run, Whims};
+use crate::channel::{Change, Cuts, Order, Run, Whims};
 use crate::generator::{any_recipe, other_parameters};
 
 /// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is lost,
@@ -12,6 +12,8 @@ use crate::generator::{any_recipe, other_parameters};
 const CAP: Time = Time::from_nanos(100_000_000_000_000);
 /// Longer than anything is kept by a sender that is not told what has come; its receiver never stops asking.
 const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);
+/// Shorter than segments are kept by who is not told what has come.
+const LONGEST_CUT: Span = Span::from_secs(3);
 
 fn cap(recipe: &Recipe) -> Time {
     if recipe.has("negative_ack") { CAP_WITHOUT_ACKS } else { CAP }
@@ -87,6 +89,7 @@ fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
     let new = other_parameters(&recipe, !seed)?;
     let mut run = Run::new(&compiled, Whims { damage: 0.0, ..whims }, seed);
+    run.cuts = Cuts::any(!seed, LONGEST_CUT);
     let mut rng = Rng::from_seed(seed ^ 0x7E57);
     let at = Time::from_nanos(rng.below(2_000_000_000));
     run.changes.push(Change::to(at, rng.below(2) as usize, new.clone()));
@@ -111,6 +114,19 @@ proptest! {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, ..Whims::default() };
         let Some((recipe, run)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
+    }
+
+    #[test]
+    fn promises_hold_while_the_path_is_cut_ends_are_stopped_and_sockets_are_full(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
+        let Some((recipe, compiled)) = any_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
+        let mut run = Run::new(&compiled, whims, seed);
+        run.cuts = Cuts::any(seed, LONGEST_CUT);
+        run.run(orders(seed), cap(&recipe));
+        check(&recipe, &run, false)
+            .map_err(|e| TestCaseError::fail(format!("{e}\n{:?} with {}", run.cuts, recipe.to_toml())))?;
     }
 
     #[test]
