@@ -61,6 +61,11 @@ impl Kernel {
         self.early.hear(sample, f64::from(early));
     }
 
+    /// Whether a dropped buffer can hold several packets.
+    pub(super) fn counts_groups(&self) -> bool {
+        self.per_buffer > 1.0
+    }
+
     /// Whether losses that are found now can be of packets that a socket has dropped.
     pub(super) fn has_dropped_lately(&self, sample: &FeedbackSample<'_>) -> bool {
         self.socket.is_recent(sample)

@@ -133,6 +133,10 @@ fn is_contested(counts: &CauseCounts) -> bool {
 /// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds nothing.
 /// Our choice.
 const COUNTED: f64 = 0.2;
+/// Where it counts buffers of several packets, of how many is known on average only. What nothing else explains of a window
+/// that the signature puts on the host is the host's, too, up to this share of what the count explains. Our choice: dropped
+/// buffers hold a fiftieth more than those that are read.
+const UNCOUNTED: f64 = 0.05;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -335,7 +339,8 @@ impl Diagnostician {
     /// The losses of a window that has ended, now that its signature is known.
     fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> CauseCounts {
         let mut counts = std::mem::take(&mut self.present);
-        let is_counted = std::mem::take(&mut self.by_kernel) as f64 > COUNTED * counts.whole() as f64;
+        let by_kernel = std::mem::take(&mut self.by_kernel) as f64;
+        let is_counted = by_kernel > COUNTED * counts.whole() as f64;
         if by_signature.metric.is_some() {
             let cause = by_signature.cause();
             match self.evidence {
@@ -346,6 +351,10 @@ impl Diagnostician {
                 }
                 Evidence::All if is_counted || is_contested(&counts) => {
                     self.by_signature = Cause::Inconclusive;
+                    let is_rest = counts.of(Cause::Random) as f64 <= UNCOUNTED * by_kernel;
+                    if cause == Cause::ReceiverHost && is_rest && self.kernel.counts_groups() {
+                        counts.attribute(Cause::Random, cause);
+                    }
                 }
                 // Random losses are those for which nothing else was found.
                 Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),

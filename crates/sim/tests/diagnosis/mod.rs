@@ -4,15 +4,15 @@
 
 mod queues;
 
-use haul_base::{Cause, Probability, Rate, Span};
+use haul_base::{Bytes, Cause, Probability, Rate, Span};
 use haul_proto::presets::preset;
 use haul_sim::host::scheduler::SleepKind;
-use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost};
+use haul_sim::host::{Gro, HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{DropReason, Outage, StageChange};
 use haul_stack::Recipe;
 
 use crate::common::Channel;
-use crate::senses::{FAIR, Run, host};
+use crate::senses::{FAIR, O1, Run, host};
 
 const RTT: Span = Span::from_millis(40);
 const REASONS: [(DropReason, Cause); 4] = [
@@ -136,6 +136,32 @@ fn what_a_full_ring_drops_is_the_hosts() {
     println!("{dropped} of the ring, F1 {told}: {}", describe(&run));
     assert!(dropped > 200 && run.lost(DropReason::SocketBuffer) == 0, "{}", describe(&run));
     assert!(told >= 0.99, "{told}: {}", describe(&run));
+}
+
+/// The kernel counts the buffers that it drops, and nobody knows how many packets were in each.
+#[test]
+fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
+    let recipe = recipe(
+        "fobs",
+        &[("controller", "fixed"), ("rate", "900Mbit"), ("max_batch", "4"), ("unit_window", "53MB")],
+    );
+    let nic = NicConfig { gro: Some(Gro::default()), ..NicConfig::default() };
+    let socket =
+        SocketConfig { asked: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
+    let load = Load::SystemCalls {
+        processes: 1,
+        run: Span::from_millis(6),
+        wait: Span::from_millis(800),
+        sleep: SleepKind::Interruptible,
+    };
+    let template =
+        ReceiverConfig { per_packet: Span::from_micros(5), ..ReceiverConfig::packet_by_packet(socket) };
+    let config = HostConfig { scheduler: O1, nic, receivers: Vec::new(), loads: vec![load], seed: 5 };
+    let host = SimulatedHost::new(&config, template);
+    let run = Run::over(&recipe, 1 << 40, RTT, &channel(1_000), host).run(Span::from_secs(20));
+    println!("{}", describe(&run));
+    assert!(run.lost(DropReason::SocketBuffer) > 200, "{}", describe(&run));
+    assert!(f1(&run, DropReason::SocketBuffer, Cause::ReceiverHost) >= 0.998, "{}", describe(&run));
 }
 
 /// A path that has become longer has no queue for that, and a law that keeps a queue on it has one still.
