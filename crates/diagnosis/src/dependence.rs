@@ -65,6 +65,10 @@ const MEDIUM_SHARE: f64 = 0.25;
 /// that never drops. Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
 
+/// Losses are a medium's only if some delay was no longer than this without a queue. While `CoDel` drops, each packet waits
+/// for 5 ms or more (RFC 8289, section 4.4), and how much more says nothing of losses. Our choice: less than that.
+const NO_QUEUE: Span = Span::from_millis(4);
+
 /// Buffers that one test leaves to the next, so that tests do not allocate.
 #[derive(Debug, Default)]
 pub struct DelayScratch {
@@ -93,7 +97,8 @@ impl DelayFinding {
         let range = high.saturating_sub(low);
         let losing = Losing::of(stretches, low + range.mul_f64(SHORT));
         let has_range = high.saturating_sub(delays[0]) >= LEAST_RANGE;
-        let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
+        let was_empty = delays[0] <= empty + NO_QUEUE;
+        let has_contrast = was_empty && range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
         let dependence = if has_range && correlation(stretches, scratch) > SIGNIFICANT {
             Dependence::Dependent
         } else if has_contrast && losing.is_often_enough() && losing.is_rate_alike() {

@@ -140,7 +140,8 @@ impl Queue {
     }
 
     fn test(&mut self, now: Time) {
-        self.stretches.test(now, self.shortest[0].min(self.shortest[1]));
+        let empty = self.shortest[0].min(self.shortest[1]) + self.path.added();
+        self.stretches.test(now, empty);
     }
 
     /// Takes back losses that turned out to be neither the medium's nor a queue's.

@@ -16,10 +16,13 @@ const PORT: PathId = PathId(0);
 const RTT: Span = Span::from_millis(10);
 /// The flows of others come this long before the transfer.
 const BEFORE: Span = Span::from_secs(4);
+/// The transfer's, if nothing else is said.
+const RATE: &str = "400Mbit";
 const QUEUE: [DropReason; 3] = [DropReason::QueueFull, DropReason::Red, DropReason::Codel];
 
-/// A transfer of 16 s at 400 Mbit/s over 500, beside flows of others.
+/// A transfer of 16 s over 500 Mbit/s, beside flows of others.
 struct Beside<'a> {
+    rate: &'a str,
     queue: QueueSpec,
     flows: &'a [ControlKind],
     /// What the medium loses, and how much later packets come than they might.
@@ -89,7 +92,7 @@ impl Beside<'_> {
             Self::add_flow(&mut world, *control, there, back);
         }
         world.run_until(Time::ZERO + BEFORE);
-        let mut recipe = recipe("fobs", &[("rate", "400Mbit"), ("max_batch", "4"), ("unit_window", "53MB")]);
+        let mut recipe = recipe("fobs", &[("rate", self.rate), ("max_batch", "4"), ("unit_window", "53MB")]);
         recipe.set("object.chunk", "100MB").unwrap();
         let session = Session::of_recipe(&mut world, &recipe, 1 << 40, RTT);
         let (from, to) = ((session.sender, PORT), (session.receiver, PORT));
@@ -119,9 +122,20 @@ fn queues_that_never_empty_or_drop_early_are_told() {
         ("RED", red(), &[cubic(), reno]),
         ("CoDel", codel(), &[cubic(), reno]),
     ] {
-        let [queue, medium] = Beside { queue, flows, loss: 0.0, jitter: Span::ZERO }.run();
+        let [queue, medium] = Beside { rate: RATE, queue, flows, loss: 0.0, jitter: Span::ZERO }.run();
         println!("{name}: queue (true, told) {queue:?}, medium {medium:?}");
         assert!(queue.0 > 200 && f1(queue) >= 0.985, "{name}: {queue:?}, {medium:?}");
+    }
+}
+
+/// `CoDel` cannot slow down who does not listen: its queue stands, neither full nor ever short.
+#[test]
+fn codel_that_is_overloaded_all_the_time_is_a_queue() {
+    for rate in ["493Mbit", "496Mbit"] {
+        let transfer = Beside { rate, queue: codel(), flows: &[], loss: 0.0, jitter: Span::ZERO };
+        let [queue, medium] = transfer.run();
+        println!("{rate}: queue (true, told) {queue:?}, medium {medium:?}");
+        assert!(queue.0 > 200 && f1(queue) >= 0.99, "{rate}: {queue:?}, {medium:?}");
     }
 }
 
@@ -135,7 +149,7 @@ fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
         ("the queue of two BBR flows", &[bbr; 2], 0),
     ] {
         let jitter = Span::from_millis(millis);
-        let [queue, medium] = Beside { queue: tail_drop(200), flows, loss: 0.002, jitter }.run();
+        let [queue, medium] = Beside { rate: RATE, queue: tail_drop(200), flows, loss: 0.002, jitter }.run();
         println!("{name}: queue (true, told) {queue:?}, medium {medium:?}");
         assert!(queue.0 == 0 && medium.0 > 800 && f1(medium) >= 0.95, "{name}: {queue:?}, {medium:?}");
     }
@@ -146,7 +160,7 @@ fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
 fn a_medium_and_a_queue_have_their_shares() {
     let flows = [ControlKind::Bbr(BbrConfig::default()); 2];
     let [queue, medium] =
-        Beside { queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }.run();
+        Beside { rate: RATE, queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }.run();
     let share = |of: fn((u64, u64)) -> u64| of(queue) as f64 / (of(queue) + of(medium)) as f64;
     let (truth, told) = (share(|(truth, _)| truth), share(|(_, told)| told));
     println!("queue (true, told) {queue:?}, medium {medium:?}: {truth:.3}, {told:.3}");
