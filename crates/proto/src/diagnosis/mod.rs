@@ -306,7 +306,7 @@ impl Diagnostician {
     /// What a window's signature says; if it has or loses too few packets to tell, what it says together with those
     /// before it.
     fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
-        if sample.packets >= LEAST_PACKETS {
+        if sample.packets >= LEAST_PACKETS && sample.lost >= LEAST_LOST {
             let alone = self.model.classify(sample);
             if alone.metric.is_some() {
                 self.accumulated.clear();

@@ -189,6 +189,16 @@ fn short_windows_are_told_together() {
     assert_eq!(of.windows(), WindowCounts { host: 2, out_of_range: 6, ..WindowCounts::default() });
 }
 
+/// Half of the paper's window has a loss rate that can be told with half of the losses that it takes.
+#[test]
+fn a_window_that_has_lost_three_packets_is_told_with_the_next() {
+    let mut of = Diagnostician::new(Evidence::Signature);
+    let gap = |len: u64| Signature::of_lost(36_006, 19_306..19_306 + len);
+    assert_eq!(window(&mut of, &gap(3)).by_signature, Diagnosis::NOTHING);
+    assert_eq!(window(&mut of, &gap(23)).by_signature.cause(), Cause::ReceiverHost);
+    assert_eq!((of.windows().network, of.windows().host), (0, 1));
+}
+
 #[test]
 fn a_signature_of_long_ago_says_nothing_of_todays_losses() {
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
