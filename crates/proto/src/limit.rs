@@ -25,7 +25,7 @@ const HALVED_SHARE: f64 = 0.5;
 /// Round trips in which start and end may send next to nothing, whatever the law does. Our choice.
 const TO_FILL: f64 = 20.0;
 /// From this share of the losses on, those at random are worth naming.
-const RANDOM_SHARE: f64 = 0.02;
+const RANDOM_SHARE: f64 = 0.01;
 
 /// What a sender says that waited for its controller.
 const PATH: &str = "path";
