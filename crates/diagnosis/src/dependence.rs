@@ -64,8 +64,7 @@ const MEDIUM_SHARE: f64 = 0.25;
 /// The least range of delays, as a share of the median queueing delay. With less, a queue that stays full looks like one
 /// that never drops. Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
-
-/// Losses are a medium's only if some delay was no longer than this without a queue. While `CoDel` drops, each packet waits
+/// Losses are a medium's only if some packets waited for no longer than this. While `CoDel` drops, each packet waits
 /// for 5 ms or more (RFC 8289, section 4.4), and how much more says nothing of losses. Our choice: less than that.
 const NO_QUEUE: Span = Span::from_millis(4);
 
@@ -98,15 +97,16 @@ impl DelayFinding {
         let losing = Losing::of(stretches, low + range.mul_f64(SHORT));
         let has_range = high.saturating_sub(delays[0]) >= LEAST_RANGE;
         let was_empty = delays[0] <= empty + NO_QUEUE;
-        let has_contrast = was_empty && range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
+        let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
+        let may_be_medium = was_empty && has_contrast;
         let dependence = if has_range && correlation(stretches, scratch) > SIGNIFICANT {
             Dependence::Dependent
-        } else if has_contrast && losing.is_often_enough() && losing.is_rate_alike() {
+        } else if may_be_medium && losing.is_often_enough() && losing.is_rate_alike() {
             Dependence::Independent
         } else {
             Dependence::Unknown
         };
-        Self { dependence, medium_rate: if has_contrast { losing.medium_rate() } else { 0.0 } }
+        Self { dependence, medium_rate: if may_be_medium { losing.medium_rate() } else { 0.0 } }
     }
 }
 
@@ -283,6 +283,16 @@ mod tests {
         // Nor with a little jitter.
         delay_each(&mut full, |n| Span::from_micros(n * 7 % 900));
         assert_eq!(of(&full), DelayFinding::default());
+    }
+
+    /// As `CoDel` that is overloaded: its queue is never shorter than its target, and drops whatever the delay is.
+    #[test]
+    fn losses_that_were_never_seen_without_a_queue_are_no_mediums() {
+        let floors = [4, 5].map(|floor| {
+            of(&teeth(EMPTY + Span::from_millis(floor), Span::from_millis(12), |n, _| medium(0.005, n, 1)))
+        });
+        assert_eq!(floors.map(|found| found.dependence), [Dependence::Independent, Dependence::Unknown]);
+        assert!(floors[0].medium_rate > 0.0 && floors[1].medium_rate <= 0.0, "{floors:?}");
     }
 
     #[test]

@@ -133,8 +133,8 @@ fn unpacked(name: &str) -> tempfile::TempDir {
 }
 
 /// Windows of the emulator (`haul-lab run real-signatures`), by what its drop log says that has lost their packets. The
-/// model was trained with others; of the first run it has seen no window of six Reno flows, RED, without GRO, a buffer of 1 MiB or the
-/// load generator.
+/// model was trained with others; of the first run it has seen no window of six Reno flows, RED, without GRO, a buffer
+/// of 1 MiB or the load generator.
 #[test]
 fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
     let dir = unpacked("real.tar.xz");

@@ -133,9 +133,9 @@ fn is_contested(counts: &CauseCounts) -> bool {
 /// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds nothing.
 /// Our choice.
 const COUNTED: f64 = 0.2;
-/// Where it counts buffers of several packets, of how many is known on average only. What nothing else explains of a window
-/// that the signature puts on the host is the host's, too, up to this share of what the count explains. Our choice: dropped
-/// buffers hold a fiftieth more than those that are read.
+/// Where it counts buffers of several packets, it is known only on average of how many. Of a window that the signature
+/// puts on the host, losses that nothing else explains are the host's too, up to this share of those that the count
+/// explains. Our choice: dropped buffers hold a fiftieth more than those that are read.
 const UNCOUNTED: f64 = 0.05;
 
 /// See the module's text.

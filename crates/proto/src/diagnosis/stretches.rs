@@ -117,7 +117,7 @@ impl Stretches {
         self.tested_at.is_none_or(|tested_at| now.since(tested_at) >= BETWEEN_TESTS)
     }
 
-    /// Tests them. `empty` is the shortest delay in a long time.
+    /// Tests them. `empty` is the delay of the path without a queue, as far as it is known.
     pub(super) fn test(&mut self, now: Time, empty: Span) {
         self.tested_at = Some(now);
         if self.has_restarted && self.list.len() < LEAST_TESTED {

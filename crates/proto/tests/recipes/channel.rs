@@ -219,7 +219,10 @@ impl Run {
                     self.arrive(now, flight);
                 }
             }
-            for end in (0..2).filter(|&end| self.cuts.awake(end, now) == now).collect::<Vec<_>>() {
+            for end in 0..2 {
+                if self.cuts.awake(end, now) > now {
+                    continue;
+                }
                 if self.ends[end].deadline().is_some_and(|d| d.at <= now) {
                     self.ends[end].on_deadline(now);
                 }

@@ -12,7 +12,7 @@ use crate::generator::{any_recipe, other_parameters};
 const CAP: Time = Time::from_nanos(100_000_000_000_000);
 /// Longer than anything is kept by a sender that is not told what has come; its receiver never stops asking.
 const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);
-/// Shorter than segments are kept by who is not told what has come.
+/// Shorter than the time for which a sender that is not told what has come keeps segments.
 const LONGEST_CUT: Span = Span::from_secs(3);
 
 fn cap(recipe: &Recipe) -> Time {
@@ -75,11 +75,12 @@ fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(seed: u64, whims: Whims) -> Option<(Recipe, Run)> {
+fn run(seed: u64, whims: Whims, cuts: Cuts) -> Option<(Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
     // Only who seals packets notices damage; elsewhere the kernel's checksum does.
     let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
     let mut run = Run::new(&compiled, Whims { damage, ..whims }, seed);
+    run.cuts = cuts;
     run.run(orders(seed), cap(&recipe));
     Some((recipe, run))
 }
@@ -112,7 +113,9 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, ..Whims::default() };
-        let Some((recipe, run)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
+        let Some((recipe, run)) = run(seed, whims, Cuts::default()) else {
+            return Err(TestCaseError::reject("no recipe"))
+        };
         check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
 
@@ -121,17 +124,18 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let Some((recipe, compiled)) = any_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
-        let mut run = Run::new(&compiled, whims, seed);
-        run.cuts = Cuts::any(seed, LONGEST_CUT);
-        run.run(orders(seed), cap(&recipe));
+        let Some((recipe, run)) = run(seed, whims, Cuts::any(seed, LONGEST_CUT)) else {
+            return Err(TestCaseError::reject("no recipe"))
+        };
         check(&recipe, &run, false)
             .map_err(|e| TestCaseError::fail(format!("{e}\n{:?} with {}", run.cuts, recipe.to_toml())))?;
     }
 
     #[test]
     fn on_a_path_without_faults_every_message_arrives_once(seed: u64) {
-        let Some((recipe, run)) = run(seed, Whims::default()) else { return Err(TestCaseError::reject("no recipe")) };
+        let Some((recipe, run)) = run(seed, Whims::default(), Cuts::default()) else {
+            return Err(TestCaseError::reject("no recipe"))
+        };
         check(&recipe, &run, true).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
 
@@ -150,8 +154,10 @@ proptest! {
     #[test]
     fn equal_seeds_give_equal_traces(seed: u64) {
         let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02, mtu: 0 };
-        let Some((_, first)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
-        let (_, second) = run(seed, whims).unwrap();
+        let Some((_, first)) = run(seed, whims, Cuts::default()) else {
+            return Err(TestCaseError::reject("no recipe"))
+        };
+        let (_, second) = run(seed, whims, Cuts::default()).unwrap();
         prop_assert_eq!((first.trace, &first.got), (second.trace, &second.got));
     }
 }

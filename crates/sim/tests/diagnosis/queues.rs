@@ -128,7 +128,7 @@ fn queues_that_never_empty_or_drop_early_are_told() {
     }
 }
 
-/// `CoDel` cannot slow down who does not listen: its queue stands, neither full nor ever short.
+/// `CoDel` cannot slow down a sender that ignores losses: its queue stands, neither full nor ever short.
 #[test]
 fn codel_that_is_overloaded_all_the_time_is_a_queue() {
     for rate in ["493Mbit", "496Mbit"] {
