@@ -4,7 +4,7 @@ mod parameters;
 mod presets;
 
 use haul_base::{Bytes, Rate, Span};
-use haul_proto::{ControllerConfig, build_controller, check_object_recipe, law_names};
+use haul_proto::{ControllerConfig, build_controller, check_object_recipe, law, law_names};
 use haul_wire::control::Cipher;
 use haulage::RecipeError;
 
@@ -107,10 +107,12 @@ impl Recipe {
                 continue;
             }
             let parameter = Parameter::find(key).map_err(|e| at(origin, e))?;
+            let law_before = recipe.settings.controller;
             parameter
                 .set(&mut recipe.settings, &assignment.value)
                 .map_err(|problem| value_problem(origin, parameter, &assignment.value, &problem))?;
             recipe.origins[parameter.index()] = origin.clone();
+            recipe.drop_parameters_of(law_before);
         }
         recipe.settle_stack()?;
         Ok(recipe)
@@ -124,6 +126,16 @@ impl Recipe {
         }
         let Some(stack) = &mut self.settings.stack else { return Ok(()) };
         stack.set(key, value).map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))
+    }
+
+    /// Another law has parameters of its own: those that the preset gave to the law `before` go with it.
+    fn drop_parameters_of(&mut self, before: &str) {
+        let Some(stack) = self.settings.stack.as_mut().filter(|_| self.settings.controller != before) else {
+            return;
+        };
+        for parameter in law(before).iter().flat_map(|law| law.parameters) {
+            stack.unset("rate_control", parameter.name);
+        }
     }
 
     /// Writes into the stack what the session has too: both say the same.

@@ -166,6 +166,19 @@ fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
 }
 
 #[test]
+fn another_law_drops_the_parameters_of_the_presets_own() {
+    let build = |settings: &[Setting]| Recipe::build(&Preset::find("proactive").unwrap(), settings);
+    let recipe = build(&[set("rate_control.low_window", "50"), set("controller", "highspeed")]).unwrap();
+    assert_eq!(stack(&recipe).get("rate_control", "predictor"), None);
+    assert_eq!(stack(&recipe).get("rate_control", "low_window"), Some("50"));
+    let recipe = build(&[set("controller", "proactive")]).unwrap();
+    assert_eq!(stack(&recipe).get("rate_control", "predictor"), Some("read_delay"));
+    let failure =
+        build(&[set("controller", "highspeed"), set("rate_control.predictor", "gaps")]).unwrap_err();
+    assert!(failure.message.contains("has no parameter `predictor`"), "{failure}");
+}
+
+#[test]
 fn a_file_may_name_micro_protocols() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mine.toml");

@@ -92,6 +92,13 @@ impl Recipe {
         Ok(())
     }
 
+    /// Gives a parameter its default again.
+    pub fn unset(&mut self, part: &str, parameter: &str) {
+        for part in self.parts.iter_mut().filter(|known| known.name == part) {
+            part.parameters.retain(|(name, _)| name != parameter);
+        }
+    }
+
     /// A parameter as it stands in the recipe.
     pub fn get(&self, part: &str, parameter: &str) -> Option<&str> {
         let part = self.parts.iter().find(|p| p.name == part)?;
