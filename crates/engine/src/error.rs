@@ -16,9 +16,6 @@ pub enum EngineError {
     /// The URL cannot be used as it is.
     #[error("{0}")]
     Url(#[from] UrlError),
-    /// The controller asked for cannot be had.
-    #[error("{0}")]
-    Controller(#[from] haul_proto::ControllerError),
     /// The URL has expired before anything was sent.
     #[error("the URL for {authority} has expired")]
     Expired {
@@ -201,12 +198,9 @@ impl EngineError {
     /// What kind of failure it is.
     pub fn code(&self) -> FaultCode {
         match self {
-            Self::Url(_)
-            | Self::TooLong(_)
-            | Self::Controller(_)
-            | Self::Recipe(_)
-            | Self::Message(_)
-            | Self::Resumption(_) => FaultCode::Usage,
+            Self::Url(_) | Self::TooLong(_) | Self::Recipe(_) | Self::Message(_) | Self::Resumption(_) => {
+                FaultCode::Usage
+            }
             Self::Expired { .. } => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
             Self::Certificate { .. } => FaultCode::NotAuthorised,
@@ -227,7 +221,6 @@ impl EngineError {
     pub fn hint(&self) -> String {
         let hint = match self {
             Self::Url(error) => error.hint(),
-            Self::Controller(_) => "`haul presets` lists controllers and presets; --rate gives a rate",
             Self::Expired { .. } => "ask for a new URL: start `haul serve` again on the server",
             Self::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
             Self::Connect { kind, .. } => connect_hint(*kind),

@@ -44,6 +44,6 @@ pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
 pub use spawn_blocking::spawn_blocking;
-pub use transfer::{FIRST_LIMIT, Transfer, controller_for};
+pub use transfer::{FIRST_LIMIT, Transfer};
 pub use url::{HaulUrl, UrlError};
 pub use wake::{Waker, WakerList, block_on, block_until, wait_for};

@@ -21,18 +21,13 @@ pub(crate) fn feedback_interval(settings: &Settings) -> Span {
     Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
 }
 
-/// The recipe that the settings name, with what else they say; `None`: the recipe `bulk`, from the settings alone.
-pub(crate) fn in_force(settings: &Settings) -> Result<Option<Recipe>, RecipeError> {
-    let Some(offer) = &settings.recipe else { return Ok(None) };
-    with_settings(Recipe::parse(&offer.text)?, settings).map(Some)
-}
-
-/// The recipe that a session with these settings runs, also where they name none.
+/// The recipe that a session with these settings runs: the one that they name, or `bulk`, with what else they say.
 pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
-    match in_force(settings)? {
-        Some(recipe) => Ok(recipe),
-        None => with_settings(preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))?, settings),
-    }
+    let recipe = match &settings.recipe {
+        Some(offer) => Recipe::parse(&offer.text),
+        None => preset("bulk").unwrap_or_else(|| Ok(Recipe::default())),
+    };
+    with_settings(recipe?, settings)
 }
 
 /// What the recipe of a session with these settings says of its control law, for [`crate::Transfer::switch_law`]; `None` if it
@@ -58,15 +53,16 @@ fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, Reci
     Ok(recipe)
 }
 
-/// Whether this end can run the recipe that the settings name, if they name one.
+/// Whether this end can run the recipe of a session with these settings.
 pub(crate) fn check(settings: &Settings, cipher: Cipher) -> Result<(), RecipeError> {
-    in_force(settings)?.map_or(Ok(()), |recipe| check_object_recipe(&recipe, tag_len(cipher)))
+    check_object_recipe(&session_recipe(settings)?, tag_len(cipher))
 }
 
 /// The same for what a client offers.
 pub(crate) fn check_offer(settings: &Settings, cipher: Cipher) -> Result<(), Fault> {
-    let Some(offer) = &settings.recipe else { return Ok(()) };
-    read_offer(&micro::registry(), &offer.text, &offer.versions)?;
+    if let Some(offer) = &settings.recipe {
+        read_offer(&micro::registry(), &offer.text, &offer.versions)?;
+    }
     check(settings, cipher).map_err(|error| refusal(&error))
 }
 

@@ -9,30 +9,27 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use haul_base::{Bytes, Piece, Rate, Span};
+use haul_base::{Piece, Rate, Span};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
-    Available, ChosenLaw, ControllerConfig, ControllerError, DiagnosedWindow, Link, ObjectSink, ObjectSource,
-    RateController, Receiver, ReceiverConfig, Sender, SenderConfig, build_controller,
+    Available, ChosenLaw, DiagnosedWindow, Link, ObjectSink, ObjectSource, Receiver, ReceiverConfig, Sender,
+    SenderConfig,
 };
 use haul_stack::Stack;
 use haul_udp::Capabilities;
-use haul_wire::control::Settings;
 
 use crate::endpoint::{
     Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
     SessionSide,
 };
-use crate::recipe::{feedback_interval, in_force};
+use crate::recipe::session_recipe;
 use crate::session::OpenPath;
 use crate::wake::{block_until, wait_for};
 use crate::{EngineError, Role, Session, Waker};
 
 /// Silence after which either end gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);
-/// Feedback packets of this size pass on every path that is supported.
-const FEEDBACK_DATAGRAM: u16 = 1_200;
 /// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
 pub const FIRST_LIMIT: u64 = 64 << 20;
 
@@ -187,22 +184,6 @@ impl fmt::Debug for Transfer {
     }
 }
 
-/// The controller that the settings name; also for a check before anything is sent.
-///
-/// # Errors
-/// If there is none of that name, or it lacks a parameter.
-pub fn controller_for(
-    settings: &Settings,
-    initial_rtt: Span,
-) -> Result<Box<dyn RateController>, ControllerError> {
-    let config = ControllerConfig {
-        ceiling: settings.rate_bps.map(Rate::from_bps),
-        initial_rtt,
-        feedback_interval: feedback_interval(settings),
-    };
-    build_controller(&settings.controller, &config)
-}
-
 impl Session {
     /// Sends an object on a thread of its own. `waker` is to be woken when `source` has more to read.
     ///
@@ -211,8 +192,7 @@ impl Session {
     ///
     /// # Errors
     /// [`EngineError::UdpBlocked`] if no challenge comes, which the client is told; how the control channel failed;
-    /// [`EngineError::Controller`] if the settings name no known controller, [`EngineError::Recipe`] if no stack can be
-    /// made of their recipe; [`EngineError::System`].
+    /// [`EngineError::Recipe`] if no stack can be made of the settings' recipe and controller; [`EngineError::System`].
     ///
     /// # Panics
     /// When the session has sent or received already.
@@ -229,22 +209,14 @@ impl Session {
         // One that has come from there probably passes the other way.
         let heard = path.registration.as_ref().map_or(0, |it| it.pending().largest());
         let config = SenderConfig {
-            chunk: Bytes(settings.chunk_bytes.max(1)),
             datagram,
             likely_datagram: datagram.max(heard),
             max_datagram: largest_datagram(self.peer),
             initial_rtt,
-            feedback_interval: feedback_interval(settings),
-            silence: SILENCE,
             ..SenderConfig::default()
         };
-        let sender = match in_force(settings)? {
-            None => {
-                let controller = controller_for(settings, initial_rtt)?;
-                Sender::with_config(now, &config, self.link(), source, controller, FIRST_LIMIT)?
-            }
-            Some(recipe) => Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?,
-        };
+        let recipe = session_recipe(settings)?;
+        let sender = Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?;
         Transfer::spawn(self, path, ObjectEnd::Source, sender.into_stack(), waker)
     }
 
@@ -262,16 +234,8 @@ impl Session {
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
         let path = self.take_path()?;
-        let (settings, now) = (&self.settings, self.clock.now());
-        let config = ReceiverConfig {
-            feedback_interval: feedback_interval(settings),
-            feedback_datagram: FEEDBACK_DATAGRAM,
-            silence: SILENCE,
-        };
-        let receiver = match in_force(settings)? {
-            None => Receiver::with_config(now, config, self.link(), sink)?,
-            Some(recipe) => Receiver::of_recipe(now, &recipe, config, self.link(), sink)?,
-        };
+        let (recipe, config) = (session_recipe(&self.settings)?, ReceiverConfig::default());
+        let receiver = Receiver::of_recipe(self.clock.now(), &recipe, config, self.link(), sink)?;
         Transfer::spawn(self, path, ObjectEnd::Sink, receiver.into_stack(), waker)
     }
 

@@ -4,7 +4,6 @@
 use std::io;
 
 use haul_engine::{EngineError as Error, ResumptionError, UrlError};
-use haul_proto::ControllerError;
 use haul_stack::{RecipeError, SendError as MessageError};
 
 /// Why a connection or a stream cannot be opened.
@@ -14,12 +13,9 @@ pub enum OpenError {
     /// The URL cannot be read.
     #[error("{0}")]
     Url(#[from] UrlError),
-    /// The recipe cannot be used.
+    /// The recipe, or its control law, cannot be used.
     #[error("{0}")]
     Recipe(#[from] RecipeError),
-    /// The control law or its rate cannot be used.
-    #[error("{0}")]
-    Law(#[from] ControllerError),
     /// The file with the resumption state cannot be used.
     #[error("{0}")]
     Resumption(#[from] ResumptionError),
@@ -48,7 +44,6 @@ impl From<Error> for OpenError {
         match error {
             Error::Url(error) => Self::Url(error),
             Error::Recipe(error) => Self::Recipe(error),
-            Error::Controller(error) => Self::Law(error),
             Error::Resumption(error) => Self::Resumption(error),
             Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => {
                 Self::Unreachable(error.into())
@@ -199,7 +194,7 @@ macro_rules! into_engine_error {
 
 into_engine_error!(OpenError {
     boxed: Unreachable NotTrusted Refused UdpBlocked TimedOut Failed;
-    direct: Url Recipe Law Resumption
+    direct: Url Recipe Resumption
 });
 into_engine_error!(ConnectionError { Closed => Closed; boxed: Aborted Silent MicroProtocol Failed; direct: });
 into_engine_error!(SendError { boxed: ; direct: Message TimedOut Ended });

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session, controller_for};
+use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Durability, Fault, FaultCode, Layout, ReceivePolicy, Request};
 
 use crate::args::PortRange;
-use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
 use crate::transfer::drive;
@@ -41,7 +40,7 @@ pub(crate) fn answer(
     let started = Instant::now();
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings());
-    if let Err(fault) = policy.check(&request).and_then(|()| check_settings(&settings)) {
+    if let Err(fault) = policy.check(&request) {
         incoming.refuse(fault.clone());
         return context.failed(fault);
     }
@@ -59,14 +58,6 @@ pub(crate) fn answer(
     match wire::recipe_name(session.settings()) {
         Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
         None => report,
-    }
-}
-
-fn check_settings(settings: &haul_wire::control::Settings) -> Result<(), Fault> {
-    let any = haul_base::Span::from_millis(100);
-    match controller_for(settings, any) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(fault::usage(error.to_string(), "`haul presets` lists complete mixtures")),
     }
 }
 

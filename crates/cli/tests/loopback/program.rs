@@ -73,6 +73,26 @@ fn a_bench_carries_what_was_asked_in_both_directions() {
 }
 
 #[test]
+fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    for (controller, given) in
+        [("fixed", &["--preset", "fixed"][..]), ("reno", &["--controller", "reno"]), ("bbr", &[])]
+    {
+        for direction in [&[][..], &["--reverse"]] {
+            let bench = ["bench", "--json", "--bytes", "20MB", "--rate", "200Mbit", &server.url];
+            let output = run(&[&bench, given, direction].concat());
+            exits(&output, 0);
+            let report = object(&output);
+            assert_eq!(report["controller"], controller, "{direction:?}: {report}");
+            assert_eq!(report["limited_by"], "rate_ceiling", "{direction:?}: {report}");
+            let evidence = report["limited_by_evidence"].as_str().unwrap();
+            assert!(evidence.contains("200.0 Mbit/s was asked for"), "{evidence}");
+        }
+    }
+}
+
+#[test]
 fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
     let scratch = tempfile::tempdir().unwrap();
     let events = scratch.path().join("events");

@@ -8,6 +8,7 @@ use haul_stack::{Ends, ObjectSink, Recipe, RecipeError, Setup, Stack, StackEvent
 use super::{build, failure, shipped, span};
 use crate::link::Link;
 use crate::micro::events::HOST_SAMPLE;
+use crate::mtu::BASE_DATAGRAM;
 
 /// How a receiver works.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,16 @@ pub struct ReceiverConfig {
     pub feedback_datagram: u16,
     /// Silence of the sender after which [`ReceiverEvent::Silent`] is raised.
     pub silence: Span,
+}
+
+impl Default for ReceiverConfig {
+    fn default() -> Self {
+        Self {
+            feedback_interval: Span::from_millis(2),
+            feedback_datagram: BASE_DATAGRAM,
+            silence: Span::from_secs(15),
+        }
+    }
 }
 
 /// What the receiver tells its runner.
