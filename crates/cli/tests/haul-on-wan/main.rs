@@ -36,29 +36,22 @@ fn haul(side: &Namespace) -> Command {
     command
 }
 
-/// A path of 200 Mbit/s that takes `delay` and loses packets, each way. One at a time: it has to be dropped before its guard,
-/// so bind it behind that.
-fn emulator(
-    seed: u64,
-    loss: f64,
-    delay: Span,
-    drop_log: Option<&Path>,
-) -> (MutexGuard<'static, ()>, Emulator) {
+/// A path of 200 Mbit/s that takes `delay` and loses packets, each way.
+fn lossy(loss: f64, delay: Span) -> PathSpec {
+    let (rate, queue) = (Rate::from_mbps(200), QueueSpec::TailDrop(Limit::Bytes(Bytes(4 << 20))));
+    let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate, queue });
+    PathSpec {
+        stages: vec![bottleneck, StageSpec::Loss(Probability::new(loss).unwrap()), StageSpec::Delay(delay)],
+    }
+}
+
+/// An emulator with this path each way. One at a time: it has to be dropped before its guard, so bind it behind that.
+fn emulator(seed: u64, path: &PathSpec, drop_log: Option<&Path>) -> (MutexGuard<'static, ()>, Emulator) {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     sweep(haul_wan::PREFIX);
-    let rate = Rate::from_mbps(200);
-    let stages = vec![
-        StageSpec::Bottleneck(BottleneckSpec {
-            rate,
-            queue: QueueSpec::TailDrop(Limit::Bytes(Bytes(4 << 20))),
-        }),
-        StageSpec::Loss(Probability::new(loss).unwrap()),
-        StageSpec::Delay(delay),
-    ];
-    let path = PathSpec { stages };
     let emulator = Emulator::start(&EmulatorOptions {
-        forth: &path,
-        back: &path,
+        forth: path,
+        back: path,
         seed,
         mtu: 1_500,
         offload: true,
@@ -91,9 +84,13 @@ struct Far {
 
 impl Far {
     fn start(seed: u64, loss: f64, options: &[&str]) -> Self {
+        Self::beyond(seed, &lossy(loss, Span::from_millis(10)), options)
+    }
+
+    fn beyond(seed: u64, path: &PathSpec, options: &[&str]) -> Self {
         let root = tempfile::tempdir().unwrap();
         let drops = root.path().join("drops");
-        let (alone, emulator) = emulator(seed, loss, Span::from_millis(10), Some(&drops));
+        let (alone, emulator) = emulator(seed, path, Some(&drops));
         let (file, log) = (root.path().join("url"), root.path().join("log"));
         let mut command = haul(&emulator.world.b.namespace);
         command.args(["serve", "--json", "--listen", "0.0.0.0:2640", "--host", &V4[1].to_string(), "--root"]);
@@ -258,6 +255,25 @@ fn files_go_there_and_back_by_a_recipe_of_ones_own() {
         fs::write(&file, text).unwrap();
         there_and_back(file.to_str().unwrap(), "mine", "fixed", &[], 23);
     }
+}
+
+/// Tunnels and firewalls make such paths. Nobody says that a packet was too long, so TCP repeats it for ever.
+#[test]
+fn a_tree_crosses_a_path_that_swallows_packets_of_more_than_1280_bytes() {
+    if !privileged("a_tree_crosses_a_path_that_swallows_packets_of_more_than_1280_bytes") {
+        return;
+    }
+    let mut path = lossy(0.0, Span::from_millis(10));
+    path.stages.push(StageSpec::Mtu(1_280));
+    let far = Far::beyond(25, &path, &[]);
+    // Their names fill several packets of the control channel.
+    let (here, back) = (tree(25, &[2_000; 300]), tempfile::tempdir().unwrap());
+    let (source, back_at, remote) = (here.path().to_str().unwrap(), back.path().join("tree"), far.at("tree"));
+    for (from, to) in [(source, remote.as_str()), (remote.as_str(), back_at.to_str().unwrap())] {
+        let report = far.succeed(&["cp", "--json", "--sync", "none", from, to]);
+        assert_eq!(report["files"], 300, "{report}");
+    }
+    assert_eq!(hashes(&back_at), hashes(here.path()));
 }
 
 #[test]

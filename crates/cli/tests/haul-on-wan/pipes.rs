@@ -10,7 +10,7 @@ use haul_sim::DropReason;
 use haul_testing::privileged;
 use haul_wan::{Emulator, V4};
 
-use super::{emulator, haul, url_in};
+use super::{emulator, haul, lossy, url_in};
 
 /// Exit code, stdout and stderr.
 type Ended = (Option<i32>, Vec<u8>, String);
@@ -60,7 +60,7 @@ fn streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object() {
     if !privileged("streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object") {
         return;
     }
-    let (_alone, emulator) = emulator(31, 0.01, Span::from_millis(20), None);
+    let (_alone, emulator) = emulator(31, &lossy(0.01, Span::from_millis(20)), None);
     // More than what one side keeps of it.
     let input = bytes(31, 80_000_000);
     for preset in ["bulk", "fobs", "rbudp"] {
@@ -79,7 +79,7 @@ fn messages_come_out_as_each_recipe_promises() {
     if !privileged("messages_come_out_as_each_recipe_promises") {
         return;
     }
-    let (_alone, emulator) = emulator(33, 0.01, Span::from_millis(20), None);
+    let (_alone, emulator) = emulator(33, &lossy(0.01, Span::from_millis(20)), None);
     let lines: Vec<u8> =
         (0..4_000).flat_map(|n| format!("line {n} {}\n", "x".repeat(n % 300)).into_bytes()).collect();
     let (got, _) = through(&emulator, "msg", &[], &lines);

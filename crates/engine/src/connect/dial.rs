@@ -11,7 +11,15 @@ use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
 use crate::EngineError;
+use crate::endpoint::MIN_DATAGRAM;
 use crate::tls::{HandshakeError, Readiness};
+
+/// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload that
+/// the path has to take. Where nobody says that a packet was too long (RFC 2923, section 2.1), TCP would repeat a longer
+/// one until the channel is taken for lost.
+const MOST_SEGMENT: u32 = MIN_DATAGRAM as u32 + UDP_HEADER - TCP_HEADER;
+const UDP_HEADER: u32 = 8;
+const TCP_HEADER: u32 = 20;
 
 /// Connects to the first address of the host that answers; also gives how long that address took. It is a round trip of
 /// the kernel, without any program or cipher, but longer where a packet was lost. The time is shared among the
@@ -46,6 +54,10 @@ pub(super) async fn dial(
 async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
+    // The other end keeps to it, too: it is in the SYN.
+    if let Err(error) = socket.set_tcp_mss(MOST_SEGMENT) {
+        tracing::debug!(%error, "TCP segments are as long as the system wants");
+    }
     let begun = socket.connect(&address.into());
     let tcp = TcpStream::from(socket);
     match begun {
