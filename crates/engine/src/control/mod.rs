@@ -34,8 +34,8 @@ const ABORT: Duration = Duration::from_secs(1);
 
 /// One end of a session's control channel. Clones are the same channel, and any thread may use them.
 ///
-/// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing
-/// is heard for 15 seconds, or when the connection breaks or ends without a close. Pings, their answers
+/// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing is heard for
+/// 15 seconds, a minute while packets come over UDP, or when the connection breaks or ends without a close. Pings, their answers
 /// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
 /// comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and
 /// the connection ends without a close.
@@ -135,6 +135,11 @@ impl Control {
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)
+    }
+
+    /// The data thread has heard the peer.
+    pub(crate) fn note_data(&self) {
+        self.shared().data_heard.store(true, Ordering::Relaxed);
     }
 
     /// The data thread to wake when a message of the transport comes, and when another one may be sent.

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::ControlMessage;
@@ -18,6 +19,10 @@ use crate::error::CloseReason;
 const TLS_BUFFER: usize = 256 << 10;
 /// How long the last words may take, and how long the peer's end of the connection is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it backs
+/// off (RFC 6298, section 5.5).
+const BESIDE_DATA: u32 = 4;
 
 /// How often to show life and how long to believe in the peer's.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +50,8 @@ pub(super) struct Pump {
     written: usize,
     started: Instant,
     last_heard: Instant,
+    /// When the data thread last heard the peer over UDP.
+    data_heard: Option<Instant>,
     next_ping: Instant,
     abandoned_at: Option<Instant>,
     at_end: bool,
@@ -65,6 +72,7 @@ impl Pump {
             written: 0,
             started: now,
             last_heard: now,
+            data_heard: None,
             next_ping: now + timing.ping,
             abandoned_at: None,
             at_end: false,
@@ -107,8 +115,11 @@ impl Pump {
             // The peer is made to wait, so its silence means nothing.
             self.last_heard = now;
         }
-        if now.duration_since(self.last_heard) >= self.timing.silence {
-            let seconds = self.timing.silence.as_secs_f64();
+        if self.shared.data_heard.swap(false, Ordering::Relaxed) {
+            self.data_heard = Some(now);
+        }
+        if self.lost_at() <= now {
+            let seconds = now.duration_since(self.last_heard).as_secs();
             return Err(EngineError::lost(format!("nothing was heard for {seconds} seconds")));
         }
         if self.shared.lock().close_by.is_some_and(|close_by| close_by <= now) {
@@ -123,6 +134,14 @@ impl Pump {
             }
         }
         Ok(())
+    }
+
+    /// When the peer is given up, if nothing more is heard of it.
+    fn lost_at(&self) -> Instant {
+        let silence = self.timing.silence;
+        let last = self.last_heard + silence * BESIDE_DATA;
+        let by_data = self.data_heard.map(|at| (at + silence).min(last));
+        by_data.into_iter().fold(self.last_heard + silence, Instant::max)
     }
 
     fn has_pending(&self) -> bool {
@@ -194,7 +213,7 @@ impl Pump {
 
     /// Waits for the network, a user or the time; whether there may be something to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
-        let mut until = self.next_ping.min(self.last_heard + self.timing.silence);
+        let mut until = self.next_ping.min(self.lost_at());
         if let Some(close_by) = self.shared.lock().close_by {
             until = until.min(close_by);
         }

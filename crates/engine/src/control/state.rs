@@ -1,7 +1,7 @@
 //! What the control channel's thread and its users share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     pub(super) wake: crate::Waker,
     /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
+    /// The data thread has heard the peer since this was last looked at.
+    pub(super) data_heard: AtomicBool,
     pub(super) transport: Transport,
 }
 
@@ -65,8 +67,8 @@ pub(super) enum Room {
 
 impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
-        let (wake, udp_seen) = (crate::Waker::new()?, AtomicU16::new(0));
-        Ok(Self { state: Mutex::default(), wake, udp_seen, transport: Transport::default() })
+        let (wake, udp_seen, data_heard) = (crate::Waker::new()?, AtomicU16::new(0), AtomicBool::new(false));
+        Ok(Self { state: Mutex::default(), wake, udp_seen, data_heard, transport: Transport::default() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

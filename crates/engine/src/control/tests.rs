@@ -63,6 +63,19 @@ fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
     assert!(a.failure().is_none() && b.failure().is_none());
 }
 
+/// A queue that the session's own packets keep full holds up TCP, not the session.
+#[test]
+fn a_channel_that_is_silent_beside_data_is_kept_four_times_as_long() {
+    // The other end of the connection never says a word.
+    let [(tls, tcp), _silent] = pair();
+    let (begun, channel) = (Instant::now(), Control::start(tls, tcp, timing(500)).unwrap());
+    while channel.failure().is_none() {
+        channel.note_data();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn a_message_that_may_be_left_out_waits_for_nobody() {
     let [a, b] = channels(Timing::default());

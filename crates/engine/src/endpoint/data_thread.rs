@@ -97,7 +97,7 @@ impl DataThread {
     /// is woken by the application's ends of the object finds how it has ended.
     pub(crate) fn run(mut self) {
         let result = self.turn_until_ended();
-        self.publish();
+        self.publish(self.shared.clock.now());
         self.published.set_ended(result);
     }
 
@@ -116,8 +116,7 @@ impl DataThread {
                 None => {}
             }
             if now.since(self.published_at) >= PUBLISH {
-                self.published_at = now;
-                self.publish();
+                self.publish(now);
             }
             if received != Received::Some {
                 self.wait()?;
@@ -160,8 +159,14 @@ impl DataThread {
         }
     }
 
-    fn publish(&self) {
-        let counters = counters(&self.connection.lock().stack, self.side.end, self.host_sample);
+    fn publish(&mut self, now: Time) {
+        let before = std::mem::replace(&mut self.published_at, now);
+        let state = self.connection.lock();
+        let counters = counters(&state.stack, self.side.end, self.host_sample);
+        if state.heard > before {
+            self.side.control.note_data();
+        }
+        drop(state);
         self.published.set_counters(&counters);
     }
 
