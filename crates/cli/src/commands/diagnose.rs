@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature, Words, read_signatures};
+use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words, read_signatures};
 use serde_json::{Value, json};
 
 use crate::args::DiagnoseArgs;
@@ -75,7 +75,7 @@ fn metric(diagnosis: &Diagnosis) -> &'static str {
 fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
     let lost = format!("{} of {} packets lost", sample.lost, sample.packets);
     match diagnosis.metric {
-        None => format!("{name}: {lost}: nothing can be told from a loss rate of {:.6}", sample.loss_rate()),
+        None => format!("{name}: {lost}: nothing can be told from that"),
         Some(_) => format!(
             "{name}: {lost}: {} (receiver host {:.2} %, congestion {:.2} %, by {})",
             diagnosis.cause().name().replace('_', " "),
@@ -91,10 +91,10 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     if windows.is_empty() {
         return Err(fault::usage(format!("{}: there is no packet in it", file.display()), SYMBOLS));
     }
-    let one = windows.len() == 1;
+    let (one, mut joined) = (windows.len() == 1, Joined::default());
     for (number, signature) in windows.iter().enumerate() {
         let sample = Sample::of(signature, words);
-        let diagnosis = model.classify(&sample);
+        let diagnosis = joined.judge(model, &sample, signature, words);
         if as_object {
             let object = json!({
                 "file": file.display().to_string(),
@@ -119,7 +119,8 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     Ok(())
 }
 
-/// Says of each window of each file why its packets were lost. A file that cannot be read does not keep the others from being
+/// Says of each window of each file why its packets were lost, as a transfer that runs does: windows that tell too little are taken
+/// together with those that follow. A file that cannot be read does not keep the others from being
 /// diagnosed. Gives the exit code.
 ///
 /// # Errors

@@ -75,6 +75,25 @@ fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
     assert!(text(&output.stderr).contains("format 9"), "{}", text(&output.stderr));
 }
 
+/// The program said that the network had lost the only packet of a short window, for certain.
+#[test]
+fn few_losses_tell_nothing_alone_as_while_a_transfer_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    for (lines, last) in [
+        ("runs 10000 500\n".to_owned(), "inconclusive"),
+        ("runs 36006 19306+3\n".to_owned(), "inconclusive"),
+        ("runs 36006 19306+3\nruns 36006 19306+23\n".to_owned(), "receiver_host"),
+        ("runs 71000 500\n".repeat(6), "congestion"),
+    ] {
+        let output = run(&["diagnose", "--json", &file(dir.path(), "few.sig", &lines)]);
+        exits(&output, 0);
+        let told = objects(&output.stdout);
+        let (of_last, before) = told.split_last().unwrap();
+        assert_eq!(of_last["verdict"], last, "{lines}");
+        assert!(before.iter().all(|window| window["metric"] == "none"), "{lines}");
+    }
+}
+
 #[test]
 fn traces_are_read_as_signatures_are() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,16 +174,15 @@ fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
     };
     let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 261), ("out of range", 4)]);
     let network: BTreeMap<String, i32> =
-        wanted(&[("congestion", 72), ("inconclusive", 30), ("out of range", 3)]);
+        wanted(&[("congestion", 68), ("inconclusive", 30), ("out of range", 7)]);
     assert_eq!((told("held-out", "host-"), told("held-out", "network-")), (host, network));
-    // Two runs more, of all conditions, after the model was frozen. The five have lost 3 to 5 packets: in a transfer such
-    // windows are told with the next.
-    let host = wanted(&[("receiver_host", 734), ("congestion", 5), ("out of range", 47)]);
+    // Two runs more, of all conditions, after the model was frozen.
+    let host = wanted(&[("receiver_host", 734), ("out of range", 52)]);
     let network =
-        wanted(&[("congestion", 242), ("inconclusive", 80), ("out of range", 7), ("receiver_host", 1)]);
+        wanted(&[("congestion", 233), ("inconclusive", 80), ("out of range", 16), ("receiver_host", 1)]);
     assert_eq!((told("second", "host-"), told("second", "network-")), (host, network));
     let host = wanted(&[("receiver_host", 331), ("out of range", 2)]);
-    let network = wanted(&[("congestion", 125), ("inconclusive", 50), ("out of range", 6)]);
+    let network = wanted(&[("congestion", 120), ("inconclusive", 50), ("out of range", 11)]);
     assert_eq!((told("third", "host-"), told("third", "network-")), (host, network));
 }
 

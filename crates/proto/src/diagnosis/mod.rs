@@ -10,7 +10,7 @@ mod stretches;
 mod tests;
 
 use haul_base::{Cause, CauseCounts, Verdict};
-use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};
+use haul_diagnosis::{Diagnosis, Joined, Model, Sample, Signature, Words};
 
 use crate::control::{Boundary, FeedbackSample};
 use kernel::Kernel;
@@ -60,16 +60,6 @@ impl Evidence {
         matches!(self, Self::Kernel | Self::All)
     }
 }
-
-/// Windows that lose too little to tell are taken together until this many packets are lost: as many as a window of the paper
-/// (100 MB, 71,000 packets) has at the lowest loss rate that can be told, 0.00008.
-const LEAST_LOST: u64 = 6;
-/// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of the paper's windows.
-const MOST_ACCUMULATED: u64 = 710_000;
-/// Windows of fewer packets are taken together as well: the shorter a window, the fewer words it has at a loss rate.
-/// Half of the paper's window is still told as a whole one is (2.7 % of the network's are inconclusive instead of
-/// 0.7 %), a quarter is not (10 %).
-const LEAST_PACKETS: u64 = 35_500;
 
 /// One transmission window as the diagnosis saw it.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,7 +137,7 @@ pub(crate) struct Diagnostician {
     kernel: Kernel,
     queue: Queue,
     /// Windows with too few losses to tell.
-    accumulated: Signature,
+    joined: Joined,
     /// The cause by the last telling signature.
     by_signature: Cause,
     /// Packets that have left since, of windows that have ended.
@@ -174,7 +164,7 @@ impl Diagnostician {
             words,
             kernel: Kernel::default(),
             queue: Queue::default(),
-            accumulated: Signature::new(),
+            joined: Joined::default(),
             by_signature: Cause::Inconclusive,
             since_told: 0,
             present: CauseCounts::default(),
@@ -276,8 +266,11 @@ impl Diagnostician {
     /// A transmission window has ended. Its verdict goes into the boundary.
     pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
         let sample = Sample::of(signature, &mut self.words);
-        let by_signature =
-            if self.evidence.has_signature() { self.judge(&sample, signature) } else { Diagnosis::NOTHING };
+        let by_signature = if self.evidence.has_signature() {
+            self.joined.judge(self.model, &sample, signature, &mut self.words)
+        } else {
+            Diagnosis::NOTHING
+        };
         self.remember(&by_signature, sample.packets);
         if sample.lost > 0 {
             self.windows.add(&by_signature);
@@ -298,41 +291,8 @@ impl Diagnostician {
             return;
         }
         self.since_told = self.since_told.saturating_add(packets);
-        if self.since_told > MOST_ACCUMULATED {
+        if self.since_told > Joined::MOST_PACKETS {
             self.by_signature = Cause::Inconclusive;
-        }
-    }
-
-    /// What a window's signature says; if it has or loses too few packets to tell, what it says together with those
-    /// before it.
-    fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
-        if sample.packets >= LEAST_PACKETS && sample.lost >= LEAST_LOST {
-            let alone = self.model.classify(sample);
-            if alone.metric.is_some() {
-                self.accumulated.clear();
-            }
-            if alone.metric.is_some() || sample.loss_rate() >= self.model.success_range.from {
-                return alone;
-            }
-        }
-        if self.accumulated.packets() > MOST_ACCUMULATED {
-            self.accumulated.clear();
-        }
-        self.accumulated.append(signature);
-        if self.accumulated.packets() < LEAST_PACKETS || self.accumulated.lost_packets() < LEAST_LOST {
-            return Diagnosis::NOTHING;
-        }
-        let together = self.judge_accumulated();
-        self.accumulated.clear();
-        together
-    }
-
-    fn judge_accumulated(&mut self) -> Diagnosis {
-        let sample = Sample::of(&self.accumulated, &mut self.words);
-        if sample.loss_rate() < self.model.success_range.from {
-            self.model.by_success_proportion(&self.accumulated)
-        } else {
-            self.model.classify(&sample)
         }
     }
 
