@@ -74,7 +74,7 @@ fn read_runs(content: &str) -> Result<Signature, Problem> {
     let number = |word: &str, whole: &str| {
         word.parse::<u64>()
             .ok()
-            .filter(|number| *number <= MOST_PACKETS)
+            .filter(|number| *number <= MOST_PACKETS && !word.starts_with('+'))
             .ok_or_else(|| (column(whole), format!("{word:?} is no number of packets")))
     };
     let mut signature = Signature::new();
@@ -149,6 +149,8 @@ mod tests {
             ("runs 10 3+0", 1, 9, "behind"),
             ("runs 10 x", 1, 9, "\"x\""),
             ("runs -1", 1, 6, "\"-1\""),
+            ("runs +10", 1, 6, "\"+10\""),
+            ("runs 10 1++2", 1, 9, "\"+2\""),
             ("runs 99999999999999", 1, 6, "no number of packets"),
             ("runs 18446744073709551616", 1, 6, "no number of packets"),
         ] {

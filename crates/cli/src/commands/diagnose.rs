@@ -9,49 +9,74 @@ use serde_json::{Value, json};
 
 use crate::args::DiagnoseArgs;
 use crate::fault::{self, Fault, shown};
-use crate::output::{Lines, out, out_json, tell};
+use crate::output::{Lines, out, out_json, size, tell};
 
 /// The exit code if some files could be read and others not.
 const SOME_FAILED: u8 = 3;
 
 const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the order in which they left";
 
+/// Longer files are refused: they are read as a whole.
+const MOST_BYTES: u64 = 1 << 28;
+
 /// The text of a file; `-` is stdin.
 fn text_of(file: &Path) -> Result<String, Fault> {
     let mut bytes = Vec::new();
     let read = if file.as_os_str() == "-" {
-        std::io::stdin().read_to_end(&mut bytes).map(|_| ())
+        std::io::stdin().take(MOST_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        fs::read(file).map(|read| bytes = read)
+        fs::File::open(file).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes))
     };
-    read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
+    let read = read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
+    if read as u64 > MOST_BYTES {
+        let message = format!("{} has more than {}", file.display(), size(MOST_BYTES));
+        return Err(fault::usage(message, "divide it, or write its windows in short"));
+    }
     String::from_utf8(bytes).map_err(|error| {
-        let message = format!("{}: byte {} is no text", file.display(), error.utf8_error().valid_up_to() + 1);
-        fault::usage(message, "a signature file has 0 and 1 as text; `haul diagnose --help` says more")
+        let (valid, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
+        let before = String::from_utf8_lossy(&bytes[..valid]);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let place = (before.matches('\n').count() + 1, line.chars().count() + 1);
+        let problem = format!("the byte {:#04x} is no text", bytes[valid]);
+        wrong(file, place, &problem, "a signature file has 0 and 1 as text; `haul diagnose --help` says more")
     })
 }
 
-/// The signatures of the windows in the trace of a transfer, each in the line of its event; other lines are empty.
-fn of_trace(file: &Path, text: &str) -> Result<String, Fault> {
-    let signature = |(number, line): (usize, &str)| {
+/// What is wrong with a file at a line and a column.
+fn wrong(file: &Path, (line, column): (usize, usize), problem: &str, hint: &'static str) -> Fault {
+    fault::usage(format!("{}: line {line}, column {column}: {problem}", file.display()), hint)
+}
+
+/// The windows in the trace of a transfer, and their signatures as text, each in the line of its event; other lines are
+/// empty.
+fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
+    let (mut windows, mut signatures) = (Vec::new(), String::new());
+    for (number, line) in text.lines().enumerate() {
         let event: Value = serde_json::from_str(line).map_err(|error| {
-            let message = format!("{}: line {}: {error}", file.display(), number + 1);
-            fault::usage(message, "a trace is what --events writes: one JSON object a line")
+            let (words, place) = (error.to_string(), (number + 1, error.column().max(1)));
+            // It counts lines as well, of which it was given one.
+            let problem = words.rsplit_once(" at line ").map_or(&*words, |(problem, _)| problem);
+            wrong(file, place, problem, "a trace is what --events writes: one JSON object a line")
         })?;
-        let windows = event.get("signature").filter(|_| event["event"] == "window");
-        Ok(windows.and_then(Value::as_str).unwrap_or_default().to_owned() + "\n")
-    };
-    text.lines().enumerate().map(signature).collect()
+        let signature = event.get("signature").filter(|_| event["event"] == "window");
+        let signature = signature.and_then(Value::as_str).unwrap_or_default();
+        windows.extend(read_signatures(signature).map_err(|error| {
+            let before = line.find(signature).map_or(0, |at| line[..at].chars().count());
+            wrong(file, (number + 1, before + error.column), &error.problem, SYMBOLS)
+        })?);
+        signatures.extend([signature, "\n"]);
+    }
+    Ok((windows, signatures))
 }
 
 /// The windows of a signature file or a trace, which may be none, and the text of their signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
-    let mut text = text_of(file)?;
+    let text = text_of(file)?;
     if text.starts_with('{') {
-        text = of_trace(file, &text)?;
+        return of_trace(file, &text);
     }
     let windows = read_signatures(&text)
-        .map_err(|error| fault::usage(format!("{}: {error}", file.display()), SYMBOLS))?;
+        .map_err(|error| wrong(file, (error.line, error.column), &error.problem, SYMBOLS))?;
     Ok((windows, text))
 }
 

@@ -26,7 +26,7 @@ pub use summary::Summary;
 use haul_base::{Bytes, Span};
 
 /// A size with its decimal unit, for people.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
 

@@ -62,7 +62,15 @@ fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
         exits(&output, 0);
         assert!(text(&output.stdout).contains(words), "{given}: {}", text(&output.stdout));
     }
+    let output = run(&["diagnose", "/dev/zero"]);
+    exits(&output, 2);
+    assert!(text(&output.stderr).contains("/dev/zero has more than 268.4 MB"), "{}", text(&output.stderr));
     let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("binary");
+    fs::write(&binary, b"1110\n11\xe9\n").unwrap();
+    let output = run(&["diagnose", binary.to_str().unwrap()]);
+    exits(&output, 2);
+    assert!(text(&output.stderr).contains("line 2, column 3: the byte 0xe9"), "{}", text(&output.stderr));
     for (name, content, words) in [("empty", "", "no packet"), ("comment", "# 101\n", "no packet")] {
         let output = run(&["diagnose", &file(dir.path(), name, content)]);
         exits(&output, 2);
@@ -113,8 +121,10 @@ fn traces_are_read_as_signatures_are() {
     assert_eq!((told(&trace).len(), told(&trace)), (2, told(&plain)));
     for (content, words) in [
         (progress.to_owned(), "no packet"),
-        (format!("{progress}\n{{oops"), "line 2"),
-        (format!("{progress}\n{}", window.replace("1000+", "99999+")), "line 2, column 12"),
+        (format!("{progress}\n{{oops"), "line 2, column 2: key must be a string\n"),
+        (format!("{progress}\n\n"), "line 2, column 1: EOF"),
+        (format!("{progress}\n{}", window.replace("1000+", "99999+")), "line 2, column 75: \"99999+300\""),
+        (format!("{progress}\n{}", window.replace(" 1000", "\\n11x")), "line 2, column"),
     ] {
         let output = run(&["diagnose", &file(dir.path(), "bad.jsonl", &content)]);
         exits(&output, 2);
