@@ -97,7 +97,7 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         _ if most == quota => {
             found("receiver_share", quota, "the receiver, which divides what it takes, assigned no more")
         }
-        _ if most == receiver => found("receiver_storage", receiver, "its disk was behind"),
+        _ if most == receiver => found("receiver_storage", receiver, "writing was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
         _ if most == settling => found(
             "receiver_storage",
@@ -107,7 +107,7 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         _ if most == acknowledgement => {
             found("round_trips", acknowledgement, "all was sent and its acknowledgement was awaited")
         }
-        _ if share(busy) >= BUSY_SHARE => {
+        _ if share(busy) >= BUSY_SHARE && !is_kept_to(evidence) => {
             found("sender_cpu", busy, "the sender was at work, or waited for a processor,")
         }
         _ => of_path(evidence),
@@ -174,6 +174,11 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     }
 }
 
+/// Whether the ceiling asked for was sent in the mean: then nothing else was the limit, however busy the sender was.
+fn is_kept_to(evidence: &LimitEvidence) -> bool {
+    evidence.ceiling.is_some_and(|ceiling| evidence.sent >= ceiling.mul_f64(CEILING_SHARE))
+}
+
 /// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is assigned less for
 /// a while does not keep it in the mean.
 fn is_reached(ceiling: Rate, evidence: &LimitEvidence) -> bool {
@@ -217,6 +222,17 @@ mod tests {
             lost: 700,
             ..LimitEvidence::default()
         }
+    }
+
+    /// On a machine that others use, a slow transfer waits for a processor for most of the time between two packets.
+    #[test]
+    fn a_ceiling_that_was_kept_is_the_limit_of_a_busy_sender() {
+        let known = evidence(Waiting { busy: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() });
+        let told = |ceiling| {
+            let ceiling = Some(Rate::from_mbps(ceiling));
+            limit_of_sender(&LimitEvidence { ceiling, ..known }).unwrap().what
+        };
+        assert_eq!([950, 2_000].map(told), ["rate_ceiling", "sender_cpu"]);
     }
 
     #[test]
