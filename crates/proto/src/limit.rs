@@ -65,6 +65,8 @@ pub struct LimitEvidence {
     pub lost_by_cause: CauseCounts,
     /// Socket buffers that the receiver's kernel dropped.
     pub receiver_drops: u64,
+    /// Time for which the receiver's thread was ready to read and had no processor, as it says.
+    pub receiver_waited: Span,
 }
 
 /// Names the limit of a run as its sender saw it; `None` if next to nothing was measured.
@@ -130,6 +132,9 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
     if evidence.ceiling.is_none() && evidence.waiting.ceiling > for_path(&evidence.waiting) {
         return limit("rate_ceiling", format!("it was given one on the way, and {} was sent", evidence.sent));
     }
+    if let Some(words) = without_processor(evidence) {
+        return limit("receiver_host", words);
+    }
     let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
     if round_trips < FEW_ROUND_TRIPS {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
@@ -172,6 +177,14 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     } else {
         None
     }
+}
+
+/// A receiver that has no processor for most of the time loses nothing where its buffer takes what comes meanwhile: it acknowledges
+/// late. The path is not the limit of what was sent if it once delivered more.
+fn without_processor(evidence: &LimitEvidence) -> Option<String> {
+    let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
+    let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);
+    is_behind.then(|| format!("it waited for a processor for {} of the time", percent(share.min(1.0))))
 }
 
 /// Whether the ceiling asked for was sent in the mean: then nothing else was the limit, however busy the sender was.
@@ -222,6 +235,17 @@ mod tests {
             lost: 700,
             ..LimitEvidence::default()
         }
+    }
+
+    #[test]
+    fn a_receiver_without_a_processor_is_the_limit_though_it_loses_nothing() {
+        let known = evidence(Waiting { window: seconds(9.0), ..Waiting::default() });
+        let told = |sent, waited| {
+            let (sent, receiver_waited) = (Rate::from_mbps(sent), seconds(waited));
+            limit_of_sender(&LimitEvidence { sent, receiver_waited, lost: 0, ..known }).unwrap().what
+        };
+        // It once delivered 950 Mbit/s, in 10 s.
+        assert_eq!([told(100, 8.0), told(100, 4.0), told(900, 8.0)], ["receiver_host", PATH, PATH]);
     }
 
     /// On a machine that others use, a slow transfer waits for a processor for most of the time between two packets.

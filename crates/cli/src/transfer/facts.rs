@@ -103,6 +103,7 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
         lost: stats.lost,
         lost_by_cause: stats.lost_by_cause,
         receiver_drops: u64::from(stats.receiver_drops),
+        receiver_waited: stats.receiver_host.sample.and_then(|host| host.run_delay).unwrap_or(Span::ZERO),
     });
     found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
 }
