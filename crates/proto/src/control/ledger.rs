@@ -29,6 +29,8 @@ struct Open {
     ended: Option<(Time, u64)>,
     /// The numbers of those that were lost, for a signature.
     lost_pns: Vec<u64>,
+    /// All of them since it began.
+    has_all: bool,
 }
 
 /// The stretches of one kind.
@@ -102,6 +104,7 @@ impl Stretches {
                 began: now,
                 ended: None,
                 lost_pns: self.spare.pop().unwrap_or_default(),
+                has_all: self.records,
             };
             self.open.push_back(begun);
         }
@@ -141,8 +144,9 @@ impl Stretches {
         if !known.all && (known.largest_pn < end_pn || !settled) {
             return None;
         }
-        let Open { number, first_pn, packets, bytes, lost, began, lost_pns, .. } = self.open.pop_front()?;
-        let has_signature = self.records && lost_pns.len() < MOST_LOST;
+        let Open { number, first_pn, packets, bytes, lost, began, lost_pns, has_all, .. } =
+            self.open.pop_front()?;
+        let has_signature = has_all && lost_pns.len() < MOST_LOST;
         self.sign(lost_pns, first_pn..end_pn, signature);
         let lost = lost.min(packets);
         let end = Boundary { unit, number, first_pn, packets, bytes, lost, began, ended, now, verdict: None };
@@ -195,9 +199,10 @@ impl LossLedger {
         }
     }
 
-    /// Whether transmission windows have signatures from now on.
+    /// Whether transmission windows that begin from now on have signatures; those that have begun have none any longer if not.
     pub(crate) fn record_signatures(&mut self, wanted: bool) {
         self.windows.records = wanted;
+        self.windows.open.iter_mut().for_each(|open| open.has_all &= wanted);
     }
 
     /// The next stretch whose outcome has become known, and whether it has a signature, which stands in `signature` then: a
@@ -321,6 +326,27 @@ mod tests {
             let runs = if wanted { vec![run(5, 3), run(99, 2)] } else { vec![] };
             assert_eq!((signature.packets(), signature.runs()), (101 * u64::from(wanted), &runs[..]));
         }
+    }
+
+    /// It had one in which the losses before the recipe was changed had arrived.
+    #[test]
+    fn a_window_that_began_without_a_record_of_its_losses_has_no_signature() {
+        let mut ledger = LossLedger::default();
+        ledger.on_sent(sent(10, 0, 60), 100_000);
+        ledger.on_lost(5);
+        ledger.record_signatures(true);
+        ledger.on_sent(sent(11, 60, 140), 100_000);
+        ledger.on_lost(70);
+        ledger.on_lost(150);
+        let mut signature = Signature::new();
+        let mut take = |ledger: &mut LossLedger| {
+            let (end, has_signature) = ledger.take_boundary(at(50), &known(200, 20), &mut signature).unwrap();
+            (end.lost, has_signature)
+        };
+        assert_eq!(take(&mut ledger), (2, false));
+        ledger.record_signatures(false);
+        ledger.record_signatures(true);
+        assert_eq!(take(&mut ledger), (1, false));
     }
 
     #[test]

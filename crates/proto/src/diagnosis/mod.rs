@@ -284,6 +284,14 @@ impl Diagnostician {
         Told { sample, by_signature, counts }
     }
 
+    /// A transmission window has ended that has no signature. Its losses are no later window's.
+    pub(crate) fn on_unsigned_window(&mut self) -> Option<Verdict> {
+        self.by_kernel = 0;
+        let counts = std::mem::take(&mut self.present);
+        self.past.merge(&counts);
+        counts.verdict()
+    }
+
     /// Remembers what a signature has told for the losses that follow, for as long as losses are remembered.
     fn remember(&mut self, told: &Diagnosis, packets: u64) {
         if told.metric.is_some() {

@@ -283,6 +283,17 @@ fn a_signature_adds_nothing_where_the_kernel_counts() {
 }
 
 #[test]
+fn losses_of_a_window_without_a_signature_are_not_those_of_the_next() {
+    let mut of = Diagnostician::new(Evidence::All);
+    hear(&mut of, 1, 100, 10, 0);
+    assert_eq!(of.on_unsigned_window(), Some(Verdict::of(Cause::ReceiverHost)));
+    hear(&mut of, 700, 6, 0, 0);
+    let told = window(&mut of, &Signature::of_lost(PACKETS, (0..6).map(|n| n * 9_000)));
+    assert_eq!((told.counts.whole(), of.counts().whole()), (6, 106));
+    assert_eq!(of.on_unsigned_window(), None);
+}
+
+#[test]
 fn windows_that_lose_one_packet_each_tell_something_together() {
     let mut of = Diagnostician::new(Evidence::Signature);
     let lone = Signature::of_lost(PACKETS, [9]);

@@ -446,6 +446,8 @@ impl RateControl {
             if has_signature {
                 let told = self.diagnostician.on_window(&mut end, &self.signature);
                 context.shared(self.bindings().windows).push(&end, &self.signature, told);
+            } else if end.unit == Unit::Window {
+                end.verdict = self.diagnostician.on_unsigned_window();
             }
             end.verdict = self.observer.verdict().or(end.verdict);
             self.controller.on_boundary(&end);
