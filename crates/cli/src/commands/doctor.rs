@@ -47,6 +47,31 @@ struct EarlyDrops {
     cards: u64,
     /// How often the kernel left packets on the cards because it had taken its share of a processor.
     squeezes: u64,
+    settings: QueueSettings,
+}
+
+/// What `net.core` has for queues of packets that no socket saw yet; 0 for what cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct QueueSettings {
+    backlog: u64,
+    budget: u64,
+    budget_usecs: u64,
+}
+
+impl QueueSettings {
+    fn in_force() -> Self {
+        let of = |name: &str| {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/core/netdev_{name}")).ok()?;
+            text.trim().parse().ok()
+        };
+        let of = |name| of(name).unwrap_or(0);
+        Self { backlog: of("max_backlog"), budget: of("budget"), budget_usecs: of("budget_usecs") }
+    }
+}
+
+/// Twice what was not enough, and at least this; the kernel takes no more than an `int`.
+fn enlarged(now: u64, least: u64) -> u64 {
+    now.saturating_mul(2).max(least).min(i32::MAX as u64)
 }
 
 impl EarlyDrops {
@@ -63,15 +88,17 @@ impl EarlyDrops {
             counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
         });
         let cards = missed.fold(0, u64::saturating_add);
-        Self { backlog: of_processors(&softnet, 1), cards, squeezes: of_processors(&softnet, 2) }
+        let settings = QueueSettings::in_force();
+        Self { backlog: of_processors(&softnet, 1), cards, squeezes: of_processors(&softnet, 2), settings }
     }
 
     fn findings(self) -> Vec<String> {
-        let Self { backlog, cards, squeezes } = self;
+        let Self { backlog, cards, squeezes, settings } = self;
         let of_backlog = (backlog > 0).then(|| {
             format!(
                 "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
-                 net.core.netdev_max_backlog=10000"
+                 net.core.netdev_max_backlog={}",
+                enlarged(settings.backlog, 10_000)
             )
         });
         let of_cards = (cards > 0).then(|| {
@@ -84,7 +111,9 @@ impl EarlyDrops {
         let of_budget = (cards > 0 && squeezes > 0).then(|| {
             format!(
                 "the kernel has left packets on the network cards {squeezes} times because it may take in no more at a time: sudo \
-                 sysctl -w net.core.netdev_budget=600 net.core.netdev_budget_usecs=8000"
+                 sysctl -w net.core.netdev_budget={} net.core.netdev_budget_usecs={}",
+                enlarged(settings.budget, 600),
+                enlarged(settings.budget_usecs, 8_000)
             )
         });
         [of_backlog, of_cards, of_budget].into_iter().flatten().collect()
@@ -190,7 +219,8 @@ mod tests {
     #[test]
     fn only_what_was_dropped_is_told_and_with_what_mends_it() {
         assert_eq!(EarlyDrops::default().findings(), Vec::<String>::new());
-        let found = EarlyDrops { backlog: 7, cards: 9, squeezes: 3 }.findings();
+        let drops = EarlyDrops { backlog: 7, cards: 9, squeezes: 3, settings: QueueSettings::default() };
+        let found = drops.findings();
         assert!(
             found[0].contains("dropped 7 packets")
                 && found[0].contains("sysctl -w net.core.netdev_max_backlog")
@@ -198,5 +228,16 @@ mod tests {
         assert!(found[1].contains("for 9 packets") && found[1].contains("ethtool -G"), "{found:?}");
         assert!(found[2].contains("3 times") && found[2].contains("net.core.netdev_budget="), "{found:?}");
         assert!(EarlyDrops { squeezes: 3, ..EarlyDrops::default() }.findings().is_empty());
+    }
+
+    /// It told machines that were tuned already to take less.
+    #[test]
+    fn no_advice_makes_a_queue_shorter() {
+        let settings = QueueSettings { backlog: 30_000, budget: 300, budget_usecs: 8_000 };
+        let found = EarlyDrops { backlog: 7, cards: 9, squeezes: 3, settings }.findings();
+        assert!(found[0].ends_with("net.core.netdev_max_backlog=60000"), "{found:?}");
+        let budget = "net.core.netdev_budget=600 net.core.netdev_budget_usecs=16000";
+        assert!(found[2].ends_with(budget), "{found:?}");
+        assert_eq!(enlarged(u64::MAX, 600), 2_147_483_647);
     }
 }
