@@ -22,6 +22,7 @@ pub use name::Name;
 pub use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 pub use summary::Summary;
+use summary::lost_by;
 
 use haul_base::{Bytes, Span};
 

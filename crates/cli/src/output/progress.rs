@@ -6,11 +6,11 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_base::{Rate, Span};
+use haul_base::{CauseCounts, Rate, Span};
 use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
-use super::{clock, count, percent, size, tell};
+use super::{clock, count, lost_by, percent, size, tell};
 use crate::args::Global;
 
 /// Time between two plain lines.
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub silent_for: Span,
     /// Nothing has been done for long.
     pub stall: Option<Stall>,
+    /// Packets that were lost, by their diagnosed cause.
+    pub lost: CauseCounts,
 }
 
 /// A transfer in which nothing is done.
@@ -190,7 +192,7 @@ impl Meter {
     }
 }
 
-/// Percent, bytes, rate now and mean, time left, files.
+/// Percent, bytes, rate now and mean, time left, files, losses with what most of them were lost to.
 fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     let mean = Rate::from_transfer(snapshot.bytes, elapsed);
     let mut parts = Vec::new();
@@ -208,6 +210,9 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     }
     if let Some(files) = snapshot.files {
         parts.push(format!("{} done", count(files, "file")));
+    }
+    if let Some((_, words)) = lost_by(&snapshot.lost).into_iter().max_by_key(|(packets, _)| *packets) {
+        parts.push(format!("{} lost, {words}", count(snapshot.lost.whole(), "packet")));
     }
     if Duration::from(snapshot.silent_for) >= SILENCE {
         parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
@@ -321,6 +326,7 @@ fn sum(parts: &[PartState]) -> Snapshot {
         sum.bytes += snapshot.bytes;
         sum.total_bytes = sum.total_bytes.zip(total).map(|(all, one)| all + one);
         sum.files = sum.files.map(|all| all + snapshot.files.unwrap_or_default());
+        sum.lost.merge(&snapshot.lost);
     }
     sum.silent_for = silences.into_iter().min().unwrap_or(Span::ZERO);
     // What one still does is progress of all.
@@ -331,6 +337,8 @@ fn sum(parts: &[PartState]) -> Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Cause;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -347,11 +355,12 @@ mod tests {
             files: Some(1_200),
             silent_for: Span::from_secs(5),
             stall: None,
+            lost: [(Cause::ReceiverHost, 1_180), (Cause::Congestion, 24)].into_iter().collect(),
         };
         assert_eq!(
             line(&snapshot, &meter, Span::from_secs(2)),
             "22 % | 220.0 MB of 1.00 GB | 880.0 Mbit/s now, 880.0 Mbit/s mean | 7.1 s left | 1,200 files done | \
-             last contact 5.0 s ago"
+             1,204 packets lost, 98 % by the receiving host | last contact 5.0 s ago"
         );
     }
 
@@ -401,7 +410,7 @@ mod tests {
 
     fn at(bytes: u64, total: u64, silent_ms: u64) -> Snapshot {
         let silent_for = Span::from_millis(silent_ms);
-        Snapshot { bytes, total_bytes: Some(total), files: Some(1), silent_for, stall: None }
+        Snapshot { bytes, total_bytes: Some(total), files: Some(1), silent_for, ..Snapshot::default() }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use haul_base::{Cause, Span};
+use haul_base::{Cause, CauseCounts, Span};
 
 use super::{Lines, RunReport, clock, count, grouped, percent, size};
 use crate::fault::{Fault, place, shown};
@@ -106,13 +106,8 @@ impl Summary<'_> {
 
     /// What was lost, and why; nothing if nothing was.
     pub fn lost(&self) -> Option<String> {
-        let words =
-            ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
-        let causes = Cause::ALL.map(|cause| self.0.lost.of(cause)).into_iter().zip(words);
         let whole = self.0.lost.whole();
-        let share = |packets: u64| percent(packets as f64 / whole as f64);
-        let named = causes.filter(|(packets, _)| *packets > 0);
-        let named: Vec<_> = named.map(|(packets, words)| format!("{} {words}", share(packets))).collect();
+        let named: Vec<_> = lost_by(&self.0.lost).into_iter().map(|(_, words)| words).collect();
         let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.0.packets.sent));
         (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
     }
@@ -210,6 +205,15 @@ impl Summary<'_> {
             None => "Limited by: unknown (too short a run to tell)".to_owned(),
         }
     }
+}
+
+/// The causes of losses, each with its packets and in words.
+pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
+    let words = ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
+    let share = |packets: u64| percent(packets as f64 / lost.whole() as f64);
+    let causes = Cause::ALL.map(|cause| lost.of(cause)).into_iter().zip(words);
+    let named = causes.filter(|(packets, _)| *packets > 0);
+    named.map(|(packets, words)| (packets, format!("{} {words}", share(packets)))).collect()
 }
 
 /// A fault with its machine and its hint.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use haul_base::{Cause, CauseCounts};
 use haul_engine::{Counters, Transfer};
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::Value;
@@ -44,7 +45,7 @@ impl<'a> Watch<'a> {
     /// of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let silent_for = self.heard.lasts(packets(self.transfer), Instant::now());
-        self.progress.update(&Snapshot { silent_for, ..snapshot });
+        self.progress.update(&Snapshot { silent_for, lost: lost(self.transfer), ..snapshot });
         self.context.pulse.note(done);
         if let Some(controls) = &mut self.controls {
             controls.answer(self.transfer, snapshot.bytes);
@@ -83,6 +84,17 @@ fn packets(transfer: &Transfer) -> u64 {
         Some(Counters::Sending(sending)) => sending.stats.feedback,
         Some(Counters::Receiving(stats)) => stats.packets + stats.duplicates,
         None => 0,
+    }
+}
+
+/// What was lost, as the summary has it.
+fn lost(transfer: &Transfer) -> CauseCounts {
+    match transfer.counters() {
+        Some(Counters::Sending(sending)) => sending.stats.lost_by_cause,
+        Some(Counters::Receiving(stats)) => {
+            [(Cause::ReceiverHost, u64::from(stats.socket_drops))].into_iter().collect()
+        }
+        None => CauseCounts::default(),
     }
 }
 
