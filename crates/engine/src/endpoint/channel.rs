@@ -257,7 +257,8 @@ impl Channel {
     /// Ends the connection: ready when everything has arrived and the other side has answered the close.
     ///
     /// # Errors
-    /// How the connection has ended, if not as it should.
+    /// How the connection has ended, if not as it should: [`EngineError::Closed`] if the other side has closed before
+    /// everything was known to have arrived.
     pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         if !self.is_closing() {
             match ready!(self.poll_flush(context)) {
@@ -266,7 +267,8 @@ impl Channel {
             }
         }
         self.poll_ended(context).map(|ended| match ended {
-            EngineError::Closed => Ok(()),
+            // The other side may have closed before it had everything.
+            EngineError::Closed if self.connection.lock().stack.unfinished() == 0 => Ok(()),
             error => Err(error),
         })
     }

@@ -1,0 +1,45 @@
+//! What each end is told when a connection ends before everything has arrived.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::time::Duration;
+
+use haulage::{Connection, ConnectionError, Listener, Options, SendOptions, WaitError, preset};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// A client that has sent more than its server takes, as that does not read; and how many messages that was.
+fn stuck(listener: &Listener) -> (Connection, Connection, usize) {
+    let recipe = preset("msg").unwrap();
+    let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).unwrap();
+    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let (message, options) = ([7; 60_000], SendOptions::default());
+    let sent = (0..).take_while(|_| client.send_with(&message, options, Some(SHORT)).is_ok()).count();
+    (client, server, sent)
+}
+
+fn listener() -> Listener {
+    Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// How the connection ends for an end that takes all messages, and how many there were.
+fn read_to_end(connection: &Connection) -> (usize, WaitError) {
+    let mut messages = 0;
+    loop {
+        match connection.recv(Some(TIMEOUT)) {
+            Ok(_) => messages += 1,
+            Err(error) => return (messages, error),
+        }
+    }
+}
+
+#[test]
+fn a_close_fails_if_the_other_side_has_closed_before_it_had_everything() {
+    let listener = listener();
+    let (client, server, _) = stuck(&listener);
+    server.close(TIMEOUT).unwrap();
+    for ended in [client.flush(Some(TIMEOUT)), client.close(TIMEOUT), client.close(TIMEOUT)] {
+        assert!(matches!(ended, Err(WaitError::Ended(ConnectionError::Closed))), "{ended:?}");
+    }
+}
