@@ -14,8 +14,11 @@ fn stuck(listener: &Listener) -> (Connection, Connection, usize) {
     let recipe = preset("msg").unwrap();
     let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).unwrap();
     let server = listener.accept(Some(TIMEOUT)).unwrap();
-    let (message, options) = ([7; 60_000], SendOptions::default());
-    let sent = (0..).take_while(|_| client.send_with(&message, options, Some(SHORT)).is_ok()).count();
+    let (message, options) = (vec![7; 60_000], SendOptions::default());
+    let mut sent = 0;
+    while client.send_with(&message, options, Some(SHORT)).is_ok() {
+        sent += 1;
+    }
     (client, server, sent)
 }
 
@@ -42,4 +45,17 @@ fn a_close_fails_if_the_other_side_has_closed_before_it_had_everything() {
     for ended in [client.flush(Some(TIMEOUT)), client.close(TIMEOUT), client.close(TIMEOUT)] {
         assert!(matches!(ended, Err(WaitError::Ended(ConnectionError::Closed))), "{ended:?}");
     }
+}
+
+#[test]
+fn a_close_that_runs_out_of_time_tells_the_other_side_that_something_is_missing() {
+    let listener = listener();
+    let (client, server, sent) = stuck(&listener);
+    assert!(matches!(client.close(SHORT), Err(WaitError::TimedOut(_))));
+    let (messages, error) = read_to_end(&server);
+    assert!(messages < sent);
+    assert!(
+        matches!(error, WaitError::Ended(ConnectionError::Aborted(_))),
+        "{messages} of {sent}: {error:?}"
+    );
 }

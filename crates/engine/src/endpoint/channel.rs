@@ -273,10 +273,12 @@ impl Channel {
         })
     }
 
-    /// Closes without waiting any longer. Returns whether everything is known to have arrived.
+    /// Closes without waiting any longer; the other side is told if something is missing. Returns whether everything is
+    /// known to have arrived.
     pub fn close_now(&self) -> bool {
         let has_arrived = self.is_closing() && !self.connection.lock().is_unconfirmed();
-        self.start_close(CloseReason::Graceful);
+        let is_whole = self.connection.lock().stack.unfinished() == 0;
+        self.start_close(if is_whole { CloseReason::Graceful } else { CloseReason::Abort });
         has_arrived
     }
 
