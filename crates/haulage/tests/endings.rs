@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod common;
+
+use std::fs;
 use std::time::Duration;
 
-use haulage::{Connection, ConnectionError, Listener, Options, SendOptions, WaitError, preset};
+use common::{TIMEOUT, exchange};
+use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError, preset};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
 /// A client that has sent more than its server takes, as that does not read; and how many messages that was.
@@ -58,4 +61,21 @@ fn a_close_that_runs_out_of_time_tells_the_other_side_that_something_is_missing(
         matches!(error, WaitError::Ended(ConnectionError::Aborted(_))),
         "{messages} of {sent}: {error:?}"
     );
+}
+
+#[test]
+fn a_connection_whose_client_begins_another_has_not_been_closed() {
+    let listener = listener();
+    let file = std::env::temp_dir().join(format!("haulage-endings-{}", std::process::id()));
+    let options = Options { resumption: Some(file.clone()), ..Options::default() };
+    let (first, recipe) = (Endpoint::client().unwrap(), preset("msg").unwrap());
+    let client = first.connect(&listener.url("127.0.0.1"), &recipe, &options).unwrap();
+    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    exchange(&client, &server, "before");
+    // The client's program has ended without a word, and was started again.
+    let again = Endpoint::client().unwrap().resume(&options).unwrap();
+    exchange(&again, &listener.accept(Some(TIMEOUT)).unwrap(), "after");
+    let (_, error) = read_to_end(&server);
+    assert!(matches!(error, WaitError::Ended(ConnectionError::Aborted(_))), "{error:?}");
+    fs::remove_file(file).unwrap();
 }

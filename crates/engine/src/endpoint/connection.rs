@@ -13,7 +13,7 @@ use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ConnectionOptions;
 use super::guard::{caught, lock};
-use super::phase::{AddressValidation, KeepAlive, Opening, Phase};
+use super::phase::{AddressValidation, KeepAlive, Opening, Phase, superseded};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
 use crate::wake::WakerList;
@@ -360,7 +360,10 @@ impl Connection {
     /// A newer connection of the same client has begun.
     pub(super) fn supersede(&self) {
         let mut state = self.lock();
-        state.end(EngineError::Closed);
+        // What the client still had to send, only the client knows.
+        let is_whole = self.role() == Role::Client && state.stack.unfinished() == 0;
+        let how = if is_whole || state.is_closing() { EngineError::Closed } else { superseded() };
+        state.end(how);
         Connection::release(state);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::CloseReason;
 use haul_base::{Span, Time};
+use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::ControlFrameKind;
 
 use crate::EngineError;
@@ -45,6 +46,12 @@ impl Ending {
             Self::Failed(error) => (**error).clone(),
         }
     }
+}
+
+/// The end of a connection whose client begins another: what was on its way is lost.
+pub(super) fn superseded() -> EngineError {
+    let message = "the client has begun a newer connection";
+    EngineError::Peer(Fault::new(FaultCode::PeerStopped, message, "go on with that one"))
 }
 
 /// Whether the other end is known to receive at its address.
