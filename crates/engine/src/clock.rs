@@ -1,8 +1,17 @@
 //! The engine's clock, the only one.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use haul_base::{Span, Time};
+
+/// Later than anything waits; a sum of an instant and a longer time may be none.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+
+/// The instant so long from now, or thirty years from now if that is sooner: who waits without an end may say so with the
+/// longest duration there is.
+pub fn after(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(FAR)
+}
 
 /// Turns the machine's monotonic clock into [`Time`]. Copies share the epoch, so their times can be compared.
 #[derive(Clone, Copy, Debug)]

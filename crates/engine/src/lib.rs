@@ -29,7 +29,7 @@ mod transfer;
 mod url;
 mod wake;
 
-pub use clock::Clock;
+pub use clock::{Clock, after};
 pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};

@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haul_base::{Piece, Rate, Span};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
@@ -19,6 +19,7 @@ use haul_proto::{
 use haul_stack::Stack;
 use haul_udp::Capabilities;
 
+use crate::clock::after;
 use crate::endpoint::{
     Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
     SessionSide,
@@ -144,7 +145,7 @@ impl Transfer {
     /// # Errors
     /// What ended the data thread.
     pub fn wait_delivered(&self, timeout: Duration) -> Result<bool, EngineError> {
-        let delivered = block_until(Some(Instant::now() + timeout), |context| self.poll_delivered(context));
+        let delivered = block_until(Some(after(timeout)), |context| self.poll_delivered(context));
         delivered.map_or(Ok(false), |delivered| delivered.map(|()| true))
     }
 

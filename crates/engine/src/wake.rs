@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 
 use crate::EngineError;
+use crate::clock::after;
 
 /// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
 /// again. Cheap to clone; waking a thread that has ended does nothing.
@@ -214,7 +215,7 @@ pub fn wait_for<T, E: From<EngineError>>(
     what: &'static str,
     poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, E>>,
 ) -> Result<T, E> {
-    let found = block_until(timeout.map(|timeout| Instant::now() + timeout), poll);
+    let found = block_until(timeout.map(after), poll);
     found.unwrap_or_else(|| Err(EngineError::timed_out(what, timeout).into()))
 }
 

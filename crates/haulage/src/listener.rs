@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use haul_engine::{EngineError as Error, ListenOptions as EngineOptions, Terms, block_until, wait_for};
+use haul_engine::{
+    EngineError as Error, ListenOptions as EngineOptions, Terms, after, block_until, wait_for,
+};
 
 pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
@@ -97,7 +99,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::Closed`]; how a stream could not be begun.
     pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, AcceptError> {
-        block_until(Some(Instant::now() + timeout), |context| self.poll_any(context)).transpose()
+        block_until(Some(after(timeout)), |context| self.poll_any(context)).transpose()
     }
 
     /// As [`Listener::accept_any`], for tasks.

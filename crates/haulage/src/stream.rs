@@ -9,11 +9,11 @@ use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haul_engine::{
-    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, block_on,
-    block_until, connect, law_in_force, spawn_blocking, wait_for,
+    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, after,
+    block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
 };
 use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
@@ -106,7 +106,7 @@ fn block_io<T>(
     timeout: Option<Duration>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
 ) -> io::Result<T> {
-    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let until = timeout.map(after);
     block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 

@@ -470,3 +470,28 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         assert!(reading.join().unwrap() == data);
     });
 }
+
+/// Whoever wants no limit where one has to be given says so with the longest there is.
+#[test]
+fn no_timeout_is_too_long() {
+    let listener = listener();
+    let options = Options { timeout: Duration::MAX, ..Options::default() };
+    let (url, recipe) = (listener.url("127.0.0.1"), preset("streams").unwrap());
+    let client = Connection::open(&url, &recipe, &options).unwrap();
+    let server = listener.accept(Some(Duration::MAX)).unwrap();
+    client.send(b"message").unwrap();
+    assert_eq!(server.recv(Some(Duration::MAX)).unwrap().data, b"message");
+    let (mut writer, _a) = client.open_stream(Some(Duration::MAX)).unwrap();
+    writer.write_timeout(b"y", Duration::MAX).unwrap();
+    let (_b, mut reader) = server.accept_stream(Some(Duration::MAX)).unwrap();
+    assert_eq!(reader.read_timeout(&mut [0; 9], Duration::MAX).unwrap(), 1);
+    let (opened, accepted) = std::thread::scope(|scope| {
+        let opened = scope.spawn(|| ByteWriter::open(&url, &options));
+        let accepted = listener.accept_any(Duration::MAX).unwrap();
+        (opened.join().unwrap(), accepted)
+    });
+    let mut writer = opened.unwrap();
+    assert_eq!(writer.write_timeout(b"bytes", Duration::MAX).unwrap(), 5);
+    let Some(Accepted::Reader(mut reader)) = accepted else { panic!("{accepted:?}") };
+    assert_eq!(reader.read_timeout(&mut [0; 9], Duration::MAX).unwrap(), 5);
+}

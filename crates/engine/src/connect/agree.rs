@@ -7,6 +7,7 @@ use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Accept, Cipher, ControlMessage, FrameDecoder, Request, encode_frame};
 
 use super::{ConnectOptions, Reached, check_accept, default_settings, hello, reach};
+use crate::clock::after;
 use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::{EngineError, HaulUrl};
@@ -50,7 +51,7 @@ pub(crate) async fn agree(
     let mut server = reach(url, &options, readiness).await?;
     let (began, proof) = (Instant::now(), *server.secrets.proof(&url.secret).as_bytes());
     server.send(&ControlMessage::Hello(hello(&options, proof)))?;
-    let accept = server.wait_for_accept(began + answer_timeout, readiness).await.map_err(|error| {
+    let accept = server.wait_for_accept(after(answer_timeout), readiness).await.map_err(|error| {
         let timed_out = || EngineError::timed_out("the server's answer to the request", Some(answer_timeout));
         error.unwrap_or_else(timed_out)
     })?;

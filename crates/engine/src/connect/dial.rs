@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
 use crate::EngineError;
+use crate::clock::after;
 use crate::endpoint::MIN_DATAGRAM;
 use crate::tls::{HandshakeError, Readiness};
 
@@ -30,7 +31,7 @@ pub(super) async fn dial(
     timeout: Duration,
     readiness: &impl Readiness,
 ) -> Result<(TcpStream, Span), EngineError> {
-    let until = Instant::now() + timeout;
+    let until = after(timeout);
     let mut last = io::Error::new(io::ErrorKind::TimedOut, "no time left");
     for (index, address) in addresses.iter().enumerate() {
         let others = (addresses.len() - index) as u32;

@@ -17,7 +17,7 @@ use haul_wire::control::{
 use rustls::Connection;
 
 use self::dial::{dial, resolve};
-use crate::clock::unix_now;
+use crate::clock::{after, unix_now};
 use crate::control::Timing;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
@@ -116,7 +116,7 @@ async fn reach(
     let (tcp, connected) = dial(&url.host, &addresses, options.connect_timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
-    let deadline = Instant::now() + options.answer_timeout;
+    let deadline = after(options.answer_timeout);
     let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
     Ok(Reached { tcp, tls, local, peer, secrets, round_trip: round_trip(tls_time, connected) })
@@ -256,7 +256,7 @@ impl Udp {
         control: &Control,
         timeout: Duration,
     ) -> Result<(Self, Accept), EngineError> {
-        let until = Instant::now() + timeout;
+        let until = after(timeout);
         let message = loop {
             let now = self.clock.now();
             self.probe.on_deadline(now);

@@ -22,6 +22,7 @@ use self::pump::Pump;
 pub(crate) use self::pump::Timing;
 use self::state::{Room, Shared};
 use crate::EngineError;
+use crate::clock::after;
 use crate::error::CloseReason;
 use crate::wake::block_on;
 
@@ -103,7 +104,7 @@ impl Control {
     /// # Errors
     /// How the channel ended; [`EngineError::TimedOut`] if nothing comes within `timeout` (`None`: no limit).
     pub fn recv(&self, timeout: Option<Duration>) -> Result<ControlMessage, EngineError> {
-        let until = timeout.map(|t| Instant::now() + t);
+        let until = timeout.map(after);
         let what = "the next message of the other side";
         self.shared().take(until)?.ok_or_else(|| EngineError::timed_out(what, timeout))
     }
@@ -113,7 +114,7 @@ impl Control {
     /// # Errors
     /// How the channel ended.
     pub fn try_recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, EngineError> {
-        self.shared().take(Some(Instant::now() + timeout))
+        self.shared().take(Some(after(timeout)))
     }
 
     /// How the channel failed, if it has; `None` while it works and after a regular end. Cheap enough for a
@@ -193,7 +194,7 @@ impl Control {
     /// How the channel ended, if not regularly.
     pub fn poll_closed(&self, context: &Context<'_>, timeout: Duration) -> Poll<Result<(), EngineError>> {
         let ended = self.shared().poll(context.waker(), |state| {
-            let close_by = Instant::now() + timeout;
+            let close_by = after(timeout);
             if state.close_by.is_none_or(|known| close_by < known) {
                 state.close_by = Some(close_by);
                 self.shared().wake.wake();

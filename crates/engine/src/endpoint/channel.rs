@@ -15,6 +15,7 @@ use super::driver::InlineDriver;
 use super::guard::lock;
 use super::phase::Phase;
 use super::resumption_file::SavedResumption;
+use crate::clock::after;
 use crate::error::CloseReason;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
@@ -148,7 +149,7 @@ impl Channel {
         what: &'static str,
         poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, E>>,
     ) -> Result<T, E> {
-        let found = self.block_until(timeout.map(|timeout| Instant::now() + timeout), poll);
+        let found = self.block_until(timeout.map(after), poll);
         found.unwrap_or_else(|| Err(EngineError::timed_out(what, timeout).into()))
     }
 

@@ -1,10 +1,11 @@
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
+use crate::clock::after;
 use crate::crypto::ResumptionSecret;
 use crate::endpoint::{Registration, Service};
 use crate::session::{UdpSide, udp_options};
@@ -75,7 +76,7 @@ impl Incoming {
             control: session.control.clone(),
             local,
             options: udp_options(&session.settings, true),
-            deadline: Instant::now() + udp_timeout,
+            deadline: after(udp_timeout),
         });
         session.control.send(ControlMessage::Accept(accept))?;
         session.udp = Some(UdpSide::Server(registration));

@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_base::Bytes;
@@ -22,6 +22,7 @@ pub use self::incoming::Incoming;
 use self::limiter::HandshakeLimiter;
 pub use self::limiter::HandshakeLimits;
 use self::refusals::RefusalLog;
+use crate::clock::after;
 use crate::counters::counters;
 use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
@@ -183,7 +184,7 @@ impl Listener {
     /// # Errors
     /// [`EngineError::Closed`] if the listener has stopped.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Incoming>, EngineError> {
-        let until = Instant::now() + timeout;
+        let until = after(timeout);
         loop {
             match self.incoming.recv_deadline(until) {
                 Ok(incoming) if incoming.is_gone() => {}

@@ -3,7 +3,9 @@ use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use haul_engine::after;
 
 use super::driver::Streams;
 use super::frame::Number;
@@ -59,7 +61,7 @@ impl SendStream {
     /// As [`Write::write`]; [`io::ErrorKind::TimedOut`].
     pub fn write_timeout(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
         let streams = self.streams.clone();
-        streams.block_io(Some(Instant::now() + timeout), |context| self.poll_write(context, bytes))
+        streams.block_io(Some(after(timeout)), |context| self.poll_write(context, bytes))
     }
 
     /// Ends the stream. What was written arrives whether or not anybody waits for it, as long as the connection is there:
@@ -131,7 +133,7 @@ impl RecvStream {
     /// As [`Read::read`]; [`io::ErrorKind::TimedOut`].
     pub fn read_timeout(&mut self, into: &mut [u8], timeout: Duration) -> io::Result<usize> {
         let streams = self.streams.clone();
-        streams.block_io(Some(Instant::now() + timeout), |context| self.poll_read(context, into))
+        streams.block_io(Some(after(timeout)), |context| self.poll_read(context, into))
     }
 }
 
