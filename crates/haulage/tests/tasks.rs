@@ -3,14 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use haulage::{
     Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Event, Listener, OpenError,
-    Options, Rate, preset,
+    Options, Rate, Url, preset,
 };
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
@@ -233,4 +235,40 @@ fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() 
 async fn exchange(here: &Connection, there: &Connection) {
     there.send_async(b"and afterwards").await.unwrap();
     assert_eq!(here.recv_async().await.unwrap().data, b"and afterwards");
+}
+
+/// A task that is polled by another waker each time.
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_task_that_connects_has_one_descriptor_however_it_is_polled_and_none_once_it_is_dropped() {
+    let (listener, url) = listener();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url = Url { port, ..url.parse().unwrap() }.to_string();
+    let endpoint = Endpoint::client().unwrap();
+    let (recipe, options) = (preset("msg").unwrap(), Options::default());
+    let mut connecting = Box::pin(endpoint.connect_async(&url, &recipe, &options));
+    let mut poll = || {
+        let waker = Waker::from(Arc::new(Nobody));
+        assert!(connecting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        thread::sleep(Duration::from_millis(1));
+    };
+    (0..50).for_each(|_| poll());
+    let (mut client, _) = silent.accept().unwrap();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = descriptors();
+    (0..300).for_each(|_| poll());
+    // Other tests of this process open some meanwhile.
+    assert!(descriptors() < before + 200);
+    drop(connecting);
+    client.set_read_timeout(Some(TIMEOUT / 4)).unwrap();
+    let mut hello = Vec::new();
+    client.read_to_end(&mut hello).unwrap();
+    assert!(!hello.is_empty());
+    drop(listener);
 }

@@ -1,6 +1,5 @@
 //! From a host's name to a TCP connection.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use crate::EngineError;
 use crate::clock::after;
 use crate::endpoint::MIN_DATAGRAM;
-use crate::tls::{HandshakeError, Readiness};
+use crate::tls::{HandshakeError, Readiness, wait_for};
 
 /// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload that
 /// the path has to take. Where nobody says that a packet was too long (RFC 2923, section 2.1), TCP would repeat a longer
@@ -65,7 +64,7 @@ async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
         begun => return begun.map(|()| tcp),
     }
-    match poll_fn(|context| readiness.poll_ready(&tcp, PollFlags::OUT, until, context)).await {
+    match wait_for(&tcp, PollFlags::OUT, until, readiness).await {
         Err(HandshakeError::Io(error)) => Err(error),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
         Ok(()) => tcp.take_error()?.map_or(Ok(tcp), Err),

@@ -66,8 +66,35 @@ pub(super) struct Driver {
     is_inline_taken: AtomicBool,
     /// Where the endpoint's thread waits for it.
     background: OwnedFd,
-    /// TCP connections of handshakes that wait.
-    handshakes: Mutex<Vec<WaitingHandshake>>,
+    handshakes: Mutex<Handshakes>,
+}
+
+/// TCP connections of handshakes that wait.
+#[derive(Default)]
+struct Handshakes {
+    waiting: Vec<WaitingHandshake>,
+    /// While the endpoint's thread has the list: tasks that have stopped waiting, or wait anew.
+    gone: Option<Vec<RawFd>>,
+}
+
+impl Handshakes {
+    /// A task waits anew or not any more: its latest waker counts, and nothing else keeps its connection open.
+    fn forget(&mut self, of: RawFd) {
+        self.waiting.retain(|known| known.of != of);
+        self.gone.iter_mut().for_each(|gone| gone.push(of));
+    }
+
+    fn take(&mut self) -> Vec<WaitingHandshake> {
+        self.gone = Some(Vec::new());
+        take(&mut self.waiting)
+    }
+
+    /// Puts back those that were taken and wait still.
+    fn put_back(&mut self, mut taken: Vec<WaitingHandshake>) {
+        let gone = self.gone.take().unwrap_or_default();
+        taken.retain(|known| !gone.contains(&known.of));
+        self.waiting.append(&mut taken);
+    }
 }
 
 /// A TCP connection for which a task waits, until it is woken.
@@ -141,11 +168,16 @@ impl Readiness for Driver {
         }
         let (of, tcp, waker) = (tcp.as_raw_fd(), tcp.try_clone()?, context.waker().clone());
         let mut handshakes = lock(&self.handshakes);
-        handshakes.retain(|known| known.of != of || !known.waker.will_wake(&waker));
-        handshakes.push(WaitingHandshake { of, tcp, interest, deadline, waker });
+        handshakes.forget(of);
+        handshakes.waiting.push(WaitingHandshake { of, tcp, interest, deadline, waker });
         drop(handshakes);
         self.timers().waker.wake();
         Poll::Pending
+    }
+
+    fn forget(&self, tcp: &TcpStream) {
+        lock(&self.handshakes).forget(tcp.as_raw_fd());
+        self.timers().waker.wake();
     }
 }
 
@@ -156,7 +188,7 @@ pub(super) fn run(driver: &Driver) {
         Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
     });
     driver.shared.end_all(&error.err().unwrap_or(EngineError::Closed));
-    let handshakes = take(&mut *lock(&driver.handshakes));
+    let handshakes = lock(&driver.handshakes).take();
     for waiting in handshakes {
         waiting.waker.wake();
     }
@@ -250,7 +282,7 @@ fn wait(driver: &Driver, watch: Watch, longest: Option<Span>) -> Result<Woken, E
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
     let own = if timers.has_blocked() { &mut own[..] } else { &mut own[..3] };
     let longest = longest.map(Duration::from);
-    let polled = if lock(&driver.handshakes).is_empty() {
+    let polled = if lock(&driver.handshakes).waiting.is_empty() {
         poll(own, timespec(longest).as_ref()).map(|_| ready(own))
     } else {
         poll_with_handshakes(driver, own, longest)
@@ -276,7 +308,7 @@ fn poll_with_handshakes(
     longest: Option<Duration>,
 ) -> Result<Ready, Errno> {
     // Taken: tasks may add others meanwhile.
-    let mut handshakes = take(&mut *lock(&driver.handshakes));
+    let mut handshakes = lock(&driver.handshakes).take();
     let overdue = handshakes.iter().map(|waiting| waiting.deadline).min();
     let overdue = overdue.map(|at| at.saturating_duration_since(Instant::now()));
     let timeout = timespec(longest.into_iter().chain(overdue).min());
@@ -288,7 +320,7 @@ fn poll_with_handshakes(
     let (now, mut can_go_on) = (Instant::now(), can_go_on.into_iter());
     let done = handshakes.extract_if(.., |it| can_go_on.next() == Some(true) || it.deadline <= now);
     done.for_each(|waiting| drop(caught(|| waiting.waker.wake())));
-    lock(&driver.handshakes).append(&mut handshakes);
+    lock(&driver.handshakes).put_back(handshakes);
     polled
 }
 

@@ -56,6 +56,9 @@ pub(crate) trait Readiness {
         context: &Context<'_>,
     ) -> Poll<Result<(), HandshakeError>>;
 
+    /// Nobody waits for the connection any more.
+    fn forget(&self, _tcp: &TcpStream) {}
+
     /// Whether the thread may wait for other things too.
     fn may_block(&self) -> bool {
         false
@@ -156,5 +159,25 @@ pub(crate) async fn wait(
 ) -> Result<(), HandshakeError> {
     let mut interest = PollFlags::IN;
     interest.set(PollFlags::OUT, tls.wants_write());
+    wait_for(tcp, interest, deadline, readiness).await
+}
+
+/// Waits until reading or writing, as `interest` says, would find something.
+pub(crate) async fn wait_for(
+    tcp: &TcpStream,
+    interest: PollFlags,
+    deadline: Instant,
+    readiness: &impl Readiness,
+) -> Result<(), HandshakeError> {
+    let _waiting = Waiting(tcp, readiness);
     poll_fn(|context| readiness.poll_ready(tcp, interest, deadline, context)).await
+}
+
+/// A wait, which may end because its task is dropped.
+struct Waiting<'w, R: Readiness>(&'w TcpStream, &'w R);
+
+impl<R: Readiness> Drop for Waiting<'_, R> {
+    fn drop(&mut self) {
+        self.1.forget(self.0);
+    }
 }

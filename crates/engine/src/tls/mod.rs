@@ -10,7 +10,7 @@ pub(crate) use before_control::{read_exact, say_last};
 pub(crate) use config::{ALPN, client_config, server_config};
 pub(crate) use exporter::SessionSecrets;
 pub(crate) use handshake::{
-    HandshakeError, InThread, Readiness, flush, handshake, prepare_tcp, receive, wait,
+    HandshakeError, InThread, Readiness, flush, handshake, prepare_tcp, receive, wait, wait_for,
 };
 
 #[cfg(test)]
