@@ -495,3 +495,18 @@ fn no_timeout_is_too_long() {
     let Some(Accepted::Reader(mut reader)) = accepted else { panic!("{accepted:?}") };
     assert_eq!(reader.read_timeout(&mut [0; 9], Duration::MAX).unwrap(), 5);
 }
+
+#[test]
+fn empty_messages_wait_for_room_like_others() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &preset("msg").unwrap());
+    let mut sent = 0;
+    while client.try_send(b"").unwrap().is_some() {
+        sent += 1;
+        assert!(sent < 100_000, "they fill the memory");
+    }
+    for _ in 0..sent {
+        assert!(server.recv(Some(TIMEOUT)).unwrap().data.is_empty());
+    }
+    client.close(TIMEOUT).unwrap();
+}

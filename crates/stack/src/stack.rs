@@ -20,6 +20,8 @@ use crate::registry::Setup;
 
 /// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
 const MAX_VIOLATIONS: u64 = 64;
+/// Messages that may wait to be sent, however short they are.
+const MOST_QUEUED: usize = 16_384;
 /// Buffers that a stack keeps for reuse.
 const POOLED_BUFFERS: usize = 64;
 
@@ -134,6 +136,11 @@ impl Stack {
         self.core.path
     }
 
+    /// Bytes of the longest message that this end may send now.
+    pub fn longest_message(&self) -> usize {
+        self.core.max_message
+    }
+
     /// Bytes of messages that wait to be sent.
     pub fn queued_bytes(&self) -> usize {
         self.core.queue.bytes()
@@ -174,6 +181,8 @@ impl Stack {
             () if max == 0 => Err(SendError::NoMessages),
             () if len > max => Err(SendError::TooLarge { len, max }),
             () if queued > 0 && queued + len > self.core.queue_limit => Err(SendError::Full(queued)),
+            // Short ones cost more than their bytes.
+            () if self.core.queue.len() >= MOST_QUEUED => Err(SendError::Full(queued)),
             () => Ok(()),
         }
     }
