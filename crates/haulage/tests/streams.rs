@@ -393,6 +393,26 @@ fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
     assert_eq!(read_to_end(&mut accept(&server).1), b"before and after");
 }
 
+#[test]
+fn streams_go_on_when_either_end_makes_the_longest_message_shorter() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &recipe());
+    let (mut writer, _a) = open(&client);
+    writer.write_all(b"before ").unwrap();
+    let mut shorter = recipe();
+    for (end, longest) in [(&client, "1KiB"), (&server, "64B")] {
+        shorter.set("fixed_size.max_message", longest).unwrap();
+        end.reconfigure(&shorter).unwrap();
+        assert_eq!(end.event(TIMEOUT).unwrap(), Event::Reconfigured);
+        writer.write_all(&[7; 5_000]).unwrap();
+    }
+    writer.finish().unwrap();
+    assert_eq!(read_to_end(&mut accept(&server).1).len(), 10_007);
+    client.send(&[1; 63]).unwrap();
+    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, [1; 63]);
+    assert!(matches!(client.send(&[1; 64]), Err(SendError::Message(_))));
+}
+
 /// Counts how often a task is woken.
 #[derive(Default)]
 struct Wakes(AtomicUsize);

@@ -76,6 +76,11 @@ impl Channel {
         self.connection.lock().stack.recipe().clone()
     }
 
+    /// The longest message that the recipe in force carries.
+    pub fn longest_message(&self) -> usize {
+        self.connection.lock().stack.longest_message()
+    }
+
     /// The counters of the stack.
     pub fn stats(&self) -> StackStats {
         self.connection.lock().stack.stats()

@@ -22,7 +22,7 @@ const LONGEST: usize = 16 << 10;
 pub(crate) struct Streams {
     channel: Arc<Channel>,
     multiplexer: Mutex<Multiplexer>,
-    /// Bytes of the longest frame.
+    /// Bytes of the longest frame that the connection began with.
     frame: usize,
     /// Woken by the channel.
     waker: Waker,
@@ -114,6 +114,11 @@ impl Streams {
         }
     }
 
+    /// Bytes of the longest frame. A new recipe may carry shorter messages, and the room for longer ones stays as it was.
+    fn longest_frame(&self) -> usize {
+        self.frame.min(self.channel.longest_message())
+    }
+
     fn run_if_owing(&self) {
         if self.with(|it| it.owes()) {
             self.run();
@@ -137,7 +142,7 @@ impl Streams {
         data: &[u8],
         options: SendOptions,
     ) -> Poll<Result<u64, Error>> {
-        let (len, max) = (data.len(), self.frame - MESSAGE_HEADER);
+        let (len, max) = (data.len(), self.longest_frame().saturating_sub(MESSAGE_HEADER));
         if len > max {
             return Poll::Ready(Err(MessageError::TooLarge { len, max }.into()));
         }
@@ -186,7 +191,7 @@ impl Streams {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let (offset, room) = ready!(self.with(|it| it.room(number, context.waker())))?;
-        let longest = (self.frame - DATA_HEADER).min(LONGEST);
+        let longest = self.longest_frame().saturating_sub(DATA_HEADER).min(LONGEST);
         let len = bytes.len().min(longest).min(usize::try_from(room).unwrap_or(usize::MAX));
         if len == 0 {
             return Poll::Ready(Ok(0));
