@@ -113,7 +113,7 @@ impl Listener {
     fn poll_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         match self.poll_accept(context) {
             Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
-            Poll::Pending => self.streams.poll_next(context).map_err(Into::into),
+            Poll::Pending => self.streams.poll_next(context),
         }
     }
 

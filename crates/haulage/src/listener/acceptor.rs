@@ -79,11 +79,11 @@ impl WaitingStreams {
     }
 
     /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
-    /// again.
-    pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
+    /// again. However one client's fails, the listener goes on.
+    pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         let mut state = self.lock();
         if let Some(begun) = state.begun.pop_front() {
-            return Poll::Ready(begun);
+            return Poll::Ready(begun.map_err(AcceptError::Failed));
         }
         state.wakers.add(context.waker());
         let Some(incoming) = state.pending.pop_front() else { return Poll::Pending };
@@ -101,7 +101,8 @@ impl WaitingStreams {
             Ok(_) => Poll::Pending,
             Err(e) => {
                 self.update(|state| state.beginning -= 1);
-                Poll::Ready(Err(Error::System { what: "cannot start a thread", reason: e.to_string() }))
+                let error = Error::System { what: "cannot start a thread", reason: e.to_string() };
+                Poll::Ready(Err(AcceptError::Failed(error)))
             }
         }
     }
@@ -167,5 +168,21 @@ impl Acceptor {
             return Some(Fault::new(FaultCode::NotPermitted, reason, ""));
         }
         self.terms.check(incoming.settings()).err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Whoever takes that for the end of the listener serves nobody any more.
+    #[test]
+    fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
+        let streams = Arc::<WaitingStreams>::default();
+        streams.update(|state| state.begun.push_back(Err(Error::Closed)));
+        let next = streams.poll_next(&Context::from_waker(Waker::noop()));
+        assert!(matches!(next, Poll::Ready(Err(AcceptError::Failed(Error::Closed)))), "{next:?}");
     }
 }
