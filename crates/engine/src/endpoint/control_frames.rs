@@ -98,13 +98,12 @@ impl Connection {
     }
 
     fn keep_alive(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
+        let rtt = state.stack.path().rtt;
         let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
         if alive.unanswered == KeepAlive::MOST {
             return state.end_silent(now.since(state.heard));
         }
-        alive.unanswered += 1;
-        alive.number = alive.number.wrapping_add(1);
-        alive.next = now + alive.every;
+        alive.on_ping(now, rtt);
         let number = alive.number;
         if state.validation == AddressValidation::Validated {
             self.send_frame(shared, state.peer, ControlFrameKind::Ping, number);

@@ -163,6 +163,13 @@ impl KeepAlive {
         Self { every, next: now + every, number: 0, unanswered: 0 }
     }
 
+    /// A ping leaves. A path that is longer than the interval has the time to answer it.
+    pub(super) fn on_ping(&mut self, now: Time, rtt: Span) {
+        self.unanswered += 1;
+        self.number = self.number.wrapping_add(1);
+        self.next = now + self.every.max(rtt * 3 / 2).max(SHORTEST);
+    }
+
     /// Something authentic has come.
     pub(super) fn heard(&mut self, now: Time) {
         self.unanswered = 0;
@@ -192,6 +199,20 @@ mod tests {
         closing.on_known();
         assert!(!closing.opens());
         assert_eq!((0..9).filter(|_| say(&mut closing).1).count(), 6);
+    }
+
+    #[test]
+    fn a_path_longer_than_the_interval_has_the_time_to_answer() {
+        for every in [Span::ZERO, Span::from_millis(10), Span::from_secs(1)] {
+            let rtt = Span::from_millis(600);
+            let mut alive = KeepAlive::new(Time::ZERO, every);
+            let first = alive.next;
+            while alive.unanswered < KeepAlive::MOST {
+                alive.on_ping(alive.next, rtt);
+            }
+            assert!(alive.next.since(first) > rtt * 4, "{every}: gone after {}", alive.next.since(first));
+            assert!(alive.next.since(first) >= every * u64::from(KeepAlive::MOST));
+        }
     }
 
     #[test]
