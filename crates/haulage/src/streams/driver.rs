@@ -109,7 +109,7 @@ impl Streams {
             match self.channel.poll_send(&mut context, &frame.to_bytes(), SendOptions::default()) {
                 Poll::Pending => return self.with(|it| it.owe(owed)),
                 // The end of the connection comes with the messages.
-                Poll::Ready(_) => self.with(Multiplexer::on_left),
+                Poll::Ready(_) => self.with(|it| it.on_left(owed)),
             }
         }
     }

@@ -327,9 +327,14 @@ impl Multiplexer {
         self.remove_finished(number);
     }
 
-    /// Forgets a stream that both ends have finished with. The other end may open another one for it.
+    /// Forgets a stream that both ends have finished with, once its end has left: until then it costs memory. The other
+    /// end may open another one for it.
     fn remove_finished(&mut self, number: Number) {
-        let is_finished = |stream: &Stream| !stream.sends && matches!(stream.incoming, Incoming::Finished);
+        let is_finished = |stream: &Stream| {
+            let ends = [Owed::Stop(number), Owed::Reset(number), Owed::Last(number, stream.sent)];
+            let is_owed = ends.iter().any(|end| self.owed.contains(end));
+            !stream.sends && !is_owed && matches!(stream.incoming, Incoming::Finished)
+        };
         if !self.streams.get(&number).is_some_and(is_finished) {
             return;
         }
@@ -376,12 +381,15 @@ impl Multiplexer {
     /// There was no room for this frame.
     pub(super) fn owe(&mut self, owed: Owed) {
         self.owed.insert(owed);
-        self.on_left();
+        self.leaving -= 1;
     }
 
-    /// A frame was dealt with.
-    pub(super) fn on_left(&mut self) {
+    /// This frame has left.
+    pub(super) fn on_left(&mut self, owed: Owed) {
         self.leaving -= 1;
+        if let Owed::Stop(number) | Owed::Reset(number) | Owed::Last(number, _) = owed {
+            self.remove_finished(number);
+        }
         self.wake_flushing();
     }
 

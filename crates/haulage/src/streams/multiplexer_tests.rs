@@ -59,9 +59,9 @@ impl World {
 
     /// Sends what the end owes.
     fn flush(&mut self, end: usize) {
-        while let Some((_, frame)) = self.ends[end].next_owed() {
+        while let Some((owed, frame)) = self.ends[end].next_owed() {
             self.on_the_way[1 - end].push(frame.to_bytes());
-            self.ends[end].on_left();
+            self.ends[end].on_left(owed);
         }
     }
 
@@ -251,8 +251,8 @@ proptest! {
             if end.on_frame(0, frame).is_err() {
                 break;
             }
-            while end.next_owed().is_some() {
-                end.on_left();
+            while let Some((owed, _)) = end.next_owed() {
+                end.on_left(owed);
             }
             prop_assert!(end.streams.len() <= LIMITS.most as usize + 1);
             prop_assert!(end.to_accept.len() <= LIMITS.most as usize);
@@ -302,17 +302,39 @@ fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
     for round in 0..10 {
         let Poll::Ready(Ok(number)) = client.open(noop()) else { panic!("round {round}") };
         assert!(client.finish(number) && !client.finish(number));
-        let (_, frame) = client.next_owed().unwrap();
+        let (owed, frame) = client.next_owed().unwrap();
         server.on_frame(0, frame).unwrap();
+        client.on_left(owed);
         assert!(matches!(server.accept(noop()), Poll::Ready(Ok(it)) if it == number));
         assert!(matches!(server.read(number, &mut [0; 9], noop()), Poll::Ready(Ok(0))));
         assert!(server.finish(number));
-        while let Some((_, frame)) = server.next_owed() {
+        while let Some((owed, frame)) = server.next_owed() {
             client.on_frame(0, frame).unwrap();
+            server.on_left(owed);
         }
         assert!(matches!(client.read(number, &mut [0; 9], noop()), Poll::Ready(Ok(0))));
         assert!(client.streams.is_empty() && server.streams.is_empty());
     }
+}
+
+/// What is owed for streams that are over has nowhere to go while the other end acknowledges nothing.
+#[test]
+fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
+    let mut end = Multiplexer::new(Role::Server, LIMITS);
+    let mut opened = 0;
+    for index in 0..1_000 {
+        let last = Frame::Data { stream: number_of(index, Role::Client), offset: 0, last: true, bytes: b"" };
+        if end.on_frame(0, last).is_err() {
+            break;
+        }
+        opened += 1;
+        let Poll::Ready(Ok(number)) = end.accept(noop()) else { panic!("stream {index}") };
+        assert!(matches!(end.read(number, &mut [0], noop()), Poll::Ready(Ok(0))) && end.finish(number));
+        // There is no room for it.
+        let (owed, _) = end.next_owed().unwrap();
+        end.owe(owed);
+    }
+    assert!(opened <= LIMITS.most && end.owed.len() <= LIMITS.most as usize, "{opened} {}", end.owed.len());
 }
 
 #[test]
@@ -352,9 +374,9 @@ fn who_waits_is_woken_for_what_it_waits_for() {
     let (owed, _) = client.next_owed().unwrap();
     client.owe(owed);
     assert!(client.take_woken().is_empty());
-    client.next_owed().unwrap();
+    let (owed, _) = client.next_owed().unwrap();
     assert!(client.flushed(noop()).is_pending(), "it has not left");
-    client.on_left();
+    client.on_left(owed);
     assert_eq!(client.take_woken().len(), 1, "who waits until nothing is owed");
     client.on_frame(0, Frame::Message(b"x")).unwrap();
     assert_eq!(client.take_woken().len(), 1, "who waits for a message");
