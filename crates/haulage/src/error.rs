@@ -171,7 +171,14 @@ impl From<Error> for AcceptError {
 pub(crate) fn to_io(error: Error) -> io::Error {
     let kind = match &error {
         Error::TimedOut { .. } => io::ErrorKind::TimedOut,
-        Error::ControlLost { .. } | Error::Peer(_) | Error::Closed => io::ErrorKind::ConnectionAborted,
+        Error::ControlLost { .. }
+        | Error::Peer(_)
+        | Error::Closed
+        | Error::Silent { .. }
+        | Error::UdpBlocked { .. }
+        | Error::MicroProtocol { .. }
+        | Error::Protocol { .. }
+        | Error::System { .. } => io::ErrorKind::ConnectionAborted,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
@@ -206,6 +213,22 @@ mod tests {
     use std::error::Error as _;
 
     use super::*;
+
+    #[test]
+    fn a_stream_says_that_its_connection_has_ended_however_it_has() {
+        let (what, seconds) = ("a sign of life", 1.0);
+        let direction = haul_engine::Direction::ClientToServer;
+        for error in [
+            Error::Closed,
+            Error::Silent { what, seconds },
+            Error::UdpBlocked { port: 7, direction },
+            Error::MicroProtocol { protocol: "own".to_owned(), message: "panicked".to_owned() },
+            Error::Protocol { reason: "nonsense".to_owned() },
+            Error::System { what: "the UDP socket failed", reason: "it is gone".to_owned() },
+        ] {
+            assert_eq!(to_io(error.clone()).kind(), io::ErrorKind::ConnectionAborted, "{error}");
+        }
+    }
 
     #[test]
     fn a_wait_that_ran_out_is_not_a_connection_that_fell_silent() {
