@@ -36,10 +36,19 @@ impl Stack {
 
     /// What the micro-protocols have on its way or hold. One that cannot say is not finished.
     pub(crate) fn held(&self) -> usize {
+        self.sum_of(|protocol| protocol.unfinished())
+    }
+
+    /// How much of that has come from the other side.
+    pub(crate) fn held_incoming(&self) -> usize {
+        self.sum_of(|protocol| protocol.unfinished_incoming())
+    }
+
+    fn sum_of(&self, question: impl Fn(&dyn MicroProtocol) -> usize) -> usize {
         let slots = self.slots.iter().zip(self.compiled.names());
         let present = slots.filter_map(|(slot, name)| Some((slot.as_deref()?, name)));
         let ask = |(protocol, name): (&dyn MicroProtocol, &str)| {
-            caught(|| protocol.unfinished()).unwrap_or_else(|text| {
+            caught(|| question(protocol)).unwrap_or_else(|text| {
                 self.fail(name.to_owned(), text);
                 1
             })

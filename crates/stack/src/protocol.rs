@@ -92,6 +92,11 @@ pub trait MicroProtocol: Debug + Send {
         0
     }
 
+    /// How much of [`MicroProtocol::unfinished`] has come from the other side.
+    fn unfinished_incoming(&self) -> usize {
+        0
+    }
+
     /// Nothing has come for a while: memory that is kept for what may come next can be given back.
     fn release_idle(&mut self, context: &mut Context<'_>) {
         let _ = context;

@@ -151,6 +151,11 @@ impl Stack {
         self.held() + self.core.queue.len()
     }
 
+    /// As [`Stack::unfinished`], but only of what this end sends.
+    pub fn outstanding(&self) -> usize {
+        self.unfinished().saturating_sub(self.held_incoming())
+    }
+
     /// Queues a message and returns its number.
     ///
     /// # Errors

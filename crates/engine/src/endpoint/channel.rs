@@ -274,7 +274,7 @@ impl Channel {
         }
         self.poll_ended(context).map(|ended| match ended {
             // The other side may have closed before it had everything.
-            EngineError::Closed if self.connection.lock().stack.unfinished() == 0 => Ok(()),
+            EngineError::Closed if self.connection.lock().stack.outstanding() == 0 => Ok(()),
             error => Err(error),
         })
     }
@@ -283,7 +283,7 @@ impl Channel {
     /// known to have arrived.
     pub fn close_now(&self) -> bool {
         let has_arrived = self.is_closing() && !self.connection.lock().is_unconfirmed();
-        let is_whole = self.connection.lock().stack.unfinished() == 0;
+        let is_whole = self.connection.lock().stack.outstanding() == 0;
         self.start_close(if is_whole { CloseReason::Graceful } else { CloseReason::Abort });
         has_arrived
     }
@@ -389,7 +389,7 @@ impl State {
 
     fn flushed(&mut self) -> Attempt<()> {
         // The unsent batch has left the stack, but not this host.
-        if self.stack.unfinished() == 0 && self.has_nothing_unsent() {
+        if self.stack.outstanding() == 0 && self.has_nothing_unsent() {
             return Ok(Some(()));
         }
         self.ended().map_or(Ok(None), Err)

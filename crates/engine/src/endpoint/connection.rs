@@ -361,7 +361,7 @@ impl Connection {
     pub(super) fn supersede(&self) {
         let mut state = self.lock();
         // What the client still had to send, only the client knows.
-        let is_whole = self.role() == Role::Client && state.stack.unfinished() == 0;
+        let is_whole = self.role() == Role::Client && state.stack.outstanding() == 0;
         let how = if is_whole || state.is_closing() { EngineError::Closed } else { superseded() };
         state.end(how);
         Connection::release(state);

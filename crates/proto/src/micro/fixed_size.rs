@@ -369,6 +369,10 @@ impl MicroProtocol for FixedSize {
         if self.reliable { self.incomplete() } else { 0 }
     }
 
+    fn unfinished_incoming(&self) -> usize {
+        self.unfinished()
+    }
+
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("incomplete", self.incomplete() as u64);
         each("given_up", self.given_up);

@@ -256,6 +256,10 @@ impl MicroProtocol for InOrder {
         self.held.len()
     }
 
+    fn unfinished_incoming(&self) -> usize {
+        self.held.len()
+    }
+
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("waiting", self.held.len() as u64);
         each("given_up", self.given_up);

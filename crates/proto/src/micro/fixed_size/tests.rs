@@ -191,3 +191,18 @@ fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
     assert!(pair.received_by_b() == [(0, message)], "it has not come");
     assert_eq!((pair.b.stats().violations, pair.b.has_failed()), (0, false));
 }
+
+/// A peer that begins a message and does not end it must not keep the other end from closing.
+#[test]
+fn what_is_missing_of_a_message_that_comes_is_not_outstanding_here() {
+    let reliable = recipe().with("sequenced_segment").with("retransmit").with("positive_ack");
+    let mut pair = Pair::new(&reliable.with("in_order"));
+    pair.a.send(T0, &body(1, 3_000), SendOptions::default()).unwrap();
+    let mut slot = vec![0; 65_536];
+    let batch = pair.a.poll_transmit(T0, &mut slot).unwrap();
+    receive(&mut pair.b, T0, &mut slot[..batch.segment_size], batch.segment_size);
+    assert_eq!((pair.b.unfinished(), pair.b.outstanding()), (1, 0));
+    assert!(pair.a.outstanding() > 0 && pair.a.outstanding() == pair.a.unfinished());
+    pair.b.send(T0, b"its own", SendOptions::default()).unwrap();
+    assert_eq!(pair.b.outstanding(), 1);
+}
