@@ -79,3 +79,16 @@ fn a_connection_whose_client_begins_another_has_not_been_closed() {
     assert!(matches!(error, WaitError::Ended(ConnectionError::Aborted(_))), "{error:?}");
     fs::remove_file(file).unwrap();
 }
+
+#[test]
+fn a_connection_that_is_dropped_before_everything_has_arrived_was_not_closed() {
+    let listener = listener();
+    let (client, server, sent) = stuck(&listener);
+    drop(client);
+    let (messages, error) = read_to_end(&server);
+    assert!(messages < sent);
+    assert!(
+        matches!(error, WaitError::Ended(ConnectionError::Aborted(_))),
+        "{messages} of {sent}: {error:?}"
+    );
+}

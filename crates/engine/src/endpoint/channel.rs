@@ -345,7 +345,9 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // Nothing serves the connection after this, so a batch that waits for room must leave now.
         self.wait_for_room();
-        self.start_close(CloseReason::Graceful);
+        // What has left may arrive; what is still queued never does.
+        let has_left = self.connection.lock().stack.queued_bytes() == 0;
+        self.start_close(if has_left { CloseReason::Graceful } else { CloseReason::Abort });
         let peer = self.connection.lock().validated_peer();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);

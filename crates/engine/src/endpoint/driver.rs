@@ -134,6 +134,11 @@ impl Driver {
         self.shared.timers.as_ref().expect("the socket of an endpoint is shared")
     }
 
+    /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never end.
+    fn has_others_waiting(&self) -> bool {
+        self.timers().has_blocked() || !lock(&self.handshakes).is_empty()
+    }
+
     fn receive(&self, rounds: usize) -> Result<Received, EngineError> {
         let shared = &self.shared;
         let mut reader = lock(&self.reader);
@@ -212,8 +217,11 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
         if waits != before && lock(&shared.table).len() == 1 {
             left_until = now + LEFT_TO_INLINE;
         }
-        woken = if received == Received::Some || due {
+        let is_busy = received == Received::Some || due;
+        woken = if is_busy && !driver.has_others_waiting() {
             Woken::default()
+        } else if is_busy {
+            wait(driver, Watch::All, Some(Span::ZERO))?
         } else if now < left_until {
             wait(driver, Watch::AllButPackets, Some(left_until.since(now)))?
         } else {

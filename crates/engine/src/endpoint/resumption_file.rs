@@ -81,7 +81,7 @@ impl SavedResumption {
     /// The epoch of a new connection: higher than every one before it, whatever the clock says.
     pub(super) fn next_epoch(&mut self) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-        self.last_epoch = now.max(self.last_epoch + 1);
+        self.last_epoch = now.max(self.last_epoch.saturating_add(1));
         self.last_epoch
     }
 
