@@ -136,7 +136,7 @@ impl Driver {
 
     /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never end.
     fn has_others_waiting(&self) -> bool {
-        self.timers().has_blocked() || !lock(&self.handshakes).is_empty()
+        self.timers().has_blocked() || !lock(&self.handshakes).waiting.is_empty()
     }
 
     fn receive(&self, rounds: usize) -> Result<Received, EngineError> {
