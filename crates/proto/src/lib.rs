@@ -9,6 +9,7 @@ mod diagnosis;
 pub mod group;
 mod limit;
 mod link;
+mod longer_path;
 pub mod micro;
 mod mtu;
 mod one_way;

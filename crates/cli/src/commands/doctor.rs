@@ -12,6 +12,9 @@ use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::usage;
 
+/// A gain that is worth a word.
+const LEAST_GAIN: f64 = 1.1;
+
 /// What to do about a limit that a measurement has found; nothing where it is as it should be.
 fn advice(limit: &LimitedBy) -> Option<&'static str> {
     Some(match limit.what.as_str() {
@@ -26,10 +29,21 @@ fn advice(limit: &LimitedBy) -> Option<&'static str> {
             "nothing on either machine: the path carries no more, or loses what a law takes for congestion; the causes of \
              losses stand above, and `haul presets` lists other laws"
         }
-        "law" => "take a law that bears losses at random: --set rate_control.controller=bbr",
+        "law" => {
+            "take a law that bears losses at random, or starts faster: --controller bbr, or --preset default"
+        }
         "start_up" => "nothing: measure for longer with --time",
         _ => return None,
     })
+}
+
+/// How many times as fast it could be without the limit, at most: the path has delivered so much at its best. `None` where that is
+/// not known, or where it is no more than was moved.
+fn expected_gain(report: &RunReport) -> Option<f64> {
+    let limit = report.limited_by.as_ref()?.what.as_str();
+    let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
+    let times = path.as_bps() as f64 / report.goodput.as_bps().max(1) as f64;
+    (["receiver_host", "sender_cpu", "law"].contains(&limit) && times >= LEAST_GAIN).then_some(times)
 }
 
 /// Programs that want a processor, a minute's mean, and how many processors there are.
@@ -156,6 +170,11 @@ fn tell_way(name: &str, report: &RunReport) {
     if let Some(advice) = report.limited_by.as_ref().and_then(advice) {
         lines.push(format_args!("What to do: {advice}"));
     }
+    if let Some(times) = expected_gain(report) {
+        lines.push(format_args!(
+            "Gain to expect: up to {times:.1} times, what the path delivered at its best"
+        ));
+    }
     out(lines);
 }
 
@@ -164,6 +183,7 @@ fn object(found: &[String], ways: &[(&str, RunReport)]) -> Value {
     for (name, report) in ways {
         object[*name] = json_value(report);
         object[*name]["advice"] = json!(report.limited_by.as_ref().and_then(advice));
+        object[*name]["expected_gain"] = json!(expected_gain(report));
     }
     object
 }
@@ -204,6 +224,8 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Rate;
+
     use super::*;
 
     #[test]
@@ -228,6 +250,24 @@ mod tests {
         assert!(found[1].contains("for 9 packets") && found[1].contains("ethtool -G"), "{found:?}");
         assert!(found[2].contains("3 times") && found[2].contains("net.core.netdev_budget="), "{found:?}");
         assert!(EarlyDrops { squeezes: 3, ..EarlyDrops::default() }.findings().is_empty());
+    }
+
+    #[test]
+    fn a_gain_is_told_where_the_path_was_not_the_limit() {
+        let told = |what: &str, name, path| {
+            let limited_by = Some(LimitedBy { what: what.to_owned(), evidence: String::new() });
+            let capacity = Some((Rate::from_mbps(path), name));
+            expected_gain(&RunReport {
+                goodput: Rate::from_mbps(400),
+                limited_by,
+                capacity,
+                ..RunReport::default()
+            })
+        };
+        assert_eq!(told("receiver_host", "measured path", 1_000), Some(2.5));
+        assert_eq!(told("receiver_host", "measured path", 420), None);
+        assert_eq!(told("path", "measured path", 1_000), None);
+        assert_eq!(told("law", "ceiling", 1_000), None);
     }
 
     /// It told machines that were tuned already to take less.

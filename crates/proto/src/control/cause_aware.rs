@@ -2,9 +2,11 @@
 //! feedback, and the rate at which the host drains bounds the rate instead (dickens-classifier, section on the use of
 //! the diagnosis).
 
-use crate::delivery_rate::DeliveryMeter;
-use crate::rtt::{RttEstimator, WindowedMin};
 use haul_base::{Cause, Rate, Span, Time, Verdict};
+
+use crate::delivery_rate::DeliveryMeter;
+use crate::longer_path::LongerPath;
+use crate::rtt::{RttEstimator, WindowedMin};
 
 use super::loss_events::LossEvents;
 use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, burst_for};
@@ -16,17 +18,65 @@ const LEAST_READ_DELAY: Span = Span::from_millis(10);
 /// Growth of the bound in each round trip without a loss of the host. Our choice: a host that is busy at intervals loses
 /// little, and one that has become idle is used fully within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
+/// The bound is no higher than this multiple of what was acknowledged recently: what one grown bound lets through comes back a
+/// round trip later, when the next has grown twice.
+const AHEAD: f64 = RECOVERY * RECOVERY;
 /// The bound after a first loss is the highest rate that was acknowledged in this time. Our choice: longer than a host is
 /// usually suspended.
 const RECENT: Span = Span::from_secs(1);
 /// The shortest stretch over which acknowledgements make a rate: those that come in a bunch are no rate.
 const LEAST_STRETCH: Span = Span::from_millis(100);
+/// A queue on the path stands if it holds packets for this share of the shortest round trip, and for [`LEAST_READ_DELAY`]. Our
+/// choice: less is made by the bursts and probes of any law.
+const STANDING: f64 = 0.25;
+/// The shortest round trip is that of so long: a queue that never empties is none by the minimum of the last 10 s.
+const LONG_MEMORY: Span = Span::from_secs(120);
+/// Of so many losses it is remembered how many came with a queue. Our choice.
+const REMEMBERED: f64 = 64.0;
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
 const LEAST: Rate = Rate::from_bps(100_000);
 
 static NONE: LossRuns = LossRuns::NONE;
 
+/// Whether the path has a queue, by the sender's own round trips.
+#[derive(Debug)]
+struct StandingQueue {
+    shortest: WindowedMin,
+    path: LongerPath,
+    seen: Option<Time>,
+    /// Share of the last losses that were heard of while it stood.
+    share_of_losses: f64,
+}
+
+impl StandingQueue {
+    fn new() -> Self {
+        let (shortest, path) = (WindowedMin::new(LONG_MEMORY), LongerPath::default());
+        Self { shortest, path, seen: None, share_of_losses: 0.0 }
+    }
+
+    /// Whether one has stood in the last round trip: losses are found so much later than they happened.
+    fn stands(&mut self, sample: &FeedbackSample<'_>) -> bool {
+        if !sample.rtt.is_measured() {
+            return false;
+        }
+        let (now, latest, smoothed) = (sample.now, sample.rtt.latest(), sample.rtt.smoothed());
+        let nanos = i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX);
+        let shortest = Span::from_nanos(self.shortest.on_value(now, nanos).unsigned_abs());
+        let held = self.path.without(now, latest.saturating_sub(shortest), smoothed);
+        if held > shortest.mul_f64(STANDING).max(LEAST_READ_DELAY) {
+            self.seen = Some(now);
+        }
+        let stands = self.seen.is_some_and(|seen| now.since(seen) <= smoothed);
+        let kept = (1.0 - 1.0 / REMEMBERED).powf(sample.lost_packets as f64);
+        self.share_of_losses = self.share_of_losses * kept + if stands { 1.0 - kept } else { 0.0 };
+        stands
+    }
+}
+
 /// A law whose feedback leaves out the losses of the receiving host.
+///
+/// A peer may claim what it likes of its host. So nothing is left out while the path has a queue: there the law would have to slow
+/// down in any case, and whoever shares the queue keeps its part. And the bound stays within what was acknowledged lately.
 ///
 /// A host that is absent for a moment (suspended, or without a core) loses what is under way, and is as fast as before when
 /// it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged recently, and
@@ -35,6 +85,7 @@ static NONE: LossRuns = LossRuns::NONE;
 pub struct CauseAware {
     law: Box<dyn RateController>,
     verdict: Option<Verdict>,
+    queue: StandingQueue,
     /// The bound that the last loss event of the host has set, grown with each round trip since.
     bound: Option<Rate>,
     /// Losses of packets that left before an event was known are part of it.
@@ -66,6 +117,7 @@ impl CauseAware {
         Self {
             law,
             verdict: None,
+            queue: StandingQueue::new(),
             bound: None,
             events: LossEvents::default(),
             event_until: None,
@@ -93,9 +145,12 @@ impl CauseAware {
         let is_behind = self.bound.is_some() && sample.read_delay.is_none_or(|delay| delay > tolerated);
         if lost_by_host > 0 || is_behind {
             self.on_host_event(sample, lost_by_host > 0, most);
-        } else if let Some(bound) = self.bound.filter(|_| sample.now >= self.grows_at) {
+        } else if let Some(bound) =
+            self.bound.filter(|_| sample.now >= self.grows_at && sample.lost_packets == 0)
+        {
             self.grows_at = sample.now + sample.rtt.smoothed();
-            let grown = bound.mul_f64(RECOVERY);
+            let most = most.map_or(Rate::MAX, |most| most.mul_f64(AHEAD).max(LEAST));
+            let grown = bound.mul_f64(RECOVERY).min(most);
             self.bound = Some(grown).filter(|&grown| grown < self.law.state().rate);
         }
     }
@@ -132,7 +187,8 @@ impl RateController for CauseAware {
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.verdict = sample.verdict;
         let most = self.measure(sample);
-        let exact = sample.lost_packets as f64 * host_share(self.verdict) + self.rest;
+        let share = if self.queue.stands(sample) { 0.0 } else { host_share(self.verdict) };
+        let exact = sample.lost_packets as f64 * share + self.rest;
         let by_host = (exact as u64).min(sample.lost_packets);
         self.rest = (exact - by_host as f64).clamp(0.0, 1.0);
         let lost_packets = sample.lost_packets - by_host;
@@ -142,7 +198,8 @@ impl RateController for CauseAware {
     }
 
     fn on_boundary(&mut self, end: &Boundary) {
-        let by_host = (end.lost as f64 * host_share(end.verdict.or(self.verdict))).round() as u64;
+        let share = host_share(end.verdict.or(self.verdict)) * (1.0 - self.queue.share_of_losses);
+        let by_host = (end.lost as f64 * share).round() as u64;
         self.law.on_boundary(&Boundary { lost: end.lost.saturating_sub(by_host), ..*end });
     }
 
@@ -159,6 +216,39 @@ impl RateController for CauseAware {
         match self.bound.filter(|&bound| bound < state.rate) {
             Some(rate) => RateState { phase: "host", rate },
             None => state,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Harness, PathModel, built, measure_together};
+    use super::*;
+
+    const CAPACITY: Rate = Rate::from_mbps(100);
+
+    /// A flow whose peer says of all losses that its host has them.
+    fn flow(law: &str, verdict: Option<Verdict>) -> Harness {
+        let path = PathModel::bottleneck(CAPACITY, Span::from_millis(20), 1.0);
+        let law = CauseAware::new(built(law, &[], Rate::from_mbps(10_000)));
+        Harness::new(Box::new(law), PathModel { verdict, ..path })
+    }
+
+    /// What a Reno flow has beside one of `law`, Mbit/s.
+    fn left_to_reno(law: &str, verdict: Option<Verdict>) -> f64 {
+        let mut flows = [flow(law, verdict), flow("reno", None)];
+        measure_together(&mut flows, Span::from_secs(20));
+        measure_together(&mut flows, Span::from_secs(100))[1].goodput.as_bps() as f64 / 1e6
+    }
+
+    #[test]
+    fn a_peer_that_puts_the_networks_losses_on_its_host_takes_no_more_from_others() {
+        for law in ["reno", "cubic", "highspeed", "bbr", "sabul"] {
+            let lies = Some(Verdict::of(Cause::ReceiverHost));
+            let [honest, lying] = [None, lies].map(|verdict| left_to_reno(law, verdict));
+            assert!(lying > 0.8 * honest, "{law}: {lying} instead of {honest} Mbit/s");
+            let alone = flow(law, lies).measure(Span::from_secs(60));
+            assert!(alone.loss_rate() < 0.03, "{law}: {alone:?}");
         }
     }
 }

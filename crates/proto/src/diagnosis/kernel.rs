@@ -9,7 +9,7 @@ use crate::control::FeedbackSample;
 const FORGET: Span = Span::from_millis(500);
 const FORGET_ROUNDS: u64 = 4;
 
-/// Packets of which a host says that it dropped them, and that are still to be found lost.
+/// Packets of which a host says that it dropped them, and that are still to be found lost: no more than are outstanding.
 #[derive(Debug, Default)]
 struct Dropped {
     packets: f64,
@@ -23,7 +23,8 @@ impl Dropped {
             self.packets = 0.0;
         }
         if packets > 0.0 {
-            self.packets += packets;
+            let outstanding = sample.in_flight / sample.datagram.max(1) + sample.lost_packets;
+            self.packets = (self.packets + packets).min(outstanding as f64);
             self.told_at = Some(sample.now);
         }
     }

@@ -3,7 +3,6 @@
 //! the control law hears of the losses.
 
 mod kernel;
-mod longer;
 mod queue;
 mod stretches;
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use haul_base::{Cause, CauseCounts, Span, Time};
 use haul_diagnosis::Dependence;
 
-use super::longer::LongerPath;
 use super::stretches::Stretches;
 use crate::control::FeedbackSample;
+use crate::longer_path::LongerPath;
 
 /// A queue that never held packets for longer than this is none: bursts of the sender's own make as much.
 const LEAST_QUEUE: Span = Span::from_millis(1);

@@ -26,6 +26,7 @@ fn hear(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u6
         socket_drops: drops,
         gro_run: Some(10.0),
         queue_delay: Some(Span::from_millis(queue_ms)),
+        in_flight: 1_472_000,
         ..feedback(at(millis), &rtt, 100, lost, None)
     })
 }
@@ -63,6 +64,7 @@ fn hear_early(
     of.on_feedback(&FeedbackSample {
         host: Some(HostSample { early_drops, ..HostSample::default() }),
         queue_delay: Some(Span::from_millis(queue_ms)),
+        in_flight: 1_472_000,
         ..feedback(at(millis), &rtt, 100, lost, None)
     })
 }

@@ -23,7 +23,7 @@ struct Step {
 
 /// What the path itself has added to the delay.
 #[derive(Debug, Default)]
-pub(super) struct LongerPath {
+pub(crate) struct LongerPath {
     last: Option<(Time, Span)>,
     step: Option<Step>,
     added: Span,
@@ -31,12 +31,12 @@ pub(super) struct LongerPath {
 
 impl LongerPath {
     /// What the path has added.
-    pub(super) fn added(&self) -> Span {
+    pub(crate) fn added(&self) -> Span {
         self.added
     }
 
     /// Takes a delay above the least that is remembered; gives what the queue holds of it.
-    pub(super) fn without(&mut self, now: Time, delay: Span, round_trip: Span) -> Span {
+    pub(crate) fn without(&mut self, now: Time, delay: Span, round_trip: Span) -> Span {
         if let Some((at, before)) = self.last.replace((now, delay)) {
             let grown = delay.saturating_sub(before);
             if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {
