@@ -63,6 +63,21 @@ impl Shape {
         self.len != self.size
     }
 
+    /// The holes: where each begins in the file, and its length.
+    pub(crate) fn holes(&self) -> Vec<(u64, u64)> {
+        if !self.is_sparse() {
+            return Vec::new();
+        }
+        let (mut holes, mut at) = (Vec::new(), 0);
+        for (start, len) in self.pieces(0..self.len).chain([(self.size, 0)]) {
+            if start > at {
+                holes.push((at, start - at));
+            }
+            at = start + len;
+        }
+        holes
+    }
+
     /// Tells files of the same size with different holes apart; zeros without holes.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         if !self.is_sparse() {
@@ -114,6 +129,7 @@ mod tests {
         let whole = shape(10, &[]);
         assert_eq!((whole.len(), whole.is_sparse()), (10, false));
         assert_eq!(whole.pieces(2..10).collect::<Vec<_>>(), [(2, 8)]);
+        assert_eq!(whole.holes(), []);
     }
 
     #[test]
@@ -123,6 +139,8 @@ mod tests {
         assert_eq!(holed.pieces(0..50).collect::<Vec<_>>(), [(10, 10), (50, 40)]);
         assert_eq!(holed.pieces(9..12).collect::<Vec<_>>(), [(19, 1), (50, 2)]);
         assert_eq!(holed.locate(10), (50, 40));
+        assert_eq!(holed.holes(), [(0, 10), (20, 30), (90, 10)]);
+        assert_eq!(shape(100, &[(20, 30)]).holes(), [(20, 30)]);
     }
 
     #[test]
@@ -130,5 +148,6 @@ mod tests {
         let hole = shape(1 << 40, &[(0, 1 << 40)]);
         assert_eq!((hole.len(), hole.is_sparse()), (0, true));
         assert_eq!(hole.pieces(0..0).count(), 0);
+        assert_eq!(hole.holes(), [(0, 1 << 40)]);
     }
 }

@@ -343,6 +343,24 @@ fn bytes_behind_the_end_of_a_part_are_not_kept() {
 }
 
 #[test]
+fn what_was_put_into_a_hole_of_a_part_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[]);
+    let file = fs::File::create(src.join("sparse")).unwrap();
+    for (at, salt) in [(0, 1), (6 * MIB, 2)] {
+        file.write_all_at(&contents(3 << 20, salt), at).unwrap();
+    }
+    drop(file);
+    interrupt(&src, &dst, 4 * MIB);
+    let part = fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap();
+    part.write_all_at(b"spoiled", 4 * MIB + 77).unwrap();
+    drop(part);
+    let (report, _) = again(&src, &dst);
+    assert!(report.resumed_bytes > 0);
+    assert_same_contents(&src, &dst);
+}
+
+#[test]
 fn holes_are_kept_and_resumed_over() {
     use std::os::unix::fs::MetadataExt as _;
     let dir = tempfile::tempdir().unwrap();

@@ -176,9 +176,10 @@ impl Decider {
     fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
+        let shape = self.shared.book().table.shape(entry);
         while let Some(claim) = self.leftovers.as_mut().and_then(|leftovers| leftovers.take(&local)) {
             let of_use = is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
-                && self.shared.place.adopt(entry, path, &claim, &identity);
+                && self.shared.place.adopt((entry, path), &claim, &identity, &shape);
             let Some(leftovers) = &mut self.leftovers else { break };
             if of_use {
                 leftovers.consumed(claim.token);

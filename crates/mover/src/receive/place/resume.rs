@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, FallocateFlags};
 use rustix::io::Errno;
 
 use crate::identity::FileId;
@@ -13,7 +13,7 @@ use crate::journal::{Claim, FileIdentity, Journal, is_ours};
 use crate::paths::split;
 use crate::receive::place::space::NoSpace;
 use crate::receive::place::{DirEntry, Place};
-use crate::storage::{self, fstat, ftruncate, lstatat, rename_in, unlinkat};
+use crate::storage::{self, fallocate, fstat, ftruncate, lstatat, rename_in, unlinkat};
 use crate::stream::Shape;
 
 impl Place {
@@ -97,7 +97,13 @@ impl Place {
     }
 
     /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
-    pub(crate) fn adopt(&self, entry: u32, path: &[u8], claim: &Claim, identity: &FileIdentity) -> bool {
+    pub(crate) fn adopt(
+        &self,
+        (entry, path): (u32, &[u8]),
+        claim: &Claim,
+        identity: &FileIdentity,
+        shape: &Shape,
+    ) -> bool {
         let (Some(journal), Ok(dirent)) = (self.journal(), self.dir_entry(path)) else {
             return false;
         };
@@ -116,15 +122,17 @@ impl Place {
             return false;
         }
         self.open_files().expect(entry, FileId::of(&part));
-        // Its length is no claim that is proved, as holes and what lies behind the end are in no stream. It may have been
-        // given another name since it was looked at.
-        let sized = self.file(entry, || path.to_vec()).is_ok_and(|file| {
-            fstat(&file).is_ok_and(|stat| is_ours(&stat)) && ftruncate(&file, identity.size).is_ok()
+        // Holes and what lies behind the end are in no stream, so no claim on them is proved. It may have been given
+        // another name since it was looked at.
+        let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {
+            fstat(&file).is_ok_and(|stat| is_ours(&stat))
+                && ftruncate(&file, identity.size).is_ok()
+                && empty_holes(&file, shape)
         });
-        if !sized {
+        if !is_shaped {
             self.discard(entry, path);
         }
-        sized
+        is_shaped
     }
 
     /// Makes something under the temporary name of an entry, and gives it its final name. Nothing stays of what fails.
@@ -170,4 +178,10 @@ impl Place {
         self.discard(entry, path);
         false
     }
+}
+
+/// Removes what is in the holes of a file. False: the file system cannot.
+fn empty_holes(file: &File, shape: &Shape) -> bool {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    shape.holes().into_iter().all(|(start, len)| fallocate(file, flags, start, len).is_ok())
 }
