@@ -78,10 +78,14 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
         Errno::ROFS => {
             (C::ReadOnly, Scope::Job, "the file system is mounted read-only; choose another destination")
         }
-        Errno::IO | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::STALE if !at_source => {
+        Errno::MFILE | Errno::NFILE => {
+            let scope = if at_source { Scope::Entry } else { Scope::Job };
+            (C::Io, scope, "raise the limit on open files (ulimit -n)")
+        }
+        Errno::IO | Errno::NOMEM | Errno::STALE if !at_source => {
             (C::Io, Scope::Job, "look at the system log of the receiving machine")
         }
-        Errno::MFILE | Errno::NFILE => (C::Io, Scope::Entry, "raise the limit on open files (ulimit -n)"),
+        Errno::IO | Errno::NOMEM | Errno::STALE => (C::Io, Scope::Entry, "look at the system log"),
         Errno::NOENT if at_source => (C::NoSuchPath, Scope::Entry, "check the spelling of the path"),
         Errno::NOENT => (C::NoSuchPath, Scope::Entry, "create the directory first"),
         Errno::ACCESS | Errno::PERM if at_source => {
@@ -148,6 +152,9 @@ mod tests {
         );
         let frozen = IoFault::destination("create", b"x", Errno::ROFS);
         assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
+        let crowded = IoFault::destination("create", b"x", Errno::MFILE);
+        assert_eq!(crowded.scope, Scope::Job);
+        assert!(crowded.fault.hint.contains("ulimit -n"), "{}", crowded.fault.hint);
     }
 
     #[test]

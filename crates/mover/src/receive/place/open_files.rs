@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::identity::FileId;
 
-/// Kept open at least, whatever the limit on open files is.
+/// Kept open at least, if that is no more than a quarter of the limit on open files.
 const FEW: u64 = 128;
 
 /// Kept open at most: what is committed together, and as much again that is being written.
@@ -31,9 +31,13 @@ pub(crate) struct OpenFiles {
 impl Default for OpenFiles {
     /// A small share of the limit on open files, because there may be many jobs.
     fn default() -> Self {
-        let share = getrlimit(Resource::Nofile).current.map_or(MANY, |limit| limit / SHARE);
-        Self::of(share.clamp(FEW, MANY) as usize)
+        Self::of(getrlimit(Resource::Nofile).current.map_or(MANY, most) as usize)
     }
+}
+
+/// How many may be open under this limit.
+fn most(limit: u64) -> u64 {
+    (limit / SHARE).clamp(FEW, MANY).min(limit / 4).max(1)
 }
 
 impl OpenFiles {
@@ -89,6 +93,11 @@ impl OpenFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_low_limit_leaves_room_for_everything_else() {
+        assert_eq!([8, 64, 256, 512, 1024, 4096, 1 << 20].map(most), [2, 16, 64, 128, 128, 512, 2048]);
+    }
 
     #[test]
     fn the_file_that_was_not_used_for_longest_makes_room() {
