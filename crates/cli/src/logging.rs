@@ -42,6 +42,8 @@ pub(crate) fn start(global: &Global) -> Result<(), Fault> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !is_plain)
         .with_target(global.verbose > 1)
+        // They would go to stderr as well, which panics when it cannot be written.
+        .log_internal_errors(false)
         .try_init();
     Ok(())
 }

@@ -176,11 +176,14 @@ fn nobody_needs_to_read_what_is_said() {
     let here = tempfile::tempdir().unwrap();
     let (source, copy) = (here.path().join("source"), here.path().join("copy"));
     fs::write(&source, "contents").unwrap();
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let status = haul().arg("cp").args([&source, &copy]).stderr(writer).status().unwrap();
-    assert_eq!(status.code(), Some(0));
-    assert_eq!(fs::read(copy).unwrap(), b"contents");
+    for verbose in ["-q", "-v", "-vvv"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = haul().args(["cp", verbose]).args([&source, &copy]).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(0), "{verbose}");
+        assert_eq!(fs::read(&copy).unwrap(), b"contents");
+        fs::remove_file(&copy).unwrap();
+    }
 }
 
 #[test]
