@@ -16,8 +16,8 @@ use crate::demo::Namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::logging;
 use crate::output::{
-    EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, out, out_json, out_verbatim,
-    tell, without_keys,
+    EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
+    out_verbatim, tell, without_keys,
 };
 use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Hangup, INTERRUPTED};
@@ -29,7 +29,17 @@ use crate::transfer::plan::DryRun;
 pub fn main() -> ExitCode {
     raise_open_files();
     let argv: Vec<OsString> = std::env::args_os().collect();
-    ExitCode::from(start(&argv))
+    let code = start(&argv);
+    ExitCode::from(lost_result().filter(|_| code == 0).map_or(code, unreported))
+}
+
+/// All was done, and who asked does not know.
+fn unreported(why: &str) -> u8 {
+    let message = format!("cannot write the result to stdout: {why}");
+    let hint = "what it tells of is done; make room where stdout goes";
+    let fault = Fault::new(FaultCode::Io, message, hint);
+    tell(shown(&fault));
+    fault.code.exit_code()
 }
 
 /// Raises the limit on open files to what this process may have: small files are committed by the thousand.

@@ -1,7 +1,8 @@
 //! The one door through which words for people leave: to a terminal, a log, or a file.
 
 use std::fmt::{self, Display, Write as _};
-use std::io::Write as _;
+use std::io::{self, ErrorKind, Write as _};
+use std::sync::OnceLock;
 
 use haul_base::{Printable, is_unprintable};
 use haul_engine::HaulUrl;
@@ -88,27 +89,44 @@ pub(crate) fn without_keys(text: &str) -> String {
     out
 }
 
-/// Writes a result for people to stdout. Who closed the pipe has read enough.
+/// Why stdout did not take a result.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// Notes when a result is lost. Who closed the pipe has read enough.
+fn noted(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = LOST.set(error.to_string());
+    }
+}
+
+/// Why a result of this process is lost, if one is.
+pub(crate) fn lost_result() -> Option<&'static str> {
+    LOST.get().map(String::as_str)
+}
+
+/// Writes a result for people to stdout.
 pub(crate) fn out(lines: impl Into<Lines>) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(lines.into().0.as_bytes()).and_then(|()| stdout.flush());
+    let mut stdout = io::stdout().lock();
+    noted(stdout.write_all(lines.into().0.as_bytes()).and_then(|()| stdout.flush()));
 }
 
 /// Writes a result for scripts to stdout: one line of JSON, which means the same whatever a terminal would obey in it.
 pub(crate) fn out_json(json: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{}", inert(json)).and_then(|()| stdout.flush());
+    let mut stdout = io::stdout().lock();
+    noted(writeln!(stdout, "{}", inert(json)).and_then(|()| stdout.flush()));
 }
 
 /// Likewise to stderr, where stdout is for data.
 pub(crate) fn tell_json(json: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", inert(json));
+    let _ = writeln!(io::stderr(), "{}", inert(json));
 }
 
 /// Writes to stdout what this program has generated, or the contents of a file of the person who runs it, as it is.
 pub(crate) fn out_verbatim(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    let mut stdout = io::stdout().lock();
+    noted(writeln!(stdout, "{text}").and_then(|()| stdout.flush()));
 }
 
 /// Writes the URL of a server to stdout, with its key: that is what it is for.
@@ -118,13 +136,13 @@ pub(crate) fn out_url(url: &HaulUrl) {
 
 /// Writes the URL of a server to stderr, with its key, where stdout is for data.
 pub(crate) fn tell_url(url: &HaulUrl) {
-    let _ = writeln!(std::io::stderr(), "{url}");
+    let _ = writeln!(io::stderr(), "{url}");
 }
 
 /// Writes words for people to stderr, as whole lines. A terminal that was closed or a reader that went away is no reason
 /// to stop the work.
 pub(crate) fn tell(lines: impl Into<Lines>) {
-    let _ = std::io::stderr().write_all(lines.into().0.as_bytes());
+    let _ = io::stderr().write_all(lines.into().0.as_bytes());
 }
 
 /// JSON that means the same, without characters that a terminal would obey. Outside of texts it has none of them, and in

@@ -16,7 +16,7 @@ pub use json::json;
 pub(crate) use json::{ByCause, ErrorObject, json_value, out_fields};
 pub use lines::Lines;
 pub(crate) use lines::{
-    inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
+    inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub use name::Name;
 pub use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};

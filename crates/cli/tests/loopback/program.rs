@@ -153,6 +153,23 @@ fn the_trace_tells_the_load_of_the_receiving_host_at_either_end() {
 }
 
 #[test]
+fn a_result_that_is_lost_is_a_failure() {
+    let here = tree();
+    let (from, to) = (here.path().join("tree"), here.path().join("copy"));
+    let copy = ["cp", "--json", from.to_str().unwrap(), to.to_str().unwrap()];
+    for arguments in [&["presets"][..], &["--show-config"], &copy] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = haul().args(arguments).stdout(full).output().unwrap();
+        exits(&output, 7);
+        assert!(lossy(&output.stderr).contains("cannot write the result to stdout"), "{arguments:?}");
+    }
+    assert_same_tree(&from, &to);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert!(haul().arg("presets").stdout(writer).status().unwrap().success(), "nobody wanted it");
+}
+
+#[test]
 fn failures_have_their_exit_codes_and_their_place_in_the_json() {
     let (here, root) = (tree(), tempfile::tempdir().unwrap());
     let read_only = Server::start(root.path(), &["--read-only"]);
