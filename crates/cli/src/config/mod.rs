@@ -166,7 +166,11 @@ fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
 }
 
 /// Options of which only one may be given; a stronger place's choice hides the weaker place's other one.
-const EXCLUSIVE: [(&str, &str); 2] = [("time", "bytes"), ("bytes", "time")];
+const EXCLUSIVE: [(&str, &str); 4] =
+    [("time", "bytes"), ("bytes", "time"), ("checksum", "ignore-times"), ("ignore-times", "checksum")];
+
+/// Options that say something about another one, and nothing where that one is not given.
+const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
 /// For each option that was not typed, the strongest place that has it.
 fn choose(
@@ -174,16 +178,27 @@ fn choose(
     typed: &ArgMatches,
     layers: &[Layer],
 ) -> BTreeMap<String, (Origin, String)> {
-    let is_long_typed = |long: &str| options.iter().any(|o| o.long == long && is_typed(typed, o));
+    let option = |long: &str| options.iter().find(|option| option.long == long);
+    let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
     let mut chosen: BTreeMap<String, (Origin, String)> = BTreeMap::new();
+    let is_chosen = |chosen: &BTreeMap<String, (Origin, String)>, long: &str| {
+        let is_off =
+            |value: &str| truth(value) == Some(false) && option(long).is_some_and(OptionSpec::is_switch);
+        chosen.get(long).is_some_and(|(_, value)| !is_off(value))
+    };
     for layer in layers {
         for (long, value) in &layer.values {
             let rival = EXCLUSIVE.iter().find(|(a, _)| a == long).map(|&(_, b)| b);
             let hidden = rival
-                .is_some_and(|b| is_long_typed(b) || chosen.contains_key(b) && !layer.values.contains_key(b));
+                .is_some_and(|b| is_long_typed(b) || is_chosen(&chosen, b) && !layer.values.contains_key(b));
             if !hidden && !is_long_typed(long) && !chosen.contains_key(long) {
                 chosen.insert(long.clone(), value.clone());
             }
+        }
+    }
+    for (dependent, on) in DEPENDENT {
+        if option(on).is_some() && !is_long_typed(on) && !is_chosen(&chosen, on) {
+            chosen.remove(dependent);
         }
     }
     chosen

@@ -65,6 +65,11 @@ impl OptionSpec {
         all
     }
 
+    /// Whether it is present or absent.
+    pub(super) fn is_switch(&self) -> bool {
+        self.kind == Kind::Switch
+    }
+
     fn new(arg: &Arg) -> Option<Self> {
         let long = arg.get_long()?.to_owned();
         let kind = match arg.get_action() {

@@ -130,6 +130,33 @@ fn a_typed_option_hides_its_rival_from_weaker_places() {
 }
 
 #[test]
+fn what_is_configured_for_another_option_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, user) = files(dir.path(), "", "max_delete = 5\nchecksum = true\ntime = '3s'");
+    let copy = |line: &str, env: &[(&str, &str)]| {
+        let env = env.iter().copied().chain([("HAUL_CONFIG", user.as_str())]);
+        let Command::Cp(args) = resolve(&argv(line), &Sources::new(env, None)).unwrap().command else {
+            panic!()
+        };
+        let sync = args.sync;
+        (sync.max_delete, sync.checksum, sync.ignore_times)
+    };
+    assert_eq!(copy("haul cp a b", &[]), (None, true, false));
+    assert_eq!(copy("haul cp --delete a b", &[]), (Some(5), true, false));
+    assert_eq!(copy("haul cp a b", &[("HAUL_DELETE", "on")]), (Some(5), true, false));
+    assert_eq!(copy("haul cp a b", &[("HAUL_DELETE", "off")]), (None, true, false));
+    assert_eq!(copy("haul cp -I a b", &[]), (None, false, true));
+    assert_eq!(copy("haul cp a b", &[("HAUL_IGNORE_TIMES", "on")]), (None, false, true));
+    assert_eq!(copy("haul cp a b", &[("HAUL_IGNORE_TIMES", "off")]), (None, true, false));
+    let sources = Sources::new([("HAUL_CONFIG", user.as_str())], None);
+    resolve(&argv("haul demo"), &sources).unwrap();
+    match resolve(&argv("haul cp --max-delete 5 a b"), &sources) {
+        Err(StartError::Clap(error)) => assert_eq!(error.exit_code(), 2),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn strange_variables_are_remarked_on() {
     let sources =
         Sources::new([("HAUL_RAET", "1Mbit"), ("HAUL_LOG", "debug"), ("HAUL_WAN_A", "10.0.0.1")], None);
