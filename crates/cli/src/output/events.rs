@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{LineWriter, Write};
+use std::io::{LineWriter, Read as _, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -11,6 +11,9 @@ use serde_json::{Map, Value};
 
 use super::inert;
 use crate::fault::{self, Fault};
+
+/// The beginning of every trace.
+const TRACE: &[u8] = b"{\"";
 
 /// Where events go; without a file they go nowhere.
 #[derive(Debug, Clone)]
@@ -41,11 +44,17 @@ impl EventLog {
         Self { started: Instant::now(), file: None, machine: None }
     }
 
-    /// A log in `path`, which is replaced if it exists. Each event can be read as soon as it is written.
+    /// A log in `path`, in place of one that is there. Each event can be read as soon as it is written.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// When the file cannot be made, or has something else in it.
     pub fn create(path: &Path) -> Result<Self, Fault> {
+        if is_of_value(path) {
+            return Err(fault::usage(
+                format!("{} is there and has no events in it", path.display()),
+                "name another file with --events, or remove this one",
+            ));
+        }
         let file = File::create(path)
             .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;
         Ok(Self::to(Box::new(LineWriter::new(file)), path.display().to_string()))
@@ -93,6 +102,13 @@ impl EventLog {
     }
 }
 
+/// Whether a regular file begins with anything else than a trace does, such as a source that was named by mistake.
+fn is_of_value(path: &Path) -> bool {
+    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+    let mut start = [0; TRACE.len()];
+    is_file && File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_err() || start != *TRACE)
+}
+
 fn line(seconds: f64, event: &str, machine: Option<&str>, fields: Value) -> String {
     let mut object = Map::new();
     object.insert("t".to_owned(), Value::from((seconds * 1e6).round() / 1e6));
@@ -137,5 +153,21 @@ mod tests {
         assert!(EventLog::none().finish().is_ok());
         let fault = EventLog::create(Path::new("/dev/null/x")).unwrap_err();
         assert!(fault.message.contains("/dev/null/x"), "{fault}");
+    }
+
+    #[test]
+    fn only_a_trace_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        for contents in ["x", "results of a year\n"] {
+            std::fs::write(&path, contents).unwrap();
+            EventLog::create(&path).unwrap_err();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), contents);
+        }
+        std::fs::write(&path, "").unwrap();
+        for _ in 0..2 {
+            EventLog::create(&path).unwrap().write("start", Value::Null);
+            assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+        }
     }
 }
