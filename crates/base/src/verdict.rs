@@ -103,6 +103,13 @@ impl CauseCounts {
         }
     }
 
+    /// What has been added to an earlier state of this one.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let of = |cause: Cause| (cause, self.of(cause).saturating_sub(before.of(cause)));
+        Cause::ALL.into_iter().map(of).collect()
+    }
+
     /// Packets lost to a cause.
     pub fn of(&self, cause: Cause) -> u64 {
         self.0[cause as usize]

@@ -69,6 +69,30 @@ pub struct LimitEvidence {
     pub receiver_waited: Span,
 }
 
+impl LimitEvidence {
+    /// That of a part of the run, which `before` had before it: what the path delivered at its best stays that of the whole.
+    /// `None` while the part is too short to tell.
+    pub fn since(&self, before: &Self) -> Option<Self> {
+        let elapsed = self.elapsed.saturating_sub(before.elapsed);
+        if elapsed < TELLING || elapsed < self.min_rtt.mul_f64(FEW_ROUND_TRIPS) {
+            return None;
+        }
+        let bytes = |of: &Self| of.sent.bytes_in(of.elapsed);
+        Some(Self {
+            waiting: self.waiting.since(&before.waiting),
+            silent: self.silent.saturating_sub(before.silent),
+            elapsed,
+            sent: Rate::from_transfer(bytes(self).saturating_sub(bytes(before)), elapsed),
+            packets: self.packets.saturating_sub(before.packets),
+            lost: self.lost.saturating_sub(before.lost),
+            lost_by_cause: self.lost_by_cause.since(&before.lost_by_cause),
+            receiver_drops: self.receiver_drops.saturating_sub(before.receiver_drops),
+            receiver_waited: self.receiver_waited.saturating_sub(before.receiver_waited),
+            ..*self
+        })
+    }
+}
+
 /// Names the limit of a run as its sender saw it; `None` if next to nothing was measured.
 pub fn limit_of_sender(evidence: &LimitEvidence) -> Option<Limit> {
     let has_rate = evidence.peak_delivery > Rate::ZERO;
@@ -235,6 +259,19 @@ mod tests {
             lost: 700,
             ..LimitEvidence::default()
         }
+    }
+
+    #[test]
+    fn a_part_of_a_run_has_a_limit_of_its_own() {
+        let first = evidence(Waiting { source: seconds(10.0), ..Waiting::default() });
+        let waiting = Waiting { source: seconds(10.1), receiver: seconds(1.9), ..Waiting::default() };
+        let sent = Rate::from_bps(first.sent.as_bps() * 10 / 12);
+        let second = LimitEvidence { waiting, sent, elapsed: seconds(12.0), ..first };
+        assert_eq!(limit_of_sender(&second).unwrap().what, "sender_storage");
+        let part = second.since(&first).unwrap();
+        assert_eq!((part.sent.as_bps(), part.elapsed, part.lost), (0, seconds(2.0), 0));
+        assert_eq!(limit_of_sender(&part).unwrap().what, "receiver_storage");
+        assert!(second.since(&second).is_none(), "no time has passed");
     }
 
     #[test]

@@ -90,22 +90,31 @@ pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) 
 }
 
 fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<LimitedBy> {
-    let min_rtt = if stats.min_rtt > Span::ZERO { stats.min_rtt } else { facts.round_trip };
-    let found = limit_of_sender(&LimitEvidence {
+    let found = limit_of_sender(&evidence(stats, facts.round_trip, facts.ceiling, moving));
+    found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
+}
+
+/// What a sender has measured in the time `moving`; `round_trip` and `ceiling` count where it does not know them.
+pub(crate) fn evidence(
+    stats: &SenderStats,
+    round_trip: Span,
+    ceiling: Option<Rate>,
+    moving: Span,
+) -> LimitEvidence {
+    LimitEvidence {
         waiting: stats.waiting,
         silent: stats.silent,
-        min_rtt,
+        min_rtt: if stats.min_rtt > Span::ZERO { stats.min_rtt } else { round_trip },
         elapsed: moving,
         sent: Rate::from_transfer(stats.datagram_bytes, moving),
         peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
-        ceiling: stats.law.map_or(facts.ceiling, |law| law.ceiling),
+        ceiling: stats.law.map_or(ceiling, |law| law.ceiling),
         packets: stats.packets,
         lost: stats.lost,
         lost_by_cause: stats.lost_by_cause,
         receiver_drops: u64::from(stats.receiver_drops),
         receiver_waited: stats.receiver_host.sample.and_then(|host| host.run_delay).unwrap_or(Span::ZERO),
-    });
-    found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
+    }
 }
 
 /// What a receiver says that has seen nothing of the limit.

@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use haul_base::{Cause, CauseCounts};
+use haul_base::{Cause, CauseCounts, Span};
 use haul_engine::{Counters, Transfer};
+use haul_proto::{Limit, LimitEvidence, limit_of_sender};
 use haul_wire::control::{Fault, FaultCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::output::{Progress, Snapshot};
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::{ControlSocket, Side};
 use crate::transfer::counters::{counters_json, write_windows};
+use crate::transfer::facts::evidence;
 use crate::transfer::stall::Unchanged;
 
 /// How often the trace gets a line of numbers.
@@ -27,7 +29,10 @@ pub(crate) struct Watch<'a> {
     /// Packets of the other side.
     heard: Unchanged,
     progress: Progress,
+    started: Instant,
     traced: Instant,
+    /// The sender's evidence when the trace was last told of a limit.
+    judged: LimitEvidence,
 }
 
 impl<'a> Watch<'a> {
@@ -38,7 +43,8 @@ impl<'a> Watch<'a> {
         progress: Progress,
     ) -> Self {
         let controls = ControlSocket::open(context.role, side);
-        Self { context, transfer, controls, heard: Unchanged::new(), progress, traced: Instant::now() }
+        let (heard, now, judged) = (Unchanged::new(), Instant::now(), LimitEvidence::default());
+        Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
     }
 
     /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says
@@ -53,6 +59,7 @@ impl<'a> Watch<'a> {
         if self.traced.elapsed() >= TRACE_INTERVAL {
             self.traced = Instant::now();
             self.write(trace());
+            self.write_limit();
         }
     }
 
@@ -66,6 +73,19 @@ impl<'a> Watch<'a> {
     pub(crate) fn end(self, trace: Value) {
         self.progress.finish();
         self.write(trace);
+    }
+
+    /// What has been the limit since it was last said, each second.
+    fn write_limit(&mut self) {
+        let Some(Counters::Sending(sending)) = self.transfer.counters() else { return };
+        let now = evidence(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
+        let Some(part) = now.since(&self.judged) else { return };
+        self.judged = now;
+        if let Some(Limit { what, evidence }) = limit_of_sender(&part) {
+            self.context
+                .events
+                .write("limit", json!({ "limited_by": what, "limited_by_evidence": evidence }));
+        }
     }
 
     fn write(&self, mut trace: Value) {

@@ -93,6 +93,25 @@ fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
 }
 
 #[test]
+fn the_trace_says_each_second_what_the_limit_was() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (server, events) = (Server::start(root.path(), &[]), here.path().join("events"));
+    let bench = ["bench", "--bytes", "3MB", "--rate", "8Mbit", "--events", events.to_str().unwrap()];
+    exits(&run(&[&bench[..], &[&server.url]].concat()), 0);
+    let trace = fs::read_to_string(&events).unwrap();
+    let lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let limits: Vec<Value> = lines.filter(|line| line["event"] == "limit").collect();
+    assert!(limits.len() >= 2, "{trace}");
+    for limit in limits {
+        assert_eq!(limit["limited_by"], "rate_ceiling", "{limit}");
+        assert!(
+            limit["limited_by_evidence"].as_str().unwrap().contains("8.0 Mbit/s was asked for"),
+            "{limit}"
+        );
+    }
+}
+
+#[test]
 fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
     let scratch = tempfile::tempdir().unwrap();
     let events = scratch.path().join("events");

@@ -152,6 +152,23 @@ pub struct Waiting {
     pub busy: Span,
 }
 
+impl Waiting {
+    /// What has been added to an earlier state of this one.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            pacer: self.pacer.saturating_sub(before.pacer),
+            ceiling: self.ceiling.saturating_sub(before.ceiling),
+            quota: self.quota.saturating_sub(before.quota),
+            window: self.window.saturating_sub(before.window),
+            receiver: self.receiver.saturating_sub(before.receiver),
+            source: self.source.saturating_sub(before.source),
+            acknowledgement: self.acknowledgement.saturating_sub(before.acknowledgement),
+            busy: self.busy.saturating_sub(before.busy),
+        }
+    }
+}
+
 /// A sender that goes on so late has had no processor; timers are less late, and the pacer makes up for as much at once.
 const PROMPT: Span = Span::from_millis(1);
 
