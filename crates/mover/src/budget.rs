@@ -31,9 +31,6 @@ impl Budget {
     }
 
     /// Whether so much may be held, of a set of so many entries, so that there is room for messages too.
-    ///
-    /// # Errors
-    /// [`FaultCode::SetTooLarge`].
     pub(crate) fn holds(self, held: u64, entries: u32) -> Result<(), Fault> {
         if held + IN_PASSING.min(self.0.0 / 4) <= self.0.0 {
             return Ok(());

@@ -9,7 +9,7 @@ use haul_base::Probability;
 
 /// `KEY=VALUE` as given to `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assignment {
+pub(crate) struct Assignment {
     /// The parameter's name.
     pub key: String,
     /// The value, not yet parsed.
@@ -37,7 +37,7 @@ impl fmt::Display for Assignment {
 
 /// What to use for diagnosing the cause of loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Diagnosis {
+pub(crate) enum Diagnosis {
     /// All evidence there is.
     On,
     /// None.
@@ -50,7 +50,7 @@ pub enum Diagnosis {
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListenAddress(pub SocketAddr);
+pub(crate) struct ListenAddress(pub SocketAddr);
 
 impl FromStr for ListenAddress {
     type Err = String;

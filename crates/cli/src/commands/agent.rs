@@ -31,9 +31,6 @@ use crate::transfer::select::chosen;
 use crate::transfer::session::negotiate;
 
 /// Does what stdin says. Returns the exit code.
-///
-/// # Errors
-/// When it cannot begin.
 pub(crate) fn run() -> Result<u8, Fault> {
     go_home();
     let cancel = signals::watch(Hangup::PassesBy)?;

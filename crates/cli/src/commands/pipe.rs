@@ -89,9 +89,6 @@ struct Pipe<'a> {
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
-///
-/// # Errors
-/// What kept it from arriving.
 pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
     let pipe = Pipe { args, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
     let began = Instant::now();

@@ -11,9 +11,6 @@ use crate::settings::{Preset, PresetSource};
 const WIDTH: usize = 16;
 
 /// Lists the presets, or prints one. Gives the exit code.
-///
-/// # Errors
-/// That there is none of this name, or no such file.
 pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.name else {
         list(as_object);

@@ -32,9 +32,6 @@ use crate::transfer::wire::request_name;
 const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
 
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
-///
-/// # Errors
-/// When it cannot begin.
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
         return for_ssh::serve(context, args);

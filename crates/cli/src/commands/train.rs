@@ -131,9 +131,6 @@ fn write_model(to: &Path, text: &str) -> Result<(), Fault> {
 }
 
 /// Fits a model, writes it and says how well it fits. Gives the exit code.
-///
-/// # Errors
-/// Files that cannot be read or are no signatures, too few windows, a model that cannot be written.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let mut hash = Hasher::new();
     let host = samples(&args.host, &mut hash)?;

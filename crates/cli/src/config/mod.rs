@@ -18,23 +18,21 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
-pub use environment::Sources;
+pub(crate) use environment::Sources;
 pub(crate) use file::scalar;
 pub(crate) use options::truth;
 use options::{Kind, OptionSpec};
-pub use show::{ConfigRow, Show};
+pub(crate) use show::{ConfigRow, Show};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// Built in.
+pub(crate) enum Origin {
     Default,
     /// A preset, by name or file.
     Preset(String),
-    /// A configuration file.
     File(PathBuf),
     /// An environment variable, by name.
     Environment(String),
@@ -65,16 +63,14 @@ struct Layer {
 
 /// A recipe parameter with the place that set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
-    /// The place.
+pub(crate) struct Setting {
     pub origin: Origin,
-    /// The parameter and its value.
     pub assignment: Assignment,
 }
 
 /// The command line completed from all places.
 #[derive(Debug, Clone)]
-pub struct Resolved {
+pub(crate) struct Resolved {
     /// The general options that are in force.
     pub global: Global,
     /// The command with the options that are in force.
@@ -93,7 +89,7 @@ pub struct Resolved {
 
 /// Why the command cannot start.
 #[derive(Debug)]
-pub enum StartError {
+pub(crate) enum StartError {
     /// clap's words: help, version, or a usage error of the command line itself.
     Clap(clap::Error),
     /// Something in a configuration file or the environment.
@@ -113,13 +109,7 @@ impl From<clap::Error> for StartError {
 }
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.
-///
-/// # Errors
-/// Usage errors of the command line, and failures that name the file or variable with a bad value.
-///
-/// # Panics
-/// Never: a command that was not typed is put in before it is looked for.
-pub fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
+pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
     let typed = Cli::command().try_get_matches_from(argv)?;
     if typed.subcommand_name().is_none() && !typed.get_flag("show_config") {
         let words = "a command is needed, for example `haul cp`";

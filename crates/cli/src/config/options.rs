@@ -4,14 +4,12 @@ use clap::{Arg, ArgAction, CommandFactory};
 
 use crate::args::Cli;
 
-/// How an option takes its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Present or absent.
     Switch,
     /// Counts how often it is given.
     Count,
-    /// Takes one value.
     Value,
     /// `--set`: takes assignments, from all places together.
     Set,
@@ -25,11 +23,8 @@ pub(super) const LIST_SEPARATOR: char = '\n';
 /// One option of a command.
 #[derive(Debug, Clone)]
 pub(super) struct OptionSpec {
-    /// clap's identifier.
     pub id: String,
-    /// The name behind `--`.
     pub long: String,
-    /// How it takes its value.
     pub kind: Kind,
 }
 
@@ -52,7 +47,6 @@ impl OptionSpec {
         own.chain(general).filter_map(Self::new).collect()
     }
 
-    /// The names of all commands.
     pub(super) fn commands() -> Vec<String> {
         Cli::command().get_subcommands().map(|sub| sub.get_name().to_owned()).collect()
     }

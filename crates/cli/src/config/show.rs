@@ -10,17 +10,15 @@ use std::ffi::OsString;
 
 /// One option or parameter, for people and as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ConfigRow {
+pub(crate) struct ConfigRow {
     /// The key as in a configuration file.
     pub key: String,
     /// The value in force; `None` if it has none.
     pub value: Option<String>,
-    /// Where it came from.
     pub origin: String,
 }
 
-/// The rows as a table.
-pub struct Show<'a>(pub &'a [ConfigRow]);
+pub(crate) struct Show<'a>(pub &'a [ConfigRow]);
 
 impl From<Show<'_>> for Lines {
     fn from(Show(rows): Show<'_>) -> Self {
@@ -58,7 +56,6 @@ pub(super) fn rows(
         .collect()
 }
 
-/// The option's value as text.
 pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
     let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
     if !scope.try_contains_id(&option.id).unwrap_or(false) {

@@ -14,7 +14,7 @@ use crate::fault::{self, Fault};
 
 /// Where events go; without a file they go nowhere.
 #[derive(Debug, Clone)]
-pub struct EventLog {
+pub(crate) struct EventLog {
     started: Instant,
     file: Option<Arc<Mutex<Sink>>>,
     /// Whose events these are, if several machines have theirs in one file.
@@ -36,16 +36,12 @@ impl fmt::Debug for Sink {
 }
 
 impl EventLog {
-    /// A log that keeps nothing.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { started: Instant::now(), file: None, machine: None }
     }
 
     /// A log in `path`, which is replaced if it exists. Each event can be read as soon as it is written.
-    ///
-    /// # Errors
-    /// When the file cannot be made.
-    pub fn create(path: &Path) -> Result<Self, Fault> {
+    pub(crate) fn create(path: &Path) -> Result<Self, Fault> {
         let file = File::create(path)
             .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;
         Ok(Self::to(Box::new(LineWriter::new(file)), path.display().to_string()))
@@ -68,7 +64,7 @@ impl EventLog {
     }
 
     /// Writes one event; `fields` is a JSON object with what there is to say.
-    pub fn write(&self, event: &str, fields: Value) {
+    pub(crate) fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };
         let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
         let Ok(mut sink) = file.lock() else { return };
@@ -77,11 +73,7 @@ impl EventLog {
         }
     }
 
-    /// Writes out what is buffered.
-    ///
-    /// # Errors
-    /// When any event could not be written.
-    pub fn finish(&self) -> Result<(), Fault> {
+    pub(crate) fn finish(&self) -> Result<(), Fault> {
         let Some(file) = &self.file else { return Ok(()) };
         let Ok(mut sink) = file.lock() else { return Ok(()) };
         let flushed = sink.writer.flush();

@@ -9,7 +9,6 @@ use super::{RunReport, out_json, without_keys};
 use crate::demo::TcpBeside;
 use crate::fault::{Fault, Host};
 
-/// Version of the object's form.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -79,7 +78,6 @@ struct FailedFile<'a> {
     error: ErrorObject,
 }
 
-/// A fault as an object.
 #[derive(Serialize)]
 pub(crate) struct ErrorObject {
     code: &'static str,
@@ -102,10 +100,7 @@ impl From<Fault> for ErrorObject {
 }
 
 /// The report as one line of JSON.
-///
-/// # Panics
-/// Never: numbers, texts and lists always have a JSON form.
-pub fn json(report: &RunReport) -> String {
+pub(crate) fn json(report: &RunReport) -> String {
     serde_json::to_string(&document(report)).expect("numbers, texts and lists always have a JSON form")
 }
 
@@ -116,7 +111,6 @@ pub(crate) fn out_fields(mut fields: serde_json::Value) {
     out_json(&fields.to_string());
 }
 
-/// The report as a JSON object.
 pub(crate) fn json_value(report: &RunReport) -> serde_json::Value {
     serde_json::to_value(document(report)).expect("numbers, texts and lists always have a JSON form")
 }

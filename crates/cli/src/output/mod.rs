@@ -9,19 +9,19 @@ mod progress;
 mod report;
 mod summary;
 
-pub use events::EventLog;
-pub use items::{ItemStyle, Items};
+pub(crate) use events::EventLog;
+pub(crate) use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
-pub use json::json;
+pub(crate) use json::json;
 pub(crate) use json::{ByCause, ErrorObject, json_value, out_fields};
-pub use lines::Lines;
+pub(crate) use lines::Lines;
 pub(crate) use lines::{
     inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
-pub use name::Name;
-pub use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
-pub use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
-pub use summary::Summary;
+pub(crate) use name::Name;
+pub(crate) use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
+pub(crate) use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
+pub(crate) use summary::Summary;
 
 use haul_base::{Bytes, Span};
 

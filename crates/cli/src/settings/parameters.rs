@@ -9,8 +9,7 @@ use crate::config::truth;
 use crate::fault::{self, Fault};
 use haul_base::{nearest, suggestion};
 
-/// One parameter of a recipe.
-pub struct Parameter {
+pub(crate) struct Parameter {
     /// Its name in recipes and with `--set`.
     pub key: &'static str,
     /// What it is, for error messages and help.
@@ -19,8 +18,7 @@ pub struct Parameter {
     show: fn(&Settings) -> String,
 }
 
-/// All parameters.
-pub const PARAMETERS: &[Parameter] = &[
+pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
         help: || format!("the control law of the rate: {}", law_names().join(", ")),
@@ -86,7 +84,6 @@ pub const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-/// The values of `crypto`.
 const CRYPTO: [Crypto; 5] = [
     Crypto::Auto,
     Crypto::Only(Cipher::Aes128Gcm),
@@ -111,16 +108,13 @@ pub(super) const IN_STACKS: [(&str, &str); 4] = [
 ];
 
 /// A parameter's key as sessions call it; what only a micro-protocol has keeps its name, which has a dot.
-pub fn session_key(key: &str) -> &str {
+pub(crate) fn session_key(key: &str) -> &str {
     IN_STACKS.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
 }
 
 impl Parameter {
     /// The parameter called `key` (`cipher` is another name of `crypto`).
-    ///
-    /// # Errors
-    /// Names the nearest key and lists all of them.
-    pub fn find(key: &str) -> Result<&'static Self, Fault> {
+    pub(crate) fn find(key: &str) -> Result<&'static Self, Fault> {
         let wanted = match key {
             "cipher" => "crypto".to_owned(),
             key => key.replace('-', "_"),
@@ -134,7 +128,6 @@ impl Parameter {
         })
     }
 
-    /// The place in [`PARAMETERS`].
     pub(super) fn index(&self) -> usize {
         PARAMETERS.iter().position(|p| p.key == self.key).expect("every parameter comes from the table")
     }

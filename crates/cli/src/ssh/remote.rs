@@ -38,7 +38,6 @@ const QUEUE: usize = 64;
 pub(crate) enum RemoteOutput {
     /// A line behind the announcement.
     Line(String),
-    /// Nothing for now.
     Nothing,
     /// The other side has ended, or ssh has.
     End,
@@ -70,9 +69,6 @@ pub(crate) struct Remote {
 impl Remote {
     /// Runs `started`, which `command` has made for `host`, and waits until haul is ready there. ssh asks at
     /// the terminal for what it needs.
-    ///
-    /// # Errors
-    /// Why haul did not start there, or that a person stopped waiting.
     pub(crate) fn start(
         command: &SshCommand,
         host: &SshHost,
@@ -169,7 +165,6 @@ impl Remote {
         String::from_utf8_lossy(&tail).into_owned()
     }
 
-    /// The machine.
     pub(crate) fn host(&self) -> &SshHost {
         &self.host
     }
@@ -180,9 +175,6 @@ impl Remote {
     }
 
     /// Tells the other side something, as a line of JSON on its stdin.
-    ///
-    /// # Errors
-    /// When ssh has ended.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
         let told = self.write_line(what);
         told.map_err(|error| {

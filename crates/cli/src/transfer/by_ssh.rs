@@ -23,9 +23,6 @@ pub(crate) struct Served {
 
 impl Served {
     /// Starts one on `host` that does what `permit` says.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) fn start(
         context: &Context,
         command: &SshCommand,
@@ -53,9 +50,6 @@ pub(crate) fn not_detached() -> Fault {
 
 /// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit`
 /// says.
-///
-/// # Errors
-/// Why ssh has started none, or why no way leads to it.
 pub(crate) fn at_server<R: MayFail>(
     context: &Context,
     args: &SshArgs,

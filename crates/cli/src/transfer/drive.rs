@@ -31,13 +31,11 @@ pub(crate) fn job_number() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// How a job ended.
 pub(crate) struct Moved {
     pub result: Result<MoveReport, Fault>,
     /// What a person should know if it failed; otherwise its report says it.
     pub notes: Vec<String>,
     pub counters: Option<Counters>,
-    /// Processor time of the data thread.
     pub data_cpu: Span,
     /// From the start of the data path to the end of the job.
     pub elapsed: Span,

@@ -23,7 +23,6 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// Bytes read or received so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -14,9 +14,7 @@ use crate::transfer::stall::Unchanged;
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
-    /// In all.
     pub total: usize,
-    /// Of one address.
     pub per_address: usize,
     /// A session without progress for so long gives way when another one needs its place.
     pub idle: Span,
@@ -50,7 +48,6 @@ impl Pulse {
         self.state().lasts(done, Instant::now());
     }
 
-    /// Since when nothing has moved.
     fn idle_since(&self) -> Instant {
         self.state().since()
     }
@@ -93,9 +90,6 @@ impl Sessions {
     }
 
     /// Admits a client of this address.
-    ///
-    /// # Errors
-    /// What to tell the client when there is none.
     pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
         let mut running = self.lock();

@@ -25,7 +25,6 @@ impl Unchanged {
         Self { value: 0, since: Instant::now() }
     }
 
-    /// How long it has been `value`.
     pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
             (self.value, self.since) = (value, now);
@@ -33,7 +32,6 @@ impl Unchanged {
         now.saturating_duration_since(self.since).into()
     }
 
-    /// Since when it has been the same.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }

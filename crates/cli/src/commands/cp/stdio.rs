@@ -24,7 +24,6 @@ use crate::transfer::select::selection;
 use crate::transfer::server::at_own_server;
 use crate::transfer::session::over;
 
-/// The word for stdin and stdout.
 const STDIO: &str = "-";
 
 /// Options that say nothing about a stream, in either direction.
@@ -81,9 +80,6 @@ fn of_application(mut report: RunReport, storage: &str) -> RunReport {
 
 /// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
 /// copies of files, and does not count.
-///
-/// # Errors
-/// Stdin or stdout is meant, and an option that says nothing about it was typed.
 pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
@@ -97,9 +93,6 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), 
 }
 
 /// A stream cannot be looked at without reading it.
-///
-/// # Errors
-/// The words mean stdin or stdout.
 pub(crate) fn refuse_dry_run(words: &[OsString]) -> Result<(), Fault> {
     match split(words) {
         Some(_) => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),

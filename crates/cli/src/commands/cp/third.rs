@@ -54,9 +54,6 @@ pub(crate) type Negotiated = Vec<(&'static str, String)>;
 
 /// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
 /// on, before the first of them.
-///
-/// # Errors
-/// When it did not begin, or when how it ended is not known.
 pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,

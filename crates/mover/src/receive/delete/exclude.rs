@@ -28,8 +28,6 @@ impl FilteredNames {
         growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), filtered.paths.len())
     }
 
-    /// # Errors
-    /// There are more than any set may have.
     pub(crate) fn take_in(&mut self, filtered: &Withheld) -> Result<(), Fault> {
         self.obeys_ignore_files |= filtered.ignore_files == IgnoreFiles::Obey;
         self.hashes.extend(filtered.paths.iter().map(RelPath::as_bytes).map(hash));

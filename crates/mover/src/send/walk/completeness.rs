@@ -91,9 +91,6 @@ impl FilteredReporter {
     }
 
     /// Tells the rest, and in any case whether ignore files are obeyed.
-    ///
-    /// # Errors
-    /// The receiver was not told all.
     pub(crate) fn finish(mut self) -> Result<(), Fault> {
         self.flush();
         self.sent

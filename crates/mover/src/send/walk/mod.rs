@@ -149,9 +149,6 @@ impl Walker {
     }
 
     /// To be called before anything is walked.
-    ///
-    /// # Errors
-    /// The set would go into itself, or its sources would be removed.
     pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
         self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
         Ok(())
@@ -187,9 +184,6 @@ impl Walker {
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
-    ///
-    /// # Errors
-    /// The receiver was not told.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
     }
