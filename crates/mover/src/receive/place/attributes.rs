@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::identity::FileId;
 use crate::receive::place::installed::Names;
-use crate::storage::{fchmod, fstat, futimens, utimensat};
+use crate::storage::{fchmod, fstat, futimens, modified_at, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
 /// would lend the receiving user's rights to a program that someone else chose.
@@ -42,22 +42,16 @@ pub(crate) fn correct_time(fd: impl AsFd, attributes: Attributes) -> Result<(), 
 
 /// Sets the time of last modification through an open descriptor.
 pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    futimens(fd, &times(attributes))
+    futimens(fd, &modified_at(attributes.mtime_secs, attributes.mtime_nanos))
 }
 
 /// Sets the time of a symbolic link that is open as a path. Links have no permissions.
 pub(crate) fn set_on_link(link: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    match utimensat(link, "", &times(attributes), AtFlags::EMPTY_PATH) {
+    let times = modified_at(attributes.mtime_secs, attributes.mtime_nanos);
+    match utimensat(link, "", &times, AtFlags::EMPTY_PATH) {
         // Some file systems keep no times of links, and kernels before 5.8 take them by name only.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,
-    }
-}
-
-fn times(attributes: Attributes) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec { tv_sec: attributes.mtime_secs, tv_nsec: attributes.mtime_nanos.into() },
     }
 }
 
