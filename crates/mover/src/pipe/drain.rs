@@ -93,13 +93,7 @@ impl Drain {
         Self { shared, output, hashed, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
     }
 
-    fn run(mut self) {
-        if let Err(fault) = self.work() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn work(&mut self) -> Result<(), Fault> {
+    fn run(mut self) -> Result<(), Fault> {
         loop {
             let book = self.shared.book();
             let (known, whole) = (book.layout.len(), book.object_len);

@@ -67,16 +67,10 @@ struct Feed {
 }
 
 impl Feed {
-    fn run(mut self) {
+    fn run(mut self) -> Result<(), Fault> {
         if self.shared.wait_until_ready().is_none() {
-            return;
+            return Ok(());
         }
-        if let Err(fault) = self.feed() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn feed(&mut self) -> Result<(), Fault> {
         let mut hasher = Hasher::new();
         let mut offset = 0;
         let mut buffer = AlignedBytes::zeroed(BLOCK);

@@ -76,16 +76,11 @@ struct Stored {
     digest: [u8; 32],
 }
 
-fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) {
-    let done = Writer::start(shared).and_then(Writer::work);
-    match done {
-        Ok(Some(done)) => {
-            // Nobody waits for it if the job is over.
-            let _ = stored.send(done);
-        }
-        Ok(None) => {}
-        Err(io_fault) => shared.fail(io_fault.fault),
-    }
+fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) -> Result<(), Fault> {
+    let done = Writer::start(shared).and_then(Writer::work).map_err(|io_fault| io_fault.fault)?;
+    // Nobody waits for it if the job is over.
+    let _ = done.map(|done| stored.send(done));
+    Ok(())
 }
 
 /// Writes and hashes.

@@ -35,7 +35,7 @@ pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
-use crate::job::{JobHandle, Origin, Worker, spawn_all};
+use crate::job::{JobHandle, Origin, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -174,17 +174,13 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let looks = shared.only_looks();
-    let write = move || {
-        if !looks {
-            writer.run();
-        }
-    };
+    let write = move || if looks { Ok(()) } else { writer.run() };
     let workers: [Worker; 5] = [
         ("haul-write", Box::new(write)),
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
-        ("haul-compare", Box::new(move || comparer.run())),
-        ("haul-writeback", Box::new(move || writeback.writeback.run(&ordered))),
+        ("haul-compare", unfailing(move || comparer.run())),
+        ("haul-writeback", unfailing(move || writeback.writeback.run(&ordered))),
     ];
     let threads = spawn_all(shared, workers);
     let result = Peer::new(shared.clone(), checks, settles, decider).listen();

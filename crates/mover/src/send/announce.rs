@@ -87,7 +87,7 @@ impl Announcer {
     }
 
     /// Announces what has waited long enough, until no more comes.
-    pub(super) fn keep_time(&self) {
+    pub(super) fn keep_time(&self) -> Result<(), Fault> {
         let mut batch = self.batch();
         while !batch.closed && !self.shared.stopped() {
             let waited = if batch.entries.is_empty() {
@@ -97,12 +97,11 @@ impl Announcer {
                 self.begun.wait_timeout(batch, left).unwrap_or_else(PoisonError::into_inner).0
             };
             batch = waited;
-            if batch.left().is_zero()
-                && let Err(fault) = self.send(&mut batch)
-            {
-                return self.shared.fail(fault);
+            if batch.left().is_zero() {
+                self.send(&mut batch)?;
             }
         }
+        Ok(())
     }
 
     fn send(&self, batch: &mut Batch) -> Result<(), Fault> {

@@ -73,13 +73,7 @@ impl Committer {
     }
 
     /// Works until the set is final, or until the job has failed.
-    pub(crate) fn run(mut self) {
-        if let Err(fault) = self.work() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn work(&mut self) -> Result<(), Fault> {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while self.total != Some(self.settled) {
             if self.gather().is_err() || self.shared.ending().is_some() {
                 return Ok(());

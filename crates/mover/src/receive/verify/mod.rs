@@ -132,15 +132,14 @@ impl Verifier {
     }
 
     /// Works until nobody sends any more, or until the job has failed.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(check) = self.checks.recv() {
             if self.shared.ending().is_some() {
-                return;
+                break;
             }
-            if let Err(fault) = self.check(check) {
-                return self.shared.fail(fault);
-            }
+            self.check(check)?;
         }
+        Ok(())
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {

@@ -35,18 +35,13 @@ impl Planner {
         Some(Self { shared, announcer, names: Names::default() })
     }
 
-    /// Goes through a walk that finds what `claim` says, if nothing fails.
-    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) {
+    /// Goes through a walk that finds what `completeness` says, if nothing fails.
+    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
         let announcer = self.announcer.clone();
-        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
-        let planned = clock.and_then(|clock| {
-            let planned = self.plan_all(walker, completeness);
-            self.announcer.close();
-            threads::join(clock).and(planned)
-        });
-        if let Err(fault) = planned {
-            self.shared.fail(fault);
-        }
+        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time())?;
+        let planned = self.plan_all(walker, completeness);
+        self.announcer.close();
+        threads::join(clock).and(planned)
     }
 
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
