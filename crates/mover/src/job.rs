@@ -188,21 +188,3 @@ impl fmt::Display for Stage {
         })
     }
 }
-
-/// Where the contents of a job come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Files,
-    /// One stream, whose length nobody knows before its end.
-    Pipe,
-}
-
-impl Origin {
-    /// What is waited for while the sender does not know of any more.
-    pub(crate) fn listing(self) -> Stage {
-        match self {
-            Self::Files => Stage::Listing,
-            Self::Pipe => Stage::Pipe,
-        }
-    }
-}

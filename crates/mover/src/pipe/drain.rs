@@ -14,12 +14,11 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{JobHandle, Origin, spawn_for};
+use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
-    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Requests, Shared, Work, left_early,
-    mismatch, text,
+    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, left_early, mismatch, text,
 };
 use crate::report::MoveReport;
 use crate::threads;
@@ -44,8 +43,7 @@ pub fn receive_to(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(Base::nowhere()?, options.session);
-    let shared =
-        Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Files));
+    let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
     let sink = Box::new(FileSink::new(shared.clone()));
     let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, output))?;
     Ok(ReceiveJob { sink, handle })
@@ -237,7 +235,7 @@ impl Listener {
                 self.shared.book().must_be_all(entries, bytes)?;
                 self.total = Some(entries);
                 self.shared.progress.found_all();
-                self.shared.requests.all_asked(&self.shared)
+                self.shared.all_asked()
             }
             ControlMessage::Digests(digests) => {
                 digests.into_iter().try_for_each(|digest| self.expect(digest))
@@ -271,7 +269,7 @@ impl Listener {
             drop(book);
             self.shared.progress.found(1, 0);
         }
-        self.shared.requests.ask(&self.shared, first, vec![Want::Whole; entries.len()])?;
+        self.shared.ask(first, vec![Want::Whole; entries.len()])?;
         self.shared.queue.nudge();
         Ok(())
     }

@@ -16,12 +16,12 @@ use rustix::io::Errno;
 
 use crate::entries::State;
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{JobHandle, Origin, spawn_for};
+use crate::job::{JobHandle, Stage, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};
 use crate::receive::{
-    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Requests, Shared, Work, mismatch, open_base,
+    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, mismatch, open_base,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
@@ -49,7 +49,7 @@ pub fn receive_stream(
         return Err(IoFault::destination("write to", destination, Errno::ISDIR).fault);
     }
     let place = Place::new(base, options.session).keeping(options.min_free);
-    let shared = Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Pipe));
+    let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Pipe));
     let sink = Box::new(FileSink::new(shared.clone()));
     Ok(ReceiveJob { sink, handle: JobHandle::start(shared, "haul-receive", run)? })
 }

@@ -30,12 +30,12 @@ pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
 pub(crate) use queue::{BufferGuard, Work};
-pub(crate) use shared::{Requests, Shared};
+pub(crate) use shared::Shared;
 pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
-use crate::job::{JobHandle, Origin, Worker, spawn_all, unfailing};
+use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -149,7 +149,7 @@ pub fn receive_files(
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
-    let mut shared = Shared::new(link, place, options, Requests::new(destination), Origin::Files);
+    let mut shared = Shared::new(link, place, options, destination, Stage::Listing);
     for note in &skipped {
         shared.book().notes.add(|| note.clone());
     }

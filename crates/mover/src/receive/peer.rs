@@ -50,7 +50,7 @@ impl Peer {
 
     fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
         let lineage = ControlMessage::DestinationLineage(self.shared.lineage());
-        let ready = ControlMessage::Ready(self.shared.requests.destination());
+        let ready = ControlMessage::Ready(self.shared.destination);
         if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
             self.shared.end(fault, false);
         }
@@ -137,7 +137,7 @@ impl Peer {
             wants.push(self.decider.want(index)?);
         }
         self.shared.tell_the_rest()?;
-        self.shared.requests.ask(&self.shared, first, wants)?;
+        self.shared.ask(first, wants)?;
         self.decider.asked()?;
         self.shared.queue.nudge();
         Ok(())
@@ -225,7 +225,7 @@ impl Peer {
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
-        self.shared.requests.all_asked(&self.shared)?;
+        self.shared.all_asked()?;
         self.settles.send(Settle::End(entries)).map_err(over)
     }
 

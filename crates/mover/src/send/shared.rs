@@ -9,7 +9,7 @@ use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault,
 
 use crate::budget::{Budget, SET_MEMORY};
 use crate::entries::EntryTable;
-use crate::job::{Job, Origin, Stage};
+use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
@@ -134,7 +134,8 @@ pub(crate) struct Shared {
     room: Condvar,
     ledger: Mutex<Ledger>,
     fault: OnceLock<Fault>,
-    origin: Origin,
+    /// What is waited for while the sender does not know of any more.
+    listing: Stage,
 }
 
 impl Job for Shared {
@@ -163,7 +164,7 @@ impl Job for Shared {
         } else if self.progress.all_known() {
             Stage::Wants
         } else {
-            self.origin.listing()
+            self.listing
         }
     }
 }
@@ -173,7 +174,7 @@ impl Shared {
         link: Arc<dyn ControlLink>,
         limits: SendLimits,
         wanted: Requests,
-        origin: Origin,
+        listing: Stage,
     ) -> Self {
         Self {
             link,
@@ -198,7 +199,7 @@ impl Shared {
             room: Condvar::new(),
             ledger: Mutex::default(),
             fault: OnceLock::new(),
-            origin,
+            listing,
         }
     }
 
@@ -414,7 +415,7 @@ mod tests {
     fn shared(read_ahead: u64) -> Shared {
         let wanted = Requests::new(unbounded().0, unbounded().0);
         let limits = SendLimits { read_ahead, ..SendLimits::default() };
-        Shared::new(Arc::new(Nobody), limits, wanted, Origin::Files)
+        Shared::new(Arc::new(Nobody), limits, wanted, Stage::Listing)
     }
 
     fn block(offset: u64) -> Block {

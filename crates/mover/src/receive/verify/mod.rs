@@ -324,11 +324,7 @@ impl Verifier {
             self.forget(entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
             let looks = self.shared.only_looks();
-            self.shared.requests.ask_more(
-                &self.shared,
-                entry,
-                if looks { &[] } else { std::slice::from_ref(&whole) },
-            )?;
+            self.shared.ask_more(entry, if looks { &[] } else { std::slice::from_ref(&whole) })?;
             self.close(entry)?;
             return if looks { self.would_replace(entry) } else { Ok(()) };
         }
@@ -341,7 +337,7 @@ impl Verifier {
             self.in_order -= usize::from(hashing.open.remove(&group).is_some());
         }
         self.shared.book().forget(entry, range.clone());
-        self.shared.requests.ask_more(&self.shared, entry, &[range])?;
+        self.shared.ask_more(entry, &[range])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
 
@@ -367,7 +363,7 @@ impl Verifier {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {
                 compared.closed = true;
-                self.shared.requests.close_one(&self.shared)
+                self.shared.close_comparison()
             }
             _ => Ok(()),
         }
