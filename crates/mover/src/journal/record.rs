@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 
 const MAGIC: &[u8; 8] = b"HAULJRNL";
@@ -131,17 +131,9 @@ impl Codec {
 }
 
 /// Reads until `buffer` is full or nothing more comes; how much that was.
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match from.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
+    let most = buffer.len() as u64;
+    std::io::copy(&mut from.take(most), &mut buffer).map(|len| len as usize)
 }
 
 /// A file that a journal speaks of.
@@ -215,25 +207,29 @@ pub(crate) struct Replayed {
     pub(crate) good: u64,
 }
 
-/// Why a journal cannot be read.
-#[derive(Debug)]
-pub(crate) enum Unreadable {
-    /// It does not begin as a journal with this id does.
-    Foreign,
-    /// A format that we do not know.
+/// Why a journal is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Its job is running.
+    Running,
+    /// Its format has a version that we do not know.
     Version(u16),
-    /// It cannot be read.
-    Io(std::io::Error),
+    /// It does not begin as a journal, is no regular file, or belongs to somebody else.
+    Foreign,
+    /// It could not be opened, locked or read.
+    Unreadable(Errno),
+    /// It has been removed meanwhile.
+    Vanished,
 }
 
-impl From<std::io::Error> for Unreadable {
+impl From<std::io::Error> for Why {
     fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
+        Self::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 
 /// Reads a journal up to the first record that is not good.
-pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Unreadable> {
+pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Why> {
     let mut replayed = Replayed { state: State::default(), good: 0 };
     if !read_header(id, &mut from)? {
         return Ok(replayed);
@@ -252,7 +248,7 @@ pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Unreadabl
 }
 
 /// False: its writer did not come to the end of it.
-fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Unreadable> {
+fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     let mut found = [0; HEADER_LEN as usize];
     let len = fill(from, &mut found)?;
     let expected = header(id);
@@ -261,9 +257,9 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Unreadable> {
     }
     let version = u16::from_le_bytes([found[8], found[9]]);
     if len >= 10 && found.starts_with(MAGIC) && version != VERSION {
-        return Err(Unreadable::Version(version));
+        return Err(Why::Version(version));
     }
-    Err(Unreadable::Foreign)
+    Err(Why::Foreign)
 }
 
 /// The end of a journal.
