@@ -7,7 +7,7 @@ use std::time::Duration;
 use haul_base::Bytes;
 use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 
-use crate::budget::{Budget, SET_MEMORY};
+use crate::budget::{SET_MEMORY, must_hold};
 use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
 use crate::link::ControlLink;
@@ -252,7 +252,7 @@ impl Shared {
     /// Whether the set, and so much more, is within its budget.
     pub(crate) fn must_afford(&self, ledger: &Ledger, more: u64) -> Result<(), Fault> {
         let held = ledger.table.held() + self.held.load(Ordering::Relaxed);
-        Budget::new(self.limits.set_memory).holds(held + more, ledger.table.len())
+        must_hold(self.limits.set_memory, held + more, ledger.table.len())
     }
 
     /// What is wanted takes so many bytes more, until what it returns is dropped.
