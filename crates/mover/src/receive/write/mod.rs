@@ -129,7 +129,6 @@ impl Writer {
         let shape = self.shared.book().table.shape(entry);
         let file = self.shared.place.create(entry, &path, &shape, &identity)?;
         self.shared.book().table.set_state(entry, State::Started);
-        self.shared.progress.set_current(&path);
         Ok(file)
     }
 

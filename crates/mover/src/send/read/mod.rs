@@ -127,7 +127,6 @@ impl Reader {
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
     fn read_file(&mut self, planned: &Planned) -> bool {
-        self.shared.progress.set_current(&planned.file.path);
         let mut left = 0..planned.file.shape.len();
         let opened = Opened::open(planned);
         self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
@@ -158,7 +157,6 @@ impl Reader {
 
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
-        self.shared.progress.set_current(&wanted.planned.file.path);
         let end = self.offset + self.used as u64 + wanted.sections.len();
         let opened = Opened::open(&wanted.planned);
         self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
