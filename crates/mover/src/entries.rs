@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
 use crate::budget::{growth_of_table, growth_of_vec, make_room, of_table, of_vec};
-use crate::fault::{protocol, show};
+use crate::fault::{of_path, protocol, show};
 use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
@@ -192,11 +192,8 @@ impl EntryTable {
         let earlier = self.find(parent, entry.path.file_name()).map(|index| self.kind(index));
         let merges = earlier == Some(Kind::Directory) && entry.kind == EntryKind::Directory;
         if earlier.is_some() && !merges {
-            return Err(Fault::new(
-                FaultCode::Usage,
-                format!("`{}` is in the set twice", show(path)),
-                "sources with the same name need different destinations",
-            ));
+            let hint = "sources with the same name need different destinations";
+            return Err(of_path(FaultCode::Usage, path, "is in the set twice", hint));
         }
         Ok(parent)
     }
@@ -230,8 +227,8 @@ impl EntryTable {
             Kind::Symlink => (FaultCode::PathEscape, "symbolic link"),
             Kind::File(_) | Kind::Unread | Kind::HardLink(_) => (FaultCode::NotADirectory, "file"),
         };
-        let message = format!("`{}` lies below a {what} of the same set", show(below));
-        Err(Fault::new(code, message, "nothing is ever written through a received link or file"))
+        let what = format!("lies below a {what} of the same set");
+        Err(of_path(code, below, &what, "nothing is ever written through a received link or file"))
     }
 
     fn append(

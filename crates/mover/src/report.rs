@@ -3,6 +3,7 @@
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryTable, Kind, State};
+use crate::fault::of_path;
 
 /// How many failures a report names; the rest is only counted.
 pub const MAX_NAMED_FAILURES: usize = 100;
@@ -151,8 +152,7 @@ const SEE_DIRECTORY: &str = "see the failure of its directory";
 
 /// What an entry fails with whose directory has failed.
 pub(crate) fn without_directory(path: &[u8]) -> Fault {
-    let message = format!("`{}` has no directory to lie in: that failed", crate::fault::show(path));
-    Fault::new(FaultCode::NotADirectory, message, SEE_DIRECTORY)
+    of_path(FaultCode::NotADirectory, path, "has no directory to lie in: that failed", SEE_DIRECTORY)
 }
 
 /// Whether an entry failed only because the directory that it lies in did.

@@ -500,11 +500,11 @@ impl Committer {
 }
 
 fn gone(path: &[u8]) -> IoFault {
-    let message = format!("`{}` has gone from the destination while it was compared", show(path));
-    IoFault::entry(FaultCode::Io, message, "run the same command again")
+    let what = "has gone from the destination while it was compared";
+    IoFault::entry(FaultCode::Io, path, what, "run the same command again")
 }
 
 fn without_file(path: &[u8], target: &[u8]) -> IoFault {
-    let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
-    IoFault::entry(FaultCode::Io, message, "see the failure of that file")
+    let what = format!("is another name of `{}`, which failed", show(target));
+    IoFault::entry(FaultCode::Io, path, &what, "see the failure of that file")
 }

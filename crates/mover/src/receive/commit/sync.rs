@@ -9,7 +9,7 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, show};
+use crate::fault::IoFault;
 use crate::receive::shared::Shared;
 use crate::receive::verify::compare::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
@@ -85,7 +85,8 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
     match tree.root() {
         Some(found) if Some(found) != digest => Err(IoFault::entry(
             FaultCode::VerifyFailed,
-            format!("`{}` is not on the disk as it was written: its BLAKE3 differs", show(&path())),
+            &path(),
+            "is not on the disk as it was written: its BLAKE3 differs",
             "look at the system log of the receiving machine and test its disk",
         )),
         // Without a root the job is over.

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, show};
+use crate::fault::{IoFault, of_path, show};
 use crate::journal::is_working_name;
 use crate::paths::{join, split};
 use crate::receive::shared::Shared;
@@ -389,9 +389,7 @@ impl<'a> Sweep<'a> {
 }
 
 fn unusable(path: &[u8]) -> Fault {
-    let message = format!(
-        "`{}` cannot be used at the destination, so that it is not known what it would have left out there",
-        show(path)
-    );
-    Fault::new(FaultCode::Unreadable, message, "correct the file there, or leave --gitignore or --delete out")
+    let what = "cannot be used at the destination, so that it is not known what it would have left out there";
+    let hint = "correct the file there, or leave --gitignore or --delete out";
+    of_path(FaultCode::Unreadable, path, what, hint)
 }

@@ -53,8 +53,8 @@ impl Place {
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
         let stat = lstatat(&from.directory, &from.name).map_err(fail)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            let message = format!("`{}` is another name of `{}`, which has gone", show(path), show(target));
-            return Err(IoFault::entry(FaultCode::Io, message, "run the same command again"));
+            let what = format!("is another name of `{}`, which has gone", show(target));
+            return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
         if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), (attributes, newer)) {
             return Ok((linked, dirent.directory));

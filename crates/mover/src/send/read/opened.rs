@@ -7,7 +7,7 @@ use haul_wire::control::{Fault, FaultCode, Growth};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, show};
+use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
 use crate::send::blocks::SourceFile;
 use crate::storage::{fstat, read_at};
@@ -98,11 +98,10 @@ fn read_failed(path: &[u8], errno: Errno) -> Fault {
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {
-    let message = format!("`{}` {how}", show(path));
-    Fault::new(FaultCode::SourceChanged, message, "copy it again when nothing writes to it")
+    of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing writes to it")
 }
 
 fn sizeless(path: &[u8]) -> Fault {
-    let message = format!("`{}` has contents but no size, as files of /proc do", show(path));
-    Fault::new(FaultCode::Unreadable, message, "copy it to a regular file first")
+    let what = "has contents but no size, as files of /proc do";
+    of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first")
 }
