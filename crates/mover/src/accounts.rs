@@ -10,7 +10,6 @@ use rustix::process::{getegid, geteuid, getgroups};
 /// Answers kept at most: a directory service is not asked twice, and names that a peer makes up take no memory.
 const KEPT: usize = 10_000;
 
-/// Answers of the name service.
 #[derive(Debug, Default)]
 struct Known<K, V>(Mutex<HashMap<K, Option<V>>>);
 

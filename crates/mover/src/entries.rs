@@ -25,9 +25,7 @@ const PATH: u64 = 96;
 pub(crate) enum Kind {
     /// A regular file; the number counts regular files only.
     File(u32),
-    /// A directory.
     Directory,
-    /// A symbolic link.
     Symlink,
     /// The sender could not read it, and sends nothing of it.
     Unread,
@@ -38,7 +36,6 @@ pub(crate) enum Kind {
 /// How far an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Nothing has happened yet.
     Waiting,
     /// Its temporary file, or its directory, exists.
     Started,
@@ -110,7 +107,6 @@ pub(crate) struct EntryTable {
 }
 
 impl EntryTable {
-    /// How many entries there are.
     pub(crate) fn len(&self) -> u32 {
         self.records.len() as u32
     }
@@ -333,12 +329,10 @@ impl EntryTable {
         names.join(&b'/')
     }
 
-    /// What the entry is.
     pub(crate) fn kind(&self, index: u32) -> Kind {
         self.records[index as usize].kind
     }
 
-    /// How far the entry is.
     pub(crate) fn state(&self, index: u32) -> State {
         self.records[index as usize].state
     }
@@ -373,7 +367,6 @@ impl EntryTable {
         self.records[index as usize].attributes
     }
 
-    /// The target of a symbolic link.
     pub(crate) fn target(&self, index: u32) -> &[u8] {
         let record = &self.records[index as usize];
         let start = record.name_start as usize + record.name_len as usize;

@@ -111,7 +111,6 @@ impl Journal {
         self.id
     }
 
-    /// The name of a temporary file.
     pub(crate) fn part_name(&self, number: u32) -> String {
         part_name(self.id, number)
     }
@@ -135,7 +134,6 @@ impl Journal {
         book.made = fits && book.append(&self.file, &[Record::Made(made)]);
     }
 
-    /// The set is complete.
     pub(crate) fn complete(&self) {
         self.book().made = false;
     }
@@ -290,7 +288,6 @@ impl Book {
         }
     }
 
-    /// Writes out what is pending of one file.
     fn note(&mut self, file: &OwnedFd, number: u32) {
         let Some(open) = self.files.get_mut(&number) else { return };
         let pending = std::mem::take(&mut open.pending);

@@ -34,7 +34,6 @@ pub(crate) struct Leftovers {
     skipped: Vec<Skipped>,
 }
 
-/// One of them.
 pub(crate) struct Leftover {
     pub(crate) id: u32,
     file: OwnedFd,
@@ -42,7 +41,6 @@ pub(crate) struct Leftover {
     tail: Tail,
 }
 
-/// A file that can be resumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) identity: FileIdentity,
@@ -53,14 +51,12 @@ pub(crate) struct Claim {
     pub(crate) token: Token,
 }
 
-/// Says which claim is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Token {
     journal: usize,
     number: u32,
 }
 
-/// A journal that was left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Skipped {
     pub(crate) id: u32,
@@ -161,7 +157,6 @@ impl Leftovers {
         }
     }
 
-    /// Journals that were left alone.
     #[cfg(test)]
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -251,7 +246,6 @@ impl Leftover {
         let _ = self.tail.append(&self.file, &[Record::Gone { number }]);
     }
 
-    /// Whether something can be resumed from it.
     pub(crate) fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
         let files = &self.state.files;
         self.state.made.is_some()

@@ -21,13 +21,11 @@ use std::os::fd::OwnedFd;
 const MAGIC: &[u8; 8] = b"HAULJRNL";
 /// The version that is written, and the only one that is read.
 pub(crate) const VERSION: u16 = 1;
-/// Bytes of the header.
 pub(crate) const HEADER_LEN: u64 = 14;
 /// Longest payload of a record in bytes.
 const MAX_PAYLOAD: usize = 16 << 10;
 /// Longest path in bytes; those of file sets, below a destination's name, take some 4,400 at most.
 const MAX_PATH: usize = MAX_PAYLOAD - 128;
-/// Length and check.
 const FRAME_LEN: usize = 12;
 const CHECK_LEN: usize = 8;
 /// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
@@ -38,11 +36,9 @@ const CONTEXT: &str = "haulage 2025 record of a receiver's journal v1";
 pub(crate) struct FileIdentity {
     /// Where it goes, relative to the directory of the journal.
     pub(crate) path: Vec<u8>,
-    /// Length in bytes.
     pub(crate) size: u64,
     /// Time of last modification at the source, in seconds since 1970.
     pub(crate) mtime_secs: i64,
-    /// The nanoseconds of that time.
     pub(crate) mtime_nanos: u32,
     /// Hash of the list of its data extents; zeros if it has no holes.
     pub(crate) shape: [u8; 32],
@@ -72,7 +68,6 @@ pub(crate) fn header(id: u32) -> [u8; HEADER_LEN as usize] {
     header
 }
 
-/// Makes and checks the records of one journal.
 #[derive(Clone)]
 pub(crate) struct Codec {
     key: [u8; 32],
@@ -90,7 +85,6 @@ impl Codec {
         self.seal(start, &payload, out);
     }
 
-    /// Appends the record with this payload.
     pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
         let check = self.check(start + out.len() as u64, payload);
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -147,9 +141,7 @@ pub(crate) struct Noted {
 /// What a journal says. Memory is bounded by the length of the journal.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct State {
-    /// Directories with temporary files.
     pub(crate) directories: BTreeSet<Vec<u8>>,
-    /// Temporary files by number.
     pub(crate) files: BTreeMap<u32, Noted>,
     /// The directory that took the place of the job's one source.
     pub(crate) made: Option<Made>,
@@ -158,7 +150,6 @@ pub(crate) struct State {
 /// A directory that was made to take the place of the one source of a job.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Made {
-    /// What it is called.
     pub(crate) name: Vec<u8>,
     /// What the source is called.
     pub(crate) source: Vec<u8>,
@@ -199,7 +190,6 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
         && path.split(|&b| b == b'/').all(|component| !matches!(component, b"" | b"." | b".."))
 }
 
-/// A journal read back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Replayed {
     pub(crate) state: State,
@@ -262,7 +252,6 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     Err(Why::Foreign)
 }
 
-/// The end of a journal.
 pub(crate) struct Tail {
     codec: Codec,
     /// Where the next record goes. The file is open for appending.
@@ -296,7 +285,6 @@ impl Tail {
         done
     }
 
-    /// Forgets every record.
     pub(crate) fn forget(&mut self, file: &OwnedFd) -> Result<(), Errno> {
         self.end = HEADER_LEN;
         self.torn = true;
@@ -317,7 +305,6 @@ const JOURNAL: &[u8] = b".journal";
 const PART: &[u8] = b".part";
 const ID_DIGITS: usize = 8;
 
-/// The journal of a job.
 pub(crate) fn journal_name(id: u32) -> String {
     format!(".haul-{id:08x}.journal")
 }

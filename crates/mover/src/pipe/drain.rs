@@ -70,7 +70,6 @@ fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport
     result
 }
 
-/// Writes in order what comes in any.
 struct Drain {
     shared: Arc<Shared>,
     output: Box<dyn Write + Send>,

@@ -29,7 +29,6 @@ use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
 use crate::threads;
 
-/// Bytes read back at a time.
 const READ: usize = 1 << 20;
 
 /// Receives a stream that [`send_stream`](crate::send_stream) sends into the file `destination`, which [`Root`] may
@@ -83,7 +82,6 @@ fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes and hashes.
 struct Writer<'a> {
     shared: &'a Arc<Shared>,
     file: Arc<File>,

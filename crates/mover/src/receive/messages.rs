@@ -15,16 +15,17 @@ pub(crate) fn over<T>(_: T) -> Fault {
     Fault::new(FaultCode::Interrupted, "the transfer is over", "")
 }
 
-/// Work for the verifier.
 pub(crate) enum Check {
-    /// Bytes of a file were written.
     Written(Written),
     /// What files should hash to.
     Expected(Vec<FileDigest>),
-    /// Something of a file was there.
     Compare(Comparison),
     /// What a group that was there hashes to; `None` if it cannot be read.
-    Held { entry: u32, group: u32, value: Option<Value> },
+    Held {
+        entry: u32,
+        group: u32,
+        value: Option<Value>,
+    },
     /// What groups should hash to.
     Proofs(Vec<Proof>),
     /// The writer has given a file up.
@@ -105,9 +106,7 @@ impl Settle {
 /// Where something of a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// In its temporary file.
     Part,
-    /// Under its final name.
     Final,
 }
 

@@ -159,7 +159,6 @@ impl Shared {
         settles.send(settle).map_err(over)
     }
 
-    /// So many bytes less.
     pub(crate) fn give_back(&self, bytes: u64) {
         let mut book = self.book();
         book.verifying = book.verifying.saturating_sub(bytes);
@@ -172,7 +171,6 @@ impl Shared {
         }
     }
 
-    /// The path of an entry, as it travels.
     pub(crate) fn path(&self, entry: u32) -> Vec<u8> {
         self.book().table.path(entry)
     }
@@ -248,7 +246,6 @@ impl Shared {
         self.ending.get()
     }
 
-    /// Every entry is final.
     pub(crate) fn set_finished(&self) {
         self.finished.store(true, Ordering::Release);
     }

@@ -9,7 +9,6 @@ use haul_wire::control::{ControlMessage, Destination, Entry, Fault, encoded_len}
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 
-/// Entries in one message at most.
 const BATCH_ENTRIES: usize = 1024;
 
 /// Bytes of entries in one message; the last may exceed it.
@@ -75,12 +74,10 @@ impl Announcer {
         if batch.is_full() || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
     }
 
-    /// Announces what is there.
     pub(super) fn flush(&self) -> Result<(), Fault> {
         self.send(&mut self.batch())
     }
 
-    /// No more entries come.
     pub(super) fn close(&self) {
         self.batch().closed = true;
         self.begun.notify_one();

@@ -82,7 +82,6 @@ impl Slots {
         true
     }
 
-    /// Gives one back.
     pub(crate) fn give(&self) {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.given.notify_one();
@@ -96,7 +95,6 @@ pub(crate) struct Ledger {
     pub(crate) failures: Failures,
     /// Entries whose fate is known.
     pub(crate) settled: u64,
-    /// All entries are known.
     pub(crate) complete: bool,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
     pub(crate) resumed: u64,
@@ -124,7 +122,6 @@ pub(crate) struct Shared {
     kept: AtomicU64,
     /// Whether the reader had to wait for the last that it read.
     disk_is_slow: AtomicBool,
-    /// See [`Shared::set_idle`].
     idle: AtomicBool,
     ended: AtomicBool,
     sent: AtomicU64,
@@ -276,7 +273,6 @@ impl Shared {
         self.stop();
     }
 
-    /// Lets the threads end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.room.notify_all();
@@ -322,12 +318,10 @@ impl Shared {
         }
     }
 
-    /// See [`Shared::set_idle`].
     pub(crate) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Acquire)
     }
 
-    /// Makes a block available to the data path.
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
         let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
@@ -353,7 +347,6 @@ impl Shared {
         self.kept.store((2 * kept).max(KEPT_OF_LARGE).min(self.limits.keep), Ordering::Relaxed);
     }
 
-    /// The object ends here.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.wake.call();
@@ -372,7 +365,6 @@ impl Shared {
         }
     }
 
-    /// Whether the reader may read on.
     pub(crate) fn has_room(&self) -> bool {
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
         ahead < self.ahead.load(Ordering::Relaxed)

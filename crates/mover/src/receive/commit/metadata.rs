@@ -50,12 +50,10 @@ impl ExtrasMap {
         self.of.get(&entry).cloned()
     }
 
-    /// Bytes of memory that they take.
     pub(crate) fn held(&self) -> u64 {
         of_table::<(u32, Arc<Extras>)>(self.of.capacity()) + self.bytes
     }
 
-    /// Bytes that they take more with these.
     pub(crate) fn growth(&self, extras: &Extras) -> u64 {
         growth_of_table::<(u32, Arc<Extras>)>(self.of.len(), self.of.capacity(), 1) + bytes_of(extras)
     }
@@ -74,7 +72,6 @@ fn bytes_of(extras: &Extras) -> u64 {
 /// What could not be done, for people.
 pub(crate) type Undone = Vec<String>;
 
-/// Sets what is permitted.
 pub(crate) struct MetadataWriter {
     permit: Preserve,
     accounts: OnceLock<Accounts>,
@@ -360,7 +357,6 @@ fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result
     }
 }
 
-/// What the destination gets.
 #[derive(Clone, Debug)]
 pub(crate) struct DestinationMetadata {
     pub(crate) attributes: Attributes,

@@ -33,7 +33,6 @@ const GROUP: usize = 1024;
 /// Bytes of what is said of failures that wait to be told.
 const TOLD_AT_ONCE: usize = 1 << 20;
 
-/// Outcomes in one message.
 const OUTCOME_BATCH: usize = 1024;
 
 pub(crate) struct Committer {
@@ -50,7 +49,6 @@ pub(crate) struct Committer {
     buffer: AlignedBytes,
 }
 
-/// A verified file and what it is to become.
 struct Item {
     entry: u32,
     path: Vec<u8>,

@@ -30,7 +30,6 @@ impl Syncs {
         if count <= FEW { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
     }
 
-    /// Remembers a file system.
     #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
     pub(crate) fn file_system_of(&mut self, fd: &impl AsFd) -> Result<(), Errno> {
         let device = u64::from(fstat(fd)?.st_dev);
@@ -40,7 +39,6 @@ impl Syncs {
         Ok(())
     }
 
-    /// Syncs what was remembered.
     pub(crate) fn finish(&mut self) -> Result<(), Fault> {
         for (_, fd) in self.file_systems.drain() {
             unless_path_only(syncfs(fd)).map_err(failed)?;

@@ -147,7 +147,6 @@ impl Decider {
         self.kept(entry)
     }
 
-    /// The file stays.
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;

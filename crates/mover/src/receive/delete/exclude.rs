@@ -18,12 +18,10 @@ pub(crate) struct FilteredNames {
 }
 
 impl FilteredNames {
-    /// Bytes of memory that they take.
     pub(crate) fn held(&self) -> u64 {
         of_table::<[u8; 16]>(self.hashes.capacity())
     }
 
-    /// Bytes that they take more with these.
     pub(crate) fn growth(&self, filtered: &Withheld) -> u64 {
         growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), filtered.paths.len())
     }
@@ -54,7 +52,6 @@ fn hash(path: &[u8]) -> [u8; 16] {
     half
 }
 
-/// See the module's text. Paths are those that names would have in the set.
 pub(crate) struct DeleteExclude {
     rules: [Rules; 2],
     filtered: FilteredNames,

@@ -30,7 +30,6 @@ enum Purpose {
     Count(u64),
     /// It is said that it would be removed.
     Say,
-    /// It is removed.
     Remove,
 }
 
@@ -42,11 +41,9 @@ impl Purpose {
 
 /// A name in a directory that is being emptied.
 enum Seen {
-    /// It stays.
     Excluded,
     /// A directory, with these names in it.
     Directory(Vec<Vec<u8>>),
-    /// Anything else.
     Leaf,
 }
 
@@ -307,7 +304,6 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What it is.
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
         self.shared.progress.worked();
         let directory = self.shared.place.directory(parent)?;

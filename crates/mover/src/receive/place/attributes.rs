@@ -17,7 +17,6 @@ pub(crate) const FILE_BITS: u32 = 0o0777;
 /// Of a directory also set-group-ID (group of new files) and sticky, which lend nothing.
 pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
-/// All bits that `chmod` takes.
 pub(crate) const ALL_BITS: u32 = 0o7777;
 
 /// The permissions that something gets which has `now`, if the sender says `wanted` and may give the bits `granted`.
@@ -40,7 +39,6 @@ pub(crate) fn correct_time(fd: impl AsFd, attributes: Attributes) -> Result<(), 
     if is_same { Ok(()) } else { set_time(fd, attributes) }
 }
 
-/// Sets the time of last modification through an open descriptor.
 pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
     futimens(fd, &modified_at(attributes.mtime_secs, attributes.mtime_nanos))
 }
@@ -63,7 +61,6 @@ pub(crate) struct Existing {
     pub(crate) mtime_nanos: u32,
     pub(crate) id: FileId,
     pub(crate) names: Names,
-    /// Permission bits.
     pub(crate) mode: u32,
 }
 

@@ -19,15 +19,12 @@ const NEW_DIRECTORY: u32 = 0o777;
 /// Permissions that it has until the set is complete: what comes may be less public.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 
-/// Where a set goes.
 pub(crate) struct Base {
-    /// The directory.
     pub(crate) directory: OwnedFd,
     /// The name that the single top-level entry takes; `None` if each keeps its own.
     pub(crate) rename: Option<Vec<u8>>,
     /// The only source that may take that name: an earlier job made it for this one, and was cut off.
     pub(crate) made_for: Option<Vec<u8>>,
-    /// Whether the directory is there.
     pub(crate) presence: Presence,
     /// How far what is done may reach.
     pub(crate) reach: Reach,
@@ -98,7 +95,6 @@ impl Base {
         }
     }
 
-    /// Where it is.
     pub(crate) fn lineage(&self, removes: bool) -> DestinationLineage {
         let name = self.rename.clone().or_else(|| self.missing.clone());
         let name = name.and_then(|name| RelPath::new(name).ok());

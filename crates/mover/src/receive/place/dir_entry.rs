@@ -12,12 +12,10 @@ use crate::identity::FileId;
 use crate::receive::place::installed::Names;
 use crate::storage::lstatat_if_any;
 
-/// A name in an open directory.
 #[derive(Clone)]
 pub(crate) struct DirEntry {
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) name: Vec<u8>,
-    /// Directly in the destination.
     pub(crate) at_top: bool,
 }
 
@@ -27,7 +25,6 @@ impl DirEntry {
             .map_err(|errno| IoFault::destination("look at", path, errno))
     }
 
-    /// What is there now.
     pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
         Ok(self.stat(path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
     }

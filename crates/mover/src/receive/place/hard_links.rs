@@ -14,7 +14,6 @@ use crate::identity::FileId;
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
 use crate::storage::{self, fstat, fsync, linkat, lstatat, openat};
 
-/// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Linked {
     /// It is a name of the file.

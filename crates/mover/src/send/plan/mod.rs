@@ -20,7 +20,6 @@ use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Walker};
 use crate::threads;
 
-/// Walks and hands on what is found.
 pub(crate) struct Planner {
     shared: Arc<Shared>,
     announcer: Arc<Announcer>,

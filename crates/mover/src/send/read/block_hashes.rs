@@ -12,7 +12,6 @@ use crate::send::plan::jobs::{BlockHashes, HashJob};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
 
-/// Values sent in one message at most.
 const PROOF_BATCH: usize = 4096;
 
 /// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
@@ -22,7 +21,6 @@ pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>)
     hashes.tell(Ok(root))
 }
 
-/// Values on their way to the receiver.
 #[derive(Default)]
 pub(crate) struct HashBatch {
     pending: Vec<Proof>,

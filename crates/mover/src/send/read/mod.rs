@@ -21,7 +21,6 @@ use crate::threads;
 use block_hashes::{HashBatch, digest};
 use opened::{Opened, Planned};
 
-/// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;
 
 /// How long what is to be said may wait for more while contents are read: the receiver completes no file before.
@@ -218,7 +217,6 @@ impl Reader {
         self.skim(opened, at..group.end, hasher)
     }
 
-    /// Reads and hashes what is not sent.
     fn skim(&mut self, opened: &Opened<'_>, range: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
         let mut at = range.start;
         while at < range.end {

@@ -15,7 +15,6 @@ use crate::storage::{fstat, read_at};
 /// Files from this size on are announced to the kernel as read in order.
 const ADVISE_ABOVE: u64 = 1 << 20;
 
-/// A regular file to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) entry: u32,
@@ -23,7 +22,6 @@ pub(crate) struct Planned {
     pub(crate) growth: Growth,
 }
 
-/// See the module's text.
 pub(crate) struct Opened<'a> {
     planned: &'a Planned,
     file: Arc<File>,
@@ -49,7 +47,6 @@ impl<'a> Opened<'a> {
         Ok(opened)
     }
 
-    /// The file itself.
     pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }

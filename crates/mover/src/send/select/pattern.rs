@@ -47,20 +47,16 @@ impl std::error::Error for BadPattern {}
 /// What a pattern is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scope {
-    /// The last component.
     Name,
     /// The path from any component on to its end.
     Tail,
-    /// The whole path.
     Path,
 }
 
 /// A pattern without wildcards, which a table can find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fixed<'a> {
-    /// The last component.
     Name(&'a [u8]),
-    /// The whole path.
     Path(&'a [u8]),
 }
 
@@ -79,7 +75,6 @@ impl Backslash {
     }
 }
 
-/// A compiled pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     scope: Scope,
@@ -201,7 +196,6 @@ struct Automaton {
     lead: &'static [u8],
 }
 
-/// A part of a pattern.
 enum Part {
     Byte(u8),
     /// Which bytes it takes; never `/`.

@@ -57,7 +57,6 @@ impl Completeness {
     }
 }
 
-/// Names in one message.
 const BATCH: usize = 1024;
 
 /// Bytes of names in one message; the last may exceed it.

@@ -130,7 +130,6 @@ fn refused(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Found {
     with_fault(path, of_path(code, path, what, hint))
 }
 
-/// A failed entry.
 pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
     Found { entry: failed_entry(path, fault), file: None, names: 0 }
 }
@@ -195,7 +194,6 @@ fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
     holes
 }
 
-/// Adds [`Extras`] to entries.
 pub(crate) struct Preserver {
     preserve: Preserve,
     /// Names are looked up if they are to be sent.

@@ -50,7 +50,6 @@ struct Inherited {
     ignores: Option<Arc<Ignores>>,
     /// The directories above; kept only while links are followed.
     lineage: Option<Arc<Lineage>>,
-    /// The source's file system.
     device: Option<u64>,
     level: usize,
 }
@@ -61,7 +60,6 @@ struct Lineage {
     above: Option<Arc<Lineage>>,
 }
 
-/// A directory to be entered.
 struct Pending {
     inherited: Inherited,
     path: Vec<u8>,
@@ -71,7 +69,6 @@ struct Pending {
     share: Option<Share>,
 }
 
-/// A name in a directory.
 struct Name {
     bytes: Vec<u8>,
     /// [`FileType::Unknown`] if that takes another look.

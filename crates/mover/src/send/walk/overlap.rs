@@ -18,7 +18,6 @@ use crate::storage::{fstat, list, lstatat, openat};
 
 /// A source, opened without being read.
 struct Source<'a> {
-    /// As it was given.
     given: &'a [u8],
     /// Its name in the set; empty if it stands for what is in it.
     name: Vec<u8>,
@@ -30,7 +29,6 @@ struct Source<'a> {
 
 /// How a directory of the destination is reached from one that it lies in.
 enum Descent {
-    /// By these names.
     Names(Vec<Vec<u8>>),
     /// By way of another file system, which is not entered.
     Elsewhere,
