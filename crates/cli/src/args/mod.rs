@@ -30,7 +30,6 @@ pub(crate) use values::{Assignment, Diagnosis, ListenAddress};
 #[command(name = "haul", version, max_term_width = 100, after_help = help::EXAMPLES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// Options that every command takes.
     #[command(flatten)]
     pub global: Global,
     /// What to do; none is allowed only with `--show-config`.
@@ -160,17 +159,7 @@ impl Command {
                 events: args.events.clone(),
                 ..others
             },
-            Self::Pipe(_)
-            | Self::Status(_)
-            | Self::Clean(_)
-            | Self::Ctl(_)
-            | Self::Presets(_)
-            | Self::Diagnose(_)
-            | Self::Train(_)
-            | Self::Doctor(_)
-            | Self::Completions { .. }
-            | Self::Man
-            | Self::DemoReceiver { .. } => others,
+            _ => others,
         }
     }
 }
@@ -216,7 +205,6 @@ pub(crate) struct TransferArgs {
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// How data is carried.
     #[command(flatten)]
     pub recipe: RecipeArgs,
 }
@@ -228,25 +216,19 @@ pub(crate) struct CpArgs {
     /// or USER@HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<OsString>,
-    /// What is there already.
     #[command(flatten)]
     pub sync: SyncArgs,
-    /// When it is safe.
     #[command(flatten)]
     pub storage: StorageArgs,
-    /// What of the files travels.
     #[command(flatten)]
     pub preserve: PreserveArgs,
     /// Memory that the names, links, holes and attributes of one set may take here [default: 1GiB]
     #[arg(long, value_name = "SIZE", hide = true)]
     pub set_memory: Option<Bytes>,
-    /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
-    /// What of it.
     #[command(flatten)]
     pub select: SelectArgs,
-    /// How to get to other machines.
     #[command(flatten)]
     pub ssh: SshArgs,
 }
@@ -342,7 +324,6 @@ pub(crate) struct BenchArgs {
     /// The server sends
     #[arg(long)]
     pub reverse: bool,
-    /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
@@ -390,7 +371,6 @@ pub(crate) struct PlaceArgs {
 /// `haul clean`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CleanArgs {
-    /// Where to look.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Say what would be removed, without doing it
@@ -504,7 +484,6 @@ pub(crate) struct DemoArgs {
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// How data is carried.
     #[command(flatten)]
     pub recipe: RecipeArgs,
 }

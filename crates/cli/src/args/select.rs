@@ -29,7 +29,6 @@ pub(crate) struct RuleArgs(pub Vec<RuleArg>);
 #[command(next_help_heading = "What to send")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct SelectArgs {
-    /// Rules about names.
     #[command(flatten)]
     pub rules: RuleArgs,
     /// Only the paths in this file, one per line, relative to the source

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::args::PresetsArgs;
 use crate::fault::Fault;
 use crate::output::{out, out_fields, out_verbatim};
-use crate::settings::{Preset, PresetSource};
+use crate::settings::Preset;
 
 /// Columns of a name: the longest is `ledbat_plus_plus`.
 const WIDTH: usize = 16;
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
         return Ok(0);
     };
     let preset = Preset::find(name)?;
-    if let PresetSource::File(path) = &preset.source {
+    if let Some(path) = &preset.file {
         tracing::info!("recipe file {}", path.display());
     }
     if as_object {

@@ -52,11 +52,13 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Values by the option's long name.
+type Values = BTreeMap<String, (Origin, String)>;
+
 /// One place that can hold values, for the command that was asked for.
 #[derive(Debug, Clone, Default)]
 struct Layer {
-    /// Values by the option's long name.
-    values: BTreeMap<String, (Origin, String)>,
+    values: Values,
     /// What it says about single recipe parameters.
     set: Vec<Setting>,
 }
@@ -159,13 +161,9 @@ fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
 const EXCLUSIVE: [(&str, &str); 2] = [("time", "bytes"), ("bytes", "time")];
 
 /// For each option that was not typed, the strongest place that has it.
-fn choose(
-    options: &[OptionSpec],
-    typed: &ArgMatches,
-    layers: &[Layer],
-) -> BTreeMap<String, (Origin, String)> {
+fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Values {
     let is_long_typed = |long: &str| options.iter().any(|o| o.long == long && is_typed(typed, o));
-    let mut chosen: BTreeMap<String, (Origin, String)> = BTreeMap::new();
+    let mut chosen = Values::new();
     for layer in layers {
         for (long, value) in &layer.values {
             let rival = EXCLUSIVE.iter().find(|(a, _)| a == long).map(|&(_, b)| b);
@@ -185,7 +183,7 @@ fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
-    chosen: &BTreeMap<String, (Origin, String)>,
+    chosen: &Values,
 ) -> Result<Vec<OsString>, Fault> {
     let (mut added, mut behind) = (Vec::new(), Vec::new());
     for (long, (origin, value)) in chosen {
@@ -216,11 +214,7 @@ fn bad_value(origin: &Origin, long: &str, value: &str, problem: &str) -> Fault {
 }
 
 /// Says which place a value came from that clap did not accept.
-fn name_origin(
-    error: clap::Error,
-    options: &[OptionSpec],
-    chosen: &BTreeMap<String, (Origin, String)>,
-) -> StartError {
+fn name_origin(error: clap::Error, options: &[OptionSpec], chosen: &Values) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };

@@ -1,11 +1,10 @@
 //! The values in force and where they came from, for `--show-config`; and spelled out for another `haul`.
 
 use super::options::{self, Kind, OptionSpec};
-use super::{Origin, is_typed};
+use super::{Origin, Values, is_typed};
 use crate::output::Lines;
 use clap::ArgMatches;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// One option or parameter, for people and as JSON.
@@ -37,7 +36,7 @@ impl From<Show<'_>> for Lines {
 pub(super) fn rows(
     options: &[OptionSpec],
     matches: &ArgMatches,
-    chosen: &BTreeMap<String, (Origin, String)>,
+    chosen: &Values,
     typed: &ArgMatches,
 ) -> Vec<ConfigRow> {
     let shown = options.iter().filter(|option| option.kind != Kind::Set);

@@ -12,7 +12,7 @@ use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
 
 pub(crate) use parameters::{PARAMETERS, Parameter, session_key};
-pub(crate) use presets::{Preset, PresetSource};
+pub(crate) use presets::Preset;
 
 /// Where recipes of micro-protocols are to be had.
 const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \

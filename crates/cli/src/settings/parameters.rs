@@ -22,10 +22,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
         help: || format!("the control law of the rate: {}", law_names().join(", ")),
-        set: |s, v| {
-            s.controller = one_of(v, &law_names(), |name| name)?;
-            Ok(())
-        },
+        set: |s, v| one_of(v, &law_names(), |name| name).map(|law| s.controller = law),
         show: |s| s.controller.to_owned(),
     },
     Parameter {
@@ -40,10 +37,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "chunk",
         help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
-        set: |s, v| {
-            s.chunk = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
-            Ok(())
-        },
+        set: |s, v| within(v, Bytes(64 << 10), Bytes(4 << 30)).map(|size| s.chunk = size),
         show: |s| spell_bytes(s.chunk),
     },
     Parameter {
@@ -58,10 +52,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "crypto",
         help: || "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none".to_owned(),
-        set: |s, v| {
-            s.crypto = one_of(v, &CRYPTO, crypto_name)?;
-            Ok(())
-        },
+        set: |s, v| one_of(v, &CRYPTO, crypto_name).map(|crypto| s.crypto = crypto),
         show: |s| crypto_name(s.crypto).to_owned(),
     },
     Parameter {
@@ -76,10 +67,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "socket_buffer",
         help: || "the socket buffer to ask the kernel for, 64KiB to 1GiB".to_owned(),
-        set: |s, v| {
-            s.socket_buffer = within(v, Bytes(64 << 10), Bytes(1 << 30))?;
-            Ok(())
-        },
+        set: |s, v| within(v, Bytes(64 << 10), Bytes(1 << 30)).map(|size| s.socket_buffer = size),
         show: |s| spell_bytes(s.socket_buffer),
     },
 ];

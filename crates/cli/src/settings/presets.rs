@@ -18,17 +18,12 @@ const SHIPPED: [(&str, &str); 2] = [
     ("fixed", include_str!("../../presets/fixed.toml")),
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PresetSource {
-    Shipped,
-    File(PathBuf),
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Preset {
     /// Its name: that of a shipped preset, or the file's name without `.toml`.
     pub name: String,
-    pub source: PresetSource,
+    /// The recipe file that it comes from; `None` if it is compiled in.
+    pub file: Option<PathBuf>,
     pub text: String,
 }
 
@@ -47,7 +42,7 @@ impl Preset {
     }
 
     fn compiled_in(&(name, text): &(&str, &str)) -> Self {
-        Self { name: name.to_owned(), source: PresetSource::Shipped, text: text.to_owned() }
+        Self { name: name.to_owned(), file: None, text: text.to_owned() }
     }
 
     /// The shipped preset of this name, or the recipe file if the text looks like a path (has a `/` or ends
@@ -78,7 +73,7 @@ impl Preset {
         let text = std::fs::read_to_string(path)
             .map_err(|e| fault::io(format!("cannot read the recipe {}", path.display()), &e))?;
         let name = path.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy());
-        Ok(Self { name: name.into_owned(), source: PresetSource::File(path.to_owned()), text })
+        Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text })
     }
 
     /// What it is for, in one line.
@@ -99,10 +94,8 @@ impl Preset {
     }
 
     pub(super) fn origin(&self) -> Origin {
-        match &self.source {
-            PresetSource::Shipped => Origin::Preset(self.name.clone()),
-            PresetSource::File(path) => Origin::Preset(path.display().to_string()),
-        }
+        let file = self.file.as_ref().map(|path| path.display().to_string());
+        Origin::Preset(file.unwrap_or_else(|| self.name.clone()))
     }
 
     /// The values, those that the recipe leaves out being the default preset's.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use haul_base::printable_bytes;
+use percent_encoding::percent_decode;
 
 use crate::fault::{self, Fault};
 
@@ -92,20 +93,10 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
 
 /// The bytes of a path with `%xx` in it.
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok())?;
-        let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
-        out.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)?);
-        rest = &behind[2..];
-    }
-    Some(out)
+    let is_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
+    let mut escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    let are_whole = escapes.all(|(at, _)| path.get(at + 1..at + 3).is_some_and(is_hex));
+    are_whole.then(|| percent_decode(path).collect())
 }
 
 /// The path as the other side opens it, which stands in the home directory.
