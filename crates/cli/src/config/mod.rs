@@ -20,8 +20,8 @@ use crate::fault::{self, Fault};
 
 pub(crate) use environment::Sources;
 pub(crate) use file::scalar;
-pub(crate) use options::truth;
 use options::{Kind, OptionSpec};
+pub(crate) use options::{heading_in_cp, truth};
 pub(crate) use show::{ConfigRow, Show};
 
 /// The command whose values `haul --show-config` shows.

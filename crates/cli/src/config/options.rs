@@ -28,6 +28,15 @@ pub(super) struct OptionSpec {
     pub kind: Kind,
 }
 
+/// The heading of the help text of `haul cp` under which an option stands.
+pub(crate) fn heading_in_cp(long: &str) -> String {
+    let root = Cli::command();
+    let own = root.find_subcommand("cp").into_iter().flat_map(clap::Command::get_arguments);
+    let mut all = own.chain(root.get_arguments());
+    let option = all.find(|option| option.get_long() == Some(long));
+    option.and_then(Arg::get_help_heading).unwrap_or_default().to_owned()
+}
+
 /// The key of an option in a configuration file.
 pub(super) fn key(long: &str) -> String {
     long.replace('-', "_")

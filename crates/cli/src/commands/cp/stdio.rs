@@ -11,6 +11,7 @@ use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_st
 use haul_wire::control::{Fault, HardLinks, Preserve, Request, Selection};
 
 use crate::args::{CpArgs, SshArgs};
+use crate::config::heading_in_cp;
 use crate::fault::usage;
 use crate::output::RunReport;
 use crate::ssh::Permit;
@@ -25,36 +26,6 @@ use crate::transfer::server::at_own_server;
 use crate::transfer::session::over;
 
 const STDIO: &str = "-";
-
-/// Options that say nothing about a stream, in either direction.
-const NOT_FOR_STREAMS: [&str; 11] = [
-    "acls",
-    "archive",
-    "checksum",
-    "delete",
-    "ignore-times",
-    "numeric-ids",
-    "owner",
-    "preserve",
-    "update",
-    "verify",
-    "xattrs",
-];
-/// Further ones that say nothing about stdin, which is one file without a name or a length.
-const NOT_FOR_STDIN: [&str; 12] = [
-    "copy-links",
-    "exclude",
-    "exclude-from",
-    "files-from",
-    "from0",
-    "gitignore",
-    "growing",
-    "include",
-    "max-size",
-    "min-size",
-    "no-hard-links",
-    "one-file-system",
-];
 
 /// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
@@ -83,8 +54,13 @@ fn of_application(mut report: RunReport, storage: &str) -> RunReport {
 pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
-    let means_nothing = |option: &&String| {
-        NOT_FOR_STREAMS.contains(&option.as_str()) || !out && NOT_FOR_STDIN.contains(&option.as_str())
+    // Stdin is one file without a name or a length; stdout takes files that somebody has chosen.
+    let means_nothing = |option: &&String| match heading_in_cp(option).as_str() {
+        "What is there already" | "What is preserved" => {
+            !out || !["growing", "no-hard-links"].contains(&option.as_str())
+        }
+        "What to send" => !out,
+        _ => *option == "verify",
     };
     match typed.iter().find(means_nothing) {
         Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),

@@ -9,6 +9,7 @@ use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
 use crate::args::SshArgs;
+use crate::config::heading_in_cp;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
@@ -23,29 +24,6 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// How long the other machine may take to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Options that concern this machine, or that the recipe's parameters already say.
-const NOT_FOR_OTHERS: [&str; 20] = [
-    "controller",
-    "detach",
-    "diagnosis",
-    "dry-run",
-    "events",
-    "json",
-    "port-range",
-    "preset",
-    "quiet",
-    "rate",
-    "remote-binary",
-    "set",
-    "show-config",
-    "ssh",
-    "ssh-config",
-    "ssh-identity",
-    "ssh-jump",
-    "ssh-option",
-    "ssh-port",
-    "verbose",
-];
 /// Options that name files of this machine.
 const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
 
@@ -173,9 +151,15 @@ fn options(context: &Context) -> Result<Vec<OsString>, Fault> {
             "run `haul cp` on one of them",
         ));
     }
-    let own = context.options.iter().filter(|(name, _)| !NOT_FOR_OTHERS.contains(&name.as_str()));
+    let own = context.options.iter().filter(|(name, _)| is_for_others(name));
     let recipe = context.settings.assignments().into_iter().map(|set| OsString::from(format!("--set={set}")));
     Ok(own.map(|(_, word)| word.clone()).chain(recipe).collect())
+}
+
+/// Others concern this machine, or the recipe's parameters already say what they say.
+fn is_for_others(option: &str) -> bool {
+    const HERE: [&str; 3] = ["General options", "How to carry it", "Over ssh (HOST:PATH)"];
+    !HERE.contains(&heading_in_cp(option).as_str()) && !["dry-run", "events"].contains(&option)
 }
 
 /// The words of `haul cp` for the machine that connects.
