@@ -13,4 +13,4 @@ mod udp;
 pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
 pub(crate) use fileset::{FileSet, FileSetSpec};
 pub(crate) use path::{EmulatedPath, Namespaces};
-pub(crate) use spec::{DirectionCounts, PathCounts, PathSpec};
+pub(crate) use spec::{PathCounts, PathSpec};

@@ -1,9 +1,11 @@
 //! What kind of path the demo emulates, the stages that it is made of, and what happened to its packets.
 
+use std::fmt;
+
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::Snapshot;
-use std::fmt;
+use serde::Serialize;
 
 /// The least number of packets that the bottleneck's queue holds.
 const MIN_QUEUE_PACKETS: u64 = 64;
@@ -52,11 +54,12 @@ pub(crate) struct PathCounts {
 }
 
 /// What one direction has done: with datagrams through a relay, with all packets between namespaces.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct DirectionCounts {
     pub offered: u64,
     pub delivered: u64,
     /// Bytes that came out: payload through a relay, IP packets between namespaces.
+    #[serde(skip)]
     pub delivered_bytes: u64,
     pub queue_full: u64,
     pub random: u64,

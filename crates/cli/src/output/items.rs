@@ -1,7 +1,6 @@
 //! What is done to names, for people and for scripts.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_mover::Tell;
@@ -49,12 +48,6 @@ pub(crate) struct Items {
     style: ItemStyle,
     collected: Arc<Mutex<Vec<Item>>>,
     elsewhere: Option<Tell>,
-}
-
-impl fmt::Debug for Items {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Items").field("style", &self.style).finish_non_exhaustive()
-    }
 }
 
 impl Items {

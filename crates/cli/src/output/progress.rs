@@ -73,11 +73,10 @@ impl ProgressStyle {
 
 #[derive(Debug)]
 pub(crate) struct Progress {
-    style: ProgressStyle,
+    voice: Voice,
     started: Instant,
     drawn: Option<Instant>,
     meter: Meter,
-    bar: Option<ProgressBar>,
 }
 
 impl Progress {
@@ -87,15 +86,15 @@ impl Progress {
             bar.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is valid"));
             bar
         });
-        let style = style.clone();
-        Self { style, started: Instant::now(), drawn: None, meter: Meter::default(), bar }
+        let voice = Voice { style: style.clone(), bar };
+        Self { voice, started: Instant::now(), drawn: None, meter: Meter::default() }
     }
 
     /// Takes the latest state; draws if it is time to. Call it several times a second.
     pub(crate) fn update(&mut self, snapshot: &Snapshot) {
         let elapsed = self.started.elapsed();
         self.meter.take(elapsed.into(), snapshot.bytes);
-        let interval = match &self.style {
+        let interval = match &self.voice.style {
             ProgressStyle::Hidden => return,
             ProgressStyle::Part(part) => return part.update(*snapshot),
             ProgressStyle::Plain => PLAIN_INTERVAL,
@@ -103,31 +102,28 @@ impl Progress {
         };
         if self.drawn.unwrap_or(self.started).elapsed() >= interval {
             self.drawn = Some(Instant::now());
-            self.draw(&line(snapshot, &self.meter, elapsed.into()));
+            let line = line(snapshot, &self.meter, elapsed.into());
+            match &self.voice.bar {
+                Some(bar) => bar.set_message(line),
+                None => tell(line),
+            }
         }
     }
 
     /// Writes lines for people beside it, from any thread.
     pub(crate) fn voice(&self) -> Voice {
-        Voice { style: self.style.clone(), bar: self.bar.clone() }
+        self.voice.clone()
     }
 
     /// Writes a line for people without disturbing the progress.
     pub(crate) fn say(&self, words: &str) {
-        self.voice().say(words);
+        self.voice.say(words);
     }
 
     /// Removes the line. That of several transfers stays until all of them have ended.
     pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = &self.voice.bar {
             bar.finish_and_clear();
-        }
-    }
-
-    fn draw(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.set_message(line.to_owned()),
-            None => tell(line),
         }
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Carried {
 
 /// Sends memory until the limit is reached and everything has arrived.
 pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> Carried {
-    let source = MemorySource::new(limit);
-    let gauge = source.gauge();
+    let gauge = Gauge::default();
+    let source = MemorySource::new(limit, gauge.clone());
     let total = match limit {
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
@@ -48,10 +48,10 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 
 /// Receives memory until everything has arrived.
 pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> Carried {
-    let sink = NullSink::default();
-    let gauge = sink.gauge();
+    let gauge = Gauge::default();
+    let sink = Box::new(NullSink(gauge.clone()));
     let control = session.control().clone();
-    let start = |waker| Ok(session.start_receiving(Box::new(sink), waker)?);
+    let start = |waker| Ok(session.start_receiving(sink, waker)?);
     let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.bytes());
     run((&control, sides, context), Side::Receives, (&gauge, None), start, agree)
 }

@@ -57,20 +57,10 @@ pub(crate) fn at_server<R: MayFail>(
     permit: &Permit,
     work: impl FnOnce(HaulUrl) -> R,
 ) -> Result<R, Fault> {
-    match server {
-        Server::Url(url) => Ok(work(url.clone())),
-        Server::Ssh(host) => with_host(context, args, host, permit, work),
-    }
-}
-
-/// Runs `work` with a server on `host` that does what `permit` says, by the way that leads to it.
-fn with_host<R: MayFail>(
-    context: &Context,
-    args: &SshArgs,
-    host: &SshHost,
-    permit: &Permit,
-    work: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault> {
+    let host = match server {
+        Server::Url(url) => return Ok(work(url.clone())),
+        Server::Ssh(host) => host,
+    };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports());

@@ -15,7 +15,7 @@ use crate::transfer::quota::Quotas;
 use crate::transfer::sessions::Pulse;
 
 /// What every run is given besides its own options.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Context {
     pub settings: Settings,
     /// The recipe parameters that somebody has set, by name; the others are the preset's.

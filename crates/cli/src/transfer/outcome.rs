@@ -54,21 +54,16 @@ pub(crate) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> R
 
 /// Adds what limited it and what the other side has told.
 fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -> RunReport {
-    limit_as_receiver(&mut report, sides.facts(), counters);
+    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
+        let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts().ceiling);
+        report.limited_by = Some(facts::limit_as_receiver(report.goodput, ceiling, stats.packets, drops));
+    }
     add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
         // What delivered nothing was not kept from being faster.
         report.limited_by = None;
     }
     report
-}
-
-fn limit_as_receiver(report: &mut RunReport, facts: &Facts, counters: Option<&Counters>) {
-    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
-        let drops = u64::from(stats.socket_drops);
-        report.limited_by =
-            Some(facts::limit_as_receiver(report.goodput, facts.ceiling, stats.packets, drops));
-    }
 }
 
 fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunReport {

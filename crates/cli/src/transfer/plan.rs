@@ -237,11 +237,6 @@ pub(crate) struct DryRun {
 }
 
 impl DryRun {
-    /// The plan as one line of JSON.
-    pub(crate) fn json(&self) -> String {
-        self.value().to_string()
-    }
-
     /// The plan as a JSON object.
     pub(crate) fn value(&self) -> serde_json::Value {
         let negotiated: serde_json::Map<String, serde_json::Value> =
@@ -344,7 +339,7 @@ mod tests {
             negotiated: vec![("cipher", "aes-128-gcm".to_owned())],
         };
         assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
-        let json: serde_json::Value = serde_json::from_str(&plan.json()).unwrap();
+        let json = plan.value();
         assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
     }
 }

@@ -48,10 +48,6 @@ impl Pulse {
         self.state().lasts(done, Instant::now());
     }
 
-    fn idle_since(&self) -> Instant {
-        self.state().since()
-    }
-
     /// Why the session has to end, if its place was given to another one.
     pub(crate) fn given_up(&self) -> Option<Fault> {
         self.0.gives_way.load(Ordering::Relaxed).then(|| {
@@ -108,7 +104,7 @@ impl Sessions {
 
     /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
     fn make_room(&self, running: &mut Vec<Running>, meant: impl Fn(&Running) -> bool) -> Option<()> {
-        let since = |at: &usize| running[*at].pulse.idle_since();
+        let since = |at: &usize| running[*at].pulse.state().since;
         let longest = (0..running.len()).filter(|&at| meant(&running[at])).min_by_key(since)?;
         if since(&longest).elapsed() < Duration::from(self.limits.idle) {
             return None;

@@ -17,7 +17,7 @@ pub(crate) const ENDING: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Unchanged {
     value: u64,
-    since: Instant,
+    pub(crate) since: Instant,
 }
 
 impl Unchanged {
@@ -30,10 +30,6 @@ impl Unchanged {
             (self.value, self.since) = (value, now);
         }
         now.saturating_duration_since(self.since).into()
-    }
-
-    pub(crate) fn since(&self) -> Instant {
-        self.since
     }
 }
 

@@ -228,7 +228,7 @@ impl Watched {
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
                 self.report =
-                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(client.host(), &error))));
+                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(&client.host, &error))));
                 return;
             }
             "detached" => {
@@ -246,7 +246,7 @@ impl Watched {
     /// outlives it from then on.
     fn stands(&mut self, client: &Remote, progress: &Progress) {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
-        let (host, way) = (client.host(), client.way());
+        let Remote { host, way, .. } = client;
         progress.say(&format!(
             "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
         ));
@@ -262,7 +262,7 @@ impl Watched {
 
     /// ssh has ended, and the transfer not.
     fn lost(&self, client: &Remote) -> Fault {
-        let host = client.host();
+        let host = &client.host;
         if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
             let message =
                 format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
@@ -283,7 +283,7 @@ impl Watched {
 
     /// A person has stopped watching.
     fn left(&self, client: &Remote) -> Fault {
-        let host = client.host();
+        let host = &client.host;
         let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
         match &self.loose {
             Some(Loose { log, .. }) if self.is_on_its_own => fault(
@@ -295,7 +295,7 @@ impl Watched {
             }
             None => fault(
                 format!("interrupted; whether the transfer has begun on {host} is not known"),
-                format!("`{} pgrep -a haul` shows it", client.way()),
+                format!("`{} pgrep -a haul` shows it", client.way),
             ),
         }
     }
@@ -310,7 +310,7 @@ fn tell_item(item: Value, context: &Context, progress: &Progress) {
 }
 
 fn tail(client: &Remote, log: &str) -> String {
-    format!("see how it ends with `{} tail {log}`", client.way())
+    format!("see how it ends with `{} tail {log}`", client.way)
 }
 
 fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
