@@ -9,7 +9,7 @@ mod sync;
 mod values;
 
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
@@ -23,7 +23,7 @@ pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
 pub(crate) use sync::{StorageArgs, SyncArgs, SyncPolicy};
-pub(crate) use values::{Assignment, Diagnosis, ListenAddress};
+pub(crate) use values::{Assignment, Diagnosis};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]
@@ -255,8 +255,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub root: PathBuf,
     /// Address and port to listen on, TCP and UDP alike
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640")]
-    pub listen: ListenAddress,
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640", value_parser = values::listen_address)]
+    pub listen: SocketAddr,
     /// Listen on the first free port of these instead
     #[arg(long, value_name = "A-B")]
     pub port_range: Option<PortRange>,
@@ -336,7 +336,8 @@ pub(crate) struct PipeArgs {
     pub url: Option<OsString>,
     /// Wait for the other side here, TCP and UDP alike [without a value: 0.0.0.0:2640]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "0.0.0.0:2640")]
-    pub listen: Option<ListenAddress>,
+    #[arg(value_parser = values::listen_address)]
+    pub listen: Option<SocketAddr>,
     /// Write the URL to a file that only you can read, and nowhere else
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,

@@ -95,7 +95,7 @@ impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
         carrier::check_frame(self.args.frame)?;
         match self.args.listen {
-            Some(address) => self.listen(address.0),
+            Some(address) => self.listen(address),
             None => self.connect(&self.url()?),
         }
     }
