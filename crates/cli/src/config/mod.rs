@@ -90,24 +90,14 @@ pub(crate) struct Resolved {
 }
 
 /// Why the command cannot start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// clap's words: help, version, or a usage error of the command line itself.
-    Clap(clap::Error),
+    #[error(transparent)]
+    Clap(#[from] clap::Error),
     /// Something in a configuration file or the environment.
-    Fault(Fault),
-}
-
-impl From<Fault> for StartError {
-    fn from(failure: Fault) -> Self {
-        Self::Fault(failure)
-    }
-}
-
-impl From<clap::Error> for StartError {
-    fn from(error: clap::Error) -> Self {
-        Self::Clap(error)
-    }
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.

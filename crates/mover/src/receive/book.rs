@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use haul_base::{Bytes, RangeSet};
-use haul_wire::control::{Extent, Fault, Notes, Removal, Rule, Summary};
+use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, Rule, Summary};
 use haul_wire::packet::MAX_OFFSET;
 
 use crate::budget::{must_hold, of_table, of_vec};
@@ -12,7 +12,7 @@ use crate::entries::{EntryTable, State};
 use crate::fault::protocol;
 use crate::identity::FileId;
 use crate::layout::Layout;
-use crate::receive::commit::metadata::{DestinationMetadata, ExtrasMap};
+use crate::receive::commit::metadata::ExtrasMap;
 use crate::receive::delete::exclude::FilteredNames;
 use crate::report::{Failures, MoveReport, report, set_digest};
 
@@ -42,7 +42,7 @@ pub(crate) struct Book {
     pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
     /// What the destination itself gets.
-    pub(crate) destination: Option<DestinationMetadata>,
+    pub(crate) destination: Option<DestinationAttributes>,
     /// What all this may take.
     set_memory: Bytes,
     /// Ranges of all files that are not whole.

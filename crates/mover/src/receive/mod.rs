@@ -102,9 +102,7 @@ impl ReceiveOptions {
             expectations: None,
         }
     }
-}
 
-impl ReceiveOptions {
     /// As much memory as lets a path with this round trip carry 13.4 Gbit/s, 64 to 160 MiB. What is in memory and not written yet is
     /// lost when the process is killed, so it is not more than that.
     #[must_use]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use haul_wire::control::{DestinationAttributes, Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use haul_wire::control::{Extras, Keep, Owner, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
@@ -354,18 +354,5 @@ fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result
             changed
         }
         (done, _) => done,
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct DestinationMetadata {
-    pub(crate) attributes: Attributes,
-    pub(crate) extras: Option<Box<Extras>>,
-}
-
-impl From<DestinationAttributes> for DestinationMetadata {
-    fn from(told: DestinationAttributes) -> Self {
-        let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = told;
-        Self { attributes: Attributes { mtime_secs, mtime_nanos, mode }, extras }
     }
 }
