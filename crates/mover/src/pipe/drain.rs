@@ -13,12 +13,12 @@ use haul_wire::control::{
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, protocol, unexpected};
+use crate::fault::{IoFault, left_early, protocol, unexpected};
 use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
-    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, left_early, mismatch, text,
+    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, mismatch, text,
 };
 use crate::report::MoveReport;
 use crate::threads;
@@ -243,7 +243,7 @@ impl Listener {
             | ControlMessage::LeftOut(_)
             | ControlMessage::Withheld(_)
             | ControlMessage::DestinationAttributes(_) => Ok(()),
-            ControlMessage::Bye => Err(left_early()),
+            ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
     }

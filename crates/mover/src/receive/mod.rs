@@ -24,7 +24,6 @@ use haul_wire::control::{
 
 pub use decide::expectations::Expectations;
 pub(crate) use messages::text;
-pub(crate) use peer::left_early;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;

@@ -9,7 +9,7 @@ use haul_wire::control::{
     Withheld,
 };
 
-use crate::fault::{protocol, show, unexpected};
+use crate::fault::{left_early, protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
 use crate::receive::Expectations;
 use crate::receive::decide::Decider;
@@ -93,7 +93,7 @@ impl Peer {
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.check(Check::Proofs(proofs)),
-            ControlMessage::Bye => Err(left_early()),
+            ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
     }
@@ -241,10 +241,4 @@ impl Peer {
         self.shared.hold(check.bytes())?;
         self.checks.send(check).map_err(over)
     }
-}
-
-/// The sender has gone before the set was final.
-pub(crate) fn left_early() -> Fault {
-    let message = "the sender left before the transfer was complete";
-    Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }

@@ -208,11 +208,6 @@ impl Place {
         !self.is_installed((there.id, there.names), &dirent)
     }
 
-    /// The job has made this file.
-    pub(super) fn add_installed(&self, stat: &Stat) {
-        self.installed.add(FileId::of(stat));
-    }
-
     /// What is at a name must give way to what is received. False: nothing is there.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry, path: &[u8]) -> Result<bool, IoFault> {
         match dirent.look(path)? {

@@ -115,7 +115,7 @@ impl Announcer {
         match self.destination {
             Destination::Occupied => {
                 let mut wanted = self.shared.wanted();
-                batch.files.drain(..).for_each(|file| wanted.announce(file));
+                batch.files.drain(..).for_each(|file| wanted.announced.push_back(file));
                 drop(wanted);
                 self.shared.link.send(entries)
             }

@@ -43,15 +43,6 @@ pub(crate) enum Reach {
     Confined,
 }
 
-impl Reach {
-    fn of(root: &Root) -> Self {
-        match root {
-            Root::Anywhere => Self::Anywhere,
-            Root::Beneath(_) => Self::Confined,
-        }
-    }
-}
-
 /// A destination that this job has made.
 struct Made {
     parent: OwnedFd,
@@ -135,7 +126,8 @@ pub(crate) fn open_base(
     if run != RunMode::ListChanges {
         writable(&base, destination)?;
     }
-    Ok(Base { reach: Reach::of(root), ..base })
+    let reach = if matches!(root, Root::Anywhere) { Reach::Anywhere } else { Reach::Confined };
+    Ok(Base { reach, ..base })
 }
 
 /// Names of journals and temporary files are nobody's to give.

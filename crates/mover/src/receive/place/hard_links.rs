@@ -88,7 +88,7 @@ impl Place {
             let copy = copy_of((there, size), &dirent, name, apply)?;
             // What is there is whole on the disk, and the copy takes its place.
             fsync(&copy)?;
-            self.add_installed(&fstat(&copy)?);
+            self.installed.add(FileId::of(&fstat(&copy)?));
             Ok(())
         });
         done.map_err(fail)

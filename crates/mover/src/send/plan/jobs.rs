@@ -112,16 +112,6 @@ impl Requests {
         }
     }
 
-    /// A file was announced to a receiver that will say what it wants.
-    pub(crate) fn announce(&mut self, planned: Planned) {
-        self.announced.push_back(planned);
-    }
-
-    /// There are no more files, and all go out whole.
-    pub(crate) fn end_of_whole(&mut self) {
-        self.send(Job::End);
-    }
-
     /// The job is over: nobody waits for work any more.
     pub(crate) fn close(&mut self) {
         self.jobs = None;

@@ -14,6 +14,7 @@ use crate::identity::Identity;
 use crate::job::spawn_for;
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
+use crate::send::plan::jobs::Job;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
@@ -64,7 +65,7 @@ impl Planner {
         drop(ledger);
         self.shared.progress.found_all();
         if self.announcer.destination() == Destination::Fresh {
-            self.shared.wanted().end_of_whole();
+            self.shared.wanted().send(Job::End);
         }
         completeness.tell(&*self.shared.link, is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })

@@ -117,15 +117,7 @@ impl BlockHasher {
 
     fn value(&mut self, groups: Groups, group: u32, opened: &Opened<'_>) -> Result<Value, Fault> {
         let mut hasher = groups.hasher(group);
-        let range = groups.range(group);
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(BLOCK as u64) as usize;
-            let got = opened.read(at, &mut self.buffer[..len])?;
-            hasher.update(&self.buffer[..got]);
-            self.shared.progress.worked();
-            at += got as u64;
-        }
+        opened.hash(&self.shared.progress, groups.range(group), &mut self.buffer, &mut hasher)?;
         Ok(groups.value(&hasher))
     }
 }

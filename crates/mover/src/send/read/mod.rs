@@ -209,24 +209,12 @@ impl Reader {
     ) -> Result<(), Halt> {
         let mut at = group.start;
         for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
-            self.skim(opened, at..range.start, hasher)?;
+            opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, hasher)?;
             let mut inside = at.max(range.start)..range.end.min(group.end);
             at = inside.end;
             self.copy(opened, &mut inside, hasher)?;
         }
-        self.skim(opened, at..group.end, hasher)
-    }
-
-    fn skim(&mut self, opened: &Opened<'_>, range: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(BLOCK as u64) as usize;
-            let got = opened.read(at, &mut self.scratch[..len])?;
-            hasher.update(&self.scratch[..got]);
-            self.shared.progress.worked();
-            at += got as u64;
-        }
-        Ok(())
+        Ok(opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)?)
     }
 
     /// Reads, hashes and sends; what is left of the range is what could not be read.

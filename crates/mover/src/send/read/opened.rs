@@ -1,14 +1,17 @@
 //! A file of the set, open for reading, and proof that it is still the one that was found.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
+use blake3::Hasher;
 use haul_wire::control::{Fault, FaultCode, Growth};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
 use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
+use crate::progress::Progress;
 use crate::send::blocks::SourceFile;
 use crate::storage::{fstat, read_at};
 
@@ -87,6 +90,25 @@ impl<'a> Opened<'a> {
             Ok(0) => Err(changed(path, "became shorter while it was read")),
             Ok(got) => Ok(got),
         }
+    }
+
+    /// Reads a stretch of the stream and hashes it.
+    pub(crate) fn hash(
+        &self,
+        progress: &Progress,
+        stretch: Range<u64>,
+        buffer: &mut [u8],
+        hasher: &mut Hasher,
+    ) -> Result<(), Fault> {
+        let mut at = stretch.start;
+        while at < stretch.end {
+            let len = (stretch.end - at).min(buffer.len() as u64) as usize;
+            let got = self.read(at, &mut buffer[..len])?;
+            hasher.update(&buffer[..got]);
+            progress.worked();
+            at += got as u64;
+        }
+        Ok(())
     }
 }
 
