@@ -24,6 +24,7 @@ pub(crate) use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 pub(crate) use summary::Summary;
 
 use haul_base::{Bytes, Span};
+use indicatif::HumanCount;
 
 /// A size with its decimal unit, for people.
 fn size(bytes: u64) -> String {
@@ -50,15 +51,7 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 
 /// A number with thousands separated.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(number).to_string()
 }
 
 /// A share in per cent, with as many digits as it takes to see that it is not zero.
