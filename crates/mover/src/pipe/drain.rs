@@ -18,16 +18,13 @@ use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
-    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, mismatch, text,
+    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, bytes_expected, mismatch,
 };
 use crate::report::MoveReport;
 use crate::threads;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
-
-/// Bytes of memory for each file whose digest is known, and again for what it hashes to here.
-const EXPECTED: u64 = 2 * size_of::<(u32, Result<[u8; 32], Fault>)>() as u64;
 
 /// What the bytes of a file hash to, once all are out.
 type Hashed = (u32, [u8; 32]);
@@ -276,7 +273,7 @@ impl Listener {
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         let entry = self.shared.book().table.file(digest.entry)?;
         // Held until the end: as a digest, what could not be read as what is said of it.
-        self.shared.hold(EXPECTED + text(&digest) as u64)?;
+        self.shared.hold(bytes_expected(&digest.result))?;
         self.expected.insert(entry, digest.result);
         self.settle(entry)
     }

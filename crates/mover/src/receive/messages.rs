@@ -37,7 +37,8 @@ impl Check {
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = match self {
             Self::Expected(digests) => {
-                digests.iter().map(|digest| size_of::<FileDigest>() + text(digest)).sum()
+                let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
+                digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum()
             }
             Self::Proofs(proofs) => {
                 proofs.iter().map(|proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>()).sum()
@@ -48,9 +49,9 @@ impl Check {
     }
 }
 
-/// Bytes of what is said of a file that could not be read.
-pub(crate) fn text(digest: &FileDigest) -> usize {
-    digest.result.as_ref().err().map_or(0, |fault| fault.message.len() + fault.hint.len())
+/// Bytes of the words of a fault.
+pub(crate) fn text(fault: &Fault) -> usize {
+    fault.message.len() + fault.hint.len()
 }
 
 /// A file of which something was there.
@@ -95,9 +96,7 @@ impl Settle {
     /// Bytes of memory that what is said in it takes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Self::Failed(_, fault) | Self::Unread(_, fault) => {
-                (fault.message.len() + fault.hint.len()) as u64
-            }
+            Self::Failed(_, fault) | Self::Unread(_, fault) => text(fault) as u64,
             Self::Held | Self::Verified(_) | Self::Same(_) | Self::End(_) => 0,
         }
     }

@@ -23,13 +23,13 @@ use haul_wire::control::{
 };
 
 pub use decide::expectations::Expectations;
-pub(crate) use messages::text;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
 pub(crate) use queue::{BufferGuard, Work};
 pub(crate) use shared::Shared;
+pub(crate) use verify::bytes_expected;
 pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;

@@ -20,7 +20,7 @@ use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
 use crate::receive::delete::replace::is_in_the_way;
-use crate::receive::messages::Settle;
+use crate::receive::messages::{Settle, text};
 use crate::receive::place::hard_links::Linked;
 use crate::receive::place::installed::collision;
 use crate::receive::shared::Shared;
@@ -140,7 +140,7 @@ impl Committer {
     }
 
     fn failed(&mut self, entry: u32, fault: Fault) {
-        self.told += fault.message.len() + fault.hint.len();
+        self.told += text(&fault);
         self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
         self.count_failure(entry, fault);
     }

@@ -17,7 +17,7 @@ use haul_wire::control::{Action, Fault, FileDigest, Proof};
 
 use crate::entries::State;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
+use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::tree::{Groups, Tree, Value};
@@ -32,9 +32,9 @@ const IN_PROGRESS: u64 = 384;
 /// Bytes of memory for each file whose digest is known before it is whole.
 const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
 
-/// Bytes of memory for what is said of a file that could not be read, beside its text.
-fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
-    EXPECTED + result.as_ref().err().map_or(0, |fault| (fault.message.len() + fault.hint.len()) as u64)
+/// Bytes of memory for what the sender has said of a file: its digest, or why it could not be read.
+pub(crate) fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
+    EXPECTED + result.as_ref().err().map_or(0, text) as u64
 }
 
 /// Bytes of memory for a file that is compared: values of groups, and their numbers in the set of those that are not
