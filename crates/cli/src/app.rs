@@ -236,7 +236,7 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
 
 fn plan(json: bool, plan: &DryRun) -> u8 {
     if json {
-        out_json(&plan.json());
+        out_json(&plan.value().to_string());
     } else {
         out(plan);
     }

@@ -15,17 +15,15 @@ use crate::ssh::SshPath;
 
 /// A place to copy from or to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// On this machine.
+pub(crate) enum Endpoint {
     Local(PathBuf),
-    /// At a server.
     Url(HaulUrl),
     /// On a machine that ssh leads to.
     Ssh(SshPath),
 }
 
 /// The environment variable that may hold a URL.
-pub const VARIABLE: &str = "HAUL_URL";
+pub(crate) const VARIABLE: &str = "HAUL_URL";
 /// Where a URL comes from, other than a file of that name.
 const ENVIRONMENT: &[u8] = b"env";
 const STDIN: &[u8] = b"-";
@@ -38,10 +36,7 @@ impl Endpoint {
     /// Tells paths, URLs and `host:path` apart, the last in the manner of scp: a colon before the first slash
     /// makes a name remote, so that a local `a:b` is written `./a:b`. `@FILE`, `@-` and `@env` are a URL that stands
     /// in a file, on the first line of stdin, or in the environment, `:PATH` behind them a place below it.
-    ///
-    /// # Errors
-    /// Empty names, other kinds of URL, and hosts that can be none; what is wrong with a URL, without its key.
-    pub fn parse(word: &OsStr) -> Result<Self, Fault> {
+    pub(crate) fn parse(word: &OsStr) -> Result<Self, Fault> {
         if word.is_empty() {
             return Err(fault::usage("an empty name is no path", "write . for the current directory"));
         }
@@ -63,10 +58,7 @@ impl Endpoint {
     }
 }
 
-/// The URL of a command that takes one: the word, or what the environment has.
-///
-/// # Errors
-/// There is none (`usage` says what to type), or what is wrong with it.
+/// The URL of a command that takes one: the word, or what the environment has. `usage` says what to type.
 pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
     match word {
         Some(word) => match word.as_bytes().strip_prefix(b"@") {
@@ -79,9 +71,6 @@ pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
 }
 
 /// Reads a server's URL.
-///
-/// # Errors
-/// What is wrong with it, without its key.
 pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
     text.parse().map_err(|error: UrlError| fault::usage(error.to_string(), error.hint()))
 }

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::thread::{self, JoinHandle};
 
-pub use haul_wire::control::{Fault, FaultCode, Host};
+pub(crate) use haul_wire::control::{Fault, FaultCode, Host};
 
 use crate::output::Lines;
 
 /// A mistake on the command line, in a configuration or in the environment.
-pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
+pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
     Fault::new(FaultCode::Usage, message, hint)
 }
 
 /// An operating system's error while doing `what` (for example "cannot read config.toml").
-pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
+pub(crate) fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
     use std::io::ErrorKind as Kind;
     let (code, hint) = match error.kind() {
         Kind::NotFound => (FaultCode::NoSuchPath, "check the name"),
@@ -27,10 +27,6 @@ pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
     Fault::new(code, format!("{what}: {error}"), hint)
 }
 
-/// Starts a named thread.
-///
-/// # Errors
-/// When the system refuses one.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -40,7 +36,7 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// `fault`, with `hint` if contact with the other side was lost: what is to be done then only the command knows.
-pub fn if_lost(mut fault: Fault, hint: &str) -> Fault {
+pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
     if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent | FaultCode::PeerStopped) {
         hint.clone_into(&mut fault.hint);
     }
@@ -48,7 +44,7 @@ pub fn if_lost(mut fault: Fault, hint: &str) -> Fault {
 }
 
 /// A fault in words: `error: …` and, on a line below it, `hint: …`, with the machine that it happened on.
-pub fn shown(fault: &Fault) -> Lines {
+pub(crate) fn shown(fault: &Fault) -> Lines {
     let mut lines = Lines::from(format_args!("error: {}{}", place(fault), fault.message));
     if !fault.hint.is_empty() {
         lines.push(format_args!(" hint: {}", fault.hint));
@@ -57,7 +53,7 @@ pub fn shown(fault: &Fault) -> Lines {
 }
 
 /// The machine that a fault happened on, in front of its message; nothing if no other machine takes part.
-pub fn place(fault: &Fault) -> String {
+pub(crate) fn place(fault: &Fault) -> String {
     match &fault.host {
         None => String::new(),
         Some(Host::Here) => "here: ".to_owned(),

@@ -3,17 +3,17 @@
 #![warn(clippy::print_stderr, reason = "it panics where stderr is closed: `output::tell` does not")]
 
 mod app;
-pub mod args;
+mod args;
 mod commands;
-pub mod config;
-pub mod demo;
-pub mod endpoint;
-pub mod fault;
+mod config;
+mod demo;
+mod endpoint;
+mod fault;
 mod logging;
-pub mod output;
-pub mod settings;
-pub mod signals;
-pub mod ssh;
+mod output;
+mod settings;
+mod signals;
+mod ssh;
 mod transfer;
 
 pub use app::main;

@@ -16,9 +16,6 @@ use crate::output::without_keys;
 
 /// Sends messages to stderr: warnings, more with `-v`, `-vv`, `-vvv`, only errors with `--quiet`; `HAUL_LOG`
 /// chooses by module (`HAUL_LOG=haul_engine=debug`) and wins.
-///
-/// # Errors
-/// When `HAUL_LOG` is no filter.
 pub(crate) fn start(global: &Global) -> Result<(), Fault> {
     let level = match (global.quiet, global.verbose) {
         (_, 3..) => LevelFilter::TRACE,

@@ -19,7 +19,7 @@ use signal_hook::low_level::signal_name;
 use crate::fault::{self, Fault, FaultCode};
 
 /// Exit code of an interrupted run.
-pub const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Signals that come together count as one: `timeout(1)` sends its own to the process and then to its group, and a
 /// terminal's Ctrl-C may come beside what a parent sends.
@@ -27,7 +27,7 @@ const TOGETHER: Duration = Duration::from_millis(500);
 
 /// Whether somebody has asked to stop, and who. Clones share the answer.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<StopRequest>);
+pub(crate) struct Cancel(Arc<StopRequest>);
 
 #[derive(Debug, Default)]
 struct StopRequest {
@@ -36,7 +36,6 @@ struct StopRequest {
     by: OnceLock<Stop>,
 }
 
-/// A signal that asked to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stop {
     signal: i32,
@@ -44,7 +43,6 @@ struct Stop {
     sender: Option<Sender>,
 }
 
-/// The process that sent a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sender {
     pid: i32,
@@ -54,18 +52,11 @@ struct Sender {
 }
 
 impl Cancel {
-    /// Asked for by nobody yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Asks to stop.
-    pub fn request(&self) {
+    pub(crate) fn request(&self) {
         self.0.is_requested.store(true, Ordering::Release);
     }
 
-    /// Whether to stop.
-    pub fn is_requested(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.0.is_requested.load(Ordering::Acquire)
     }
 
@@ -139,7 +130,7 @@ fn name(signal: i32) -> &'static str {
 
 /// What SIGHUP means, which comes when a terminal is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hangup {
+pub(crate) enum Hangup {
     /// To stop, as SIGTERM; nothing if it was ignored when the process started (`nohup`).
     Stops,
     /// Nothing: whom ssh has started learns from stdin that the connection has ended, and may need it no more.
@@ -148,11 +139,8 @@ pub enum Hangup {
 
 /// Ties SIGINT, SIGTERM and, as `hangup` says, SIGHUP to a new [`Cancel`]; one that comes half a second after the first
 /// or later ends the process at once with code 130.
-///
-/// # Errors
-/// When the system refuses handlers or a thread.
-pub fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
-    let cancel = Cancel::new();
+pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
+    let cancel = Cancel::default();
     handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;
     Ok(cancel)
 }
@@ -190,13 +178,13 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// The words that the shell would need to run this command again.
-pub fn command_line(argv: &[std::ffi::OsString]) -> String {
+pub(crate) fn command_line(argv: &[std::ffi::OsString]) -> String {
     let words: Vec<String> = argv.iter().map(|word| quote(&printable_bytes(word.as_bytes()))).collect();
     words.join(" ")
 }
 
 /// `word` in single quotes if the shell would take some of its characters for itself.
-pub fn quote(word: &str) -> String {
+pub(crate) fn quote(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -262,7 +250,7 @@ mod tests {
 
     #[test]
     fn clones_share_the_request() {
-        let cancel = Cancel::new();
+        let cancel = Cancel::default();
         let other = cancel.clone();
         other.request();
         assert!(cancel.is_requested());
@@ -271,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_signal_and_its_sender_are_told_here_and_the_signal_alone_to_the_peer() {
-        let cancel = Cancel::new();
+        let cancel = Cancel::default();
         let sender = Sender { pid: 42, user: 7, program: Some("timeout".to_owned()) };
         cancel.0.by.set(Stop { signal: SIGTERM, sender: Some(sender) }).unwrap();
         cancel.request();
@@ -281,6 +269,6 @@ mod tests {
         assert_eq!(told.message, "the server was stopped by SIGTERM");
         let theirs = told.from_peer();
         assert_eq!(cancel.or_own(theirs.clone(), "again"), own);
-        assert_eq!(Cancel::new().or_own(theirs.clone(), "again"), theirs);
+        assert_eq!(Cancel::default().or_own(theirs.clone(), "again"), theirs);
     }
 }

@@ -10,15 +10,8 @@ use rustix::process::{getegid, geteuid, getgroups};
 /// Answers kept at most: a directory service is not asked twice, and names that a peer makes up take no memory.
 const KEPT: usize = 10_000;
 
-/// Answers of the name service.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known<K, V>(Mutex<HashMap<K, Option<V>>>);
-
-impl<K, V> Default for Known<K, V> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
 
 impl<K: Eq + Hash, V: Clone> Known<K, V> {
     fn get(&self, key: K, ask: impl FnOnce(&K) -> Option<V>) -> Option<V> {
@@ -58,18 +51,15 @@ impl Accounts {
     /// The number of the user of this name, or else the number that it has elsewhere.
     pub(crate) fn user(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
         let ask = |name: &Vec<u8>| User::from_name(std::str::from_utf8(name).ok()?).ok()?;
-        let known = name
-            .and_then(|name| self.users.get(name.to_vec(), |name| ask(name).map(|user| user.uid.as_raw())));
-        known.unwrap_or(elsewhere)
+        let number = |name: &Vec<u8>| ask(name).map(|user| user.uid.as_raw());
+        name.and_then(|name| self.users.get(name.to_vec(), number)).unwrap_or(elsewhere)
     }
 
     /// The number of the group of this name, or else the number that it has elsewhere.
     pub(crate) fn group(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
         let ask = |name: &Vec<u8>| Group::from_name(std::str::from_utf8(name).ok()?).ok()?;
-        let known = name.and_then(|name| {
-            self.groups.get(name.to_vec(), |name| ask(name).map(|group| group.gid.as_raw()))
-        });
-        known.unwrap_or(elsewhere)
+        let number = |name: &Vec<u8>| ask(name).map(|group| group.gid.as_raw());
+        name.and_then(|name| self.groups.get(name.to_vec(), number)).unwrap_or(elsewhere)
     }
 }
 

@@ -15,37 +15,17 @@ const IN_PASSING: u64 = 3 * MAX_FRAME as u64;
 /// Bytes that a hash table has for each place beside what it holds.
 const MARK: u64 = 1;
 
-/// What a set may take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Budget(Bytes);
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self(SET_MEMORY)
+/// Whether so much may be held in `budget`, of a set of so many entries, so that there is room for messages too.
+pub(crate) fn must_hold(budget: Bytes, held: u64, entries: u32) -> Result<(), Fault> {
+    if held + IN_PASSING.min(budget.0 / 4) <= budget.0 {
+        return Ok(());
     }
-}
-
-impl Budget {
-    pub(crate) fn new(bytes: Bytes) -> Self {
-        Self(bytes)
-    }
-
-    /// Whether so much may be held, of a set of so many entries, so that there is room for messages too.
-    ///
-    /// # Errors
-    /// [`FaultCode::SetTooLarge`].
-    pub(crate) fn holds(self, held: u64, entries: u32) -> Result<(), Fault> {
-        if held + IN_PASSING.min(self.0.0 / 4) <= self.0.0 {
-            return Ok(());
-        }
-        let message = format!(
-            "the names, links, holes and attributes of the set take more than the {} of memory that it may have, with \
-             {entries} entries so far",
-            self.0
-        );
-        let hint = "copy it in parts, or give `--set-memory SIZE` to both `haul cp` and `haul serve`";
-        Err(Fault::new(FaultCode::SetTooLarge, message, hint))
-    }
+    let message = format!(
+        "the names, links, holes and attributes of the set take more than the {budget} of memory that it may have, with \
+         {entries} entries so far"
+    );
+    let hint = "copy it in parts, or give `--set-memory SIZE` to both `haul cp` and `haul serve`";
+    Err(Fault::new(FaultCode::SetTooLarge, message, hint))
 }
 
 /// What the places of a vector take.
@@ -86,18 +66,16 @@ mod tests {
 
     #[test]
     fn above_the_budget_is_a_fault_that_says_what_to_do() {
-        let budget = Budget::new(Bytes(1_000));
-        assert_eq!(budget.holds(750, 3), Ok(()));
-        let fault = budget.holds(751, 3).unwrap_err();
+        assert_eq!(must_hold(Bytes(1_000), 750, 3), Ok(()));
+        let fault = must_hold(Bytes(1_000), 751, 3).unwrap_err();
         assert_eq!((fault.code, fault.code.exit_code(), fault.retryable), (FaultCode::SetTooLarge, 1, false));
         assert!(fault.hint.contains("--set-memory") && fault.message.contains("3 entries"), "{fault}");
     }
 
     #[test]
     fn of_a_large_budget_little_is_kept_aside() {
-        let budget = Budget::default();
-        assert_eq!(budget.holds(SET_MEMORY.0 - (3 << 20), 1), Ok(()));
-        budget.holds(SET_MEMORY.0 - (3 << 20) + 1, 1).unwrap_err();
+        assert_eq!(must_hold(SET_MEMORY, SET_MEMORY.0 - (3 << 20), 1), Ok(()));
+        must_hold(SET_MEMORY, SET_MEMORY.0 - (3 << 20) + 1, 1).unwrap_err();
     }
 
     #[test]

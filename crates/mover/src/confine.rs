@@ -14,7 +14,6 @@ use crate::storage::{lstatat, openat, openat2};
 /// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
-    /// None is followed.
     Refuse,
     /// They are followed while they stay below the directory.
     Within,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
 use crate::budget::{growth_of_table, growth_of_vec, make_room, of_table, of_vec};
-use crate::fault::{protocol, show};
+use crate::fault::{of_path, protocol, show};
 use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
@@ -25,9 +25,7 @@ const PATH: u64 = 96;
 pub(crate) enum Kind {
     /// A regular file; the number counts regular files only.
     File(u32),
-    /// A directory.
     Directory,
-    /// A symbolic link.
     Symlink,
     /// The sender could not read it, and sends nothing of it.
     Unread,
@@ -38,7 +36,6 @@ pub(crate) enum Kind {
 /// How far an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Nothing has happened yet.
     Waiting,
     /// Its temporary file, or its directory, exists.
     Started,
@@ -110,7 +107,6 @@ pub(crate) struct EntryTable {
 }
 
 impl EntryTable {
-    /// How many entries there are.
     pub(crate) fn len(&self) -> u32 {
         self.records.len() as u32
     }
@@ -192,11 +188,8 @@ impl EntryTable {
         let earlier = self.find(parent, entry.path.file_name()).map(|index| self.kind(index));
         let merges = earlier == Some(Kind::Directory) && entry.kind == EntryKind::Directory;
         if earlier.is_some() && !merges {
-            return Err(Fault::new(
-                FaultCode::Usage,
-                format!("`{}` is in the set twice", show(path)),
-                "sources with the same name need different destinations",
-            ));
+            let hint = "sources with the same name need different destinations";
+            return Err(of_path(FaultCode::Usage, path, "is in the set twice", hint));
         }
         Ok(parent)
     }
@@ -230,8 +223,8 @@ impl EntryTable {
             Kind::Symlink => (FaultCode::PathEscape, "symbolic link"),
             Kind::File(_) | Kind::Unread | Kind::HardLink(_) => (FaultCode::NotADirectory, "file"),
         };
-        let message = format!("`{}` lies below a {what} of the same set", show(below));
-        Err(Fault::new(code, message, "nothing is ever written through a received link or file"))
+        let what = format!("lies below a {what} of the same set");
+        Err(of_path(code, below, &what, "nothing is ever written through a received link or file"))
     }
 
     fn append(
@@ -336,12 +329,10 @@ impl EntryTable {
         names.join(&b'/')
     }
 
-    /// What the entry is.
     pub(crate) fn kind(&self, index: u32) -> Kind {
         self.records[index as usize].kind
     }
 
-    /// How far the entry is.
     pub(crate) fn state(&self, index: u32) -> State {
         self.records[index as usize].state
     }
@@ -376,7 +367,6 @@ impl EntryTable {
         self.records[index as usize].attributes
     }
 
-    /// The target of a symbolic link.
     pub(crate) fn target(&self, index: u32) -> &[u8] {
         let record = &self.records[index as usize];
         let start = record.name_start as usize + record.name_len as usize;

@@ -47,10 +47,15 @@ impl IoFault {
         Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
     }
 
-    /// A fault that ends one entry.
-    pub(crate) fn entry(code: FaultCode, message: String, hint: &str) -> Self {
-        Self { fault: Fault::new(code, message, hint), scope: Scope::Entry }
+    /// A fault that ends one entry: its path stands in front of `what`.
+    pub(crate) fn entry(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Self {
+        Self { fault: of_path(code, path, what, hint), scope: Scope::Entry }
     }
+}
+
+/// A fault of something that is there: its path stands in front of `what`.
+pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Fault {
+    Fault::new(code, format!("`{}` {what}", show(path)), hint)
 }
 
 /// What the error number says; of a path that leaves its root, what it means here.
@@ -119,6 +124,12 @@ pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
 }
 
 /// The peer broke the protocol.
+/// The other side has gone before the set was final.
+pub(crate) fn left_early(who: &str) -> Fault {
+    let message = format!("the {who} left before the transfer was complete");
+    Fault::new(FaultCode::ControlLost, message, "run the same command again")
+}
+
 pub(crate) fn protocol(what: &str) -> Fault {
     Fault::new(
         FaultCode::Internal,

@@ -95,21 +95,34 @@ impl Drop for JobHandle {
     }
 }
 
-/// Starts a named thread that works for a job, which does not go on if the thread panics.
+/// Starts a named thread that works for a job, which does not go on if the thread fails or panics.
 pub(crate) fn spawn_for<J: Job>(
     job: &Arc<J>,
     name: &str,
-    run: impl FnOnce() + Send + 'static,
+    run: impl FnOnce() -> Result<(), Fault> + Send + 'static,
 ) -> Result<JoinHandle<()>, Fault> {
     let guard = Guard(job.clone());
     spawn(name, move || {
-        let _guard = guard;
-        run();
+        let guard = guard;
+        if let Err(fault) = run() {
+            guard.0.fail(fault);
+        }
     })
 }
 
+/// What a thread does for a job.
+type Work = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
+
 /// A thread's name and what it does.
-pub(crate) type Worker = (&'static str, Box<dyn FnOnce() + Send>);
+pub(crate) type Worker = (&'static str, Work);
+
+/// Work that ends the job itself if it fails, or cannot fail.
+pub(crate) fn unfailing(run: impl FnOnce() + Send + 'static) -> Work {
+    Box::new(move || {
+        run();
+        Ok(())
+    })
+}
 
 /// Starts threads that work for a job, and gives them. The job ends if one of them cannot be started.
 pub(crate) fn spawn_all<J: Job>(
@@ -173,23 +186,5 @@ impl fmt::Display for Stage {
             Self::Completion => "files to be verified, synced and put in place",
             Self::Confirmation => "the sender to confirm the end",
         })
-    }
-}
-
-/// Where the contents of a job come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Files,
-    /// One stream, whose length nobody knows before its end.
-    Pipe,
-}
-
-impl Origin {
-    /// What is waited for while the sender does not know of any more.
-    pub(crate) fn listing(self) -> Stage {
-        match self {
-            Self::Files => Stage::Listing,
-            Self::Pipe => Stage::Pipe,
-        }
     }
 }

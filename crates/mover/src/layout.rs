@@ -18,12 +18,10 @@ struct Extent {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FilePiece {
     pub(crate) entry: u32,
-    /// Where in the stream.
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// The object.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
     extents: Vec<Extent>,
@@ -31,12 +29,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Bytes of memory that it takes.
     pub(crate) fn held(&self) -> u64 {
         of_vec(&self.extents)
     }
 
-    /// Length of the object so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }

@@ -1,13 +1,12 @@
 //! What both jobs tell while they run, and how they wake the data path.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_wire::control::Item;
 
 /// Live numbers of a job. All of them only grow.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Progress {
     entries: AtomicU64,
     bytes_known: AtomicU64,
@@ -16,7 +15,6 @@ pub struct Progress {
     files_done: AtomicU64,
     failed: AtomicU64,
     worked: AtomicU64,
-    current: Mutex<Vec<u8>>,
     items: Items,
 }
 
@@ -57,11 +55,6 @@ impl Progress {
         counts.into_iter().chain([&self.worked]).fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
     }
 
-    /// The file that is being read or written, for people.
-    pub fn current(&self) -> String {
-        crate::fault::show(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Names who learns what is done to names: what is removed, and in a dry run or with `--verbose` everything.
     pub fn on_item(&self, tell: Tell) {
         self.items.set(tell);
@@ -100,12 +93,6 @@ impl Progress {
     pub(crate) fn one_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
-
-    pub(crate) fn set_current(&self, path: &[u8]) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.clear();
-        current.extend_from_slice(path);
-    }
 }
 
 /// Learns what is done to a name. Called from the threads of the job.
@@ -135,12 +122,6 @@ impl Items {
     }
 }
 
-impl fmt::Debug for Items {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Items")
-    }
-}
-
 /// Tells the data path that there is more to do. Cheap, and may be called from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
@@ -159,12 +140,6 @@ impl WakeSlot {
         if let Some(wake) = wake {
             wake();
         }
-    }
-}
-
-impl fmt::Debug for WakeSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WakeSlot")
     }
 }
 

@@ -3,6 +3,7 @@
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryTable, Kind, State};
+use crate::fault::of_path;
 
 /// How many failures a report names; the rest is only counted.
 pub const MAX_NAMED_FAILURES: usize = 100;
@@ -40,8 +41,8 @@ impl MoveReport {
     /// The exit code of the program: 0, or 3 if names were not removed; the code of the failures' kind if all entries failed with it, or if
     /// all failures are changed sources (8) or failed verifications (4); otherwise 3.
     pub fn exit_code(&self) -> u8 {
-        match self.failures.common_code() {
-            _ if self.failures.count() == 0 => self.removal.fault.as_ref().map_or(0, |_| SOME_FILES_FAILED),
+        match self.failures.common {
+            _ if self.failures.count == 0 => self.removal.fault.as_ref().map_or(0, |_| SOME_FILES_FAILED),
             Some(code @ (FaultCode::SourceChanged | FaultCode::VerifyFailed)) => code.exit_code(),
             Some(code) if self.failures.count() == self.entries => code.exit_code(),
             _ => SOME_FILES_FAILED,
@@ -62,8 +63,8 @@ impl MoveReport {
             crate::fault::show(path),
             first.message
         );
-        let code = self.failures.common_code().unwrap_or(first.code);
-        Some(Fault { message, code, retryable: self.failures.all_retryable(), ..first.clone() })
+        let code = self.failures.common.unwrap_or(first.code);
+        Some(Fault { message, code, retryable: self.failures.all_retryable, ..first.clone() })
     }
 }
 
@@ -76,7 +77,9 @@ pub struct Failures {
     below: Vec<(Vec<u8>, u64)>,
     count: u64,
     special: u64,
+    /// The code that all of them share.
     common: Option<FaultCode>,
+    /// Whether the same command may succeed when it is repeated unchanged.
     all_retryable: bool,
 }
 
@@ -105,16 +108,6 @@ impl Failures {
     /// How many entries failed because a directory above them, the named one at `path`, did.
     pub fn below(&self, path: &[u8]) -> u64 {
         self.below.iter().find(|(directory, _)| directory == path).map_or(0, |&(_, count)| count)
-    }
-
-    /// The code that all failures share.
-    pub fn common_code(&self) -> Option<FaultCode> {
-        self.common
-    }
-
-    /// Whether the same command may succeed when it is repeated unchanged.
-    pub fn all_retryable(&self) -> bool {
-        self.all_retryable
     }
 
     pub(crate) fn add(&mut self, path: &[u8], fault: Fault) {
@@ -159,8 +152,7 @@ const SEE_DIRECTORY: &str = "see the failure of its directory";
 
 /// What an entry fails with whose directory has failed.
 pub(crate) fn without_directory(path: &[u8]) -> Fault {
-    let message = format!("`{}` has no directory to lie in: that failed", crate::fault::show(path));
-    Fault::new(FaultCode::NotADirectory, message, SEE_DIRECTORY)
+    of_path(FaultCode::NotADirectory, path, "has no directory to lie in: that failed", SEE_DIRECTORY)
 }
 
 /// Whether an entry failed only because the directory that it lies in did.
@@ -288,7 +280,7 @@ mod tests {
         add_below(&mut failures, "x", 300);
         add_below(&mut failures, "x2", 5);
         assert_eq!((failures.below(b"x"), failures.below(b"x2"), failures.below(b"x/sub")), (300, 5, 0));
-        assert_eq!((failures.count(), failures.common_code()), (307, None));
+        assert_eq!((failures.count(), failures.common), (307, None));
         // Both causes are named, and what followed from the first as far as there is room.
         let named: Vec<&[u8]> = failures.named().iter().map(|(path, _)| &path[..]).collect();
         assert_eq!((named.len(), named[0], named[1]), (MAX_NAMED_FAILURES, &b"x"[..], &b"x/sub/0"[..]));

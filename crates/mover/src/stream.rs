@@ -7,11 +7,9 @@ use haul_wire::control::Stretch;
 /// The data of a file: which of its bytes are its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Size of the file.
     size: u64,
     /// Stretches with data: where each begins in the stream, and in the file. Empty: no holes.
     data: Vec<(u64, u64)>,
-    /// Length of the stream.
     len: u64,
 }
 
@@ -43,12 +41,10 @@ impl Shape {
         (of_data + size_of::<Self>() + 2 * size_of::<usize>()) as u64
     }
 
-    /// Size of the file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Length of the stream in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -58,7 +54,6 @@ impl Shape {
         &self.data
     }
 
-    /// Whether the file has holes.
     pub(crate) fn is_sparse(&self) -> bool {
         self.len != self.size
     }

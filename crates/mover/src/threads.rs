@@ -7,7 +7,6 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::storage::Inherited;
 
-/// Starts a named thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,

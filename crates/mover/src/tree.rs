@@ -18,7 +18,6 @@ const MAX_GROUPS: u64 = 1 << 16;
 /// A chaining value; of a file that is one group, its hash.
 pub(crate) type Value = [u8; 32];
 
-/// How a stream is cut into groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Groups {
     len: u64,
@@ -37,13 +36,11 @@ impl Groups {
         self.len.div_ceil(self.size) as u32
     }
 
-    /// The bytes of a group.
     pub(crate) fn range(self, group: u32) -> Range<u64> {
         let start = u64::from(group) * self.size;
         start..(start + self.size).min(self.len)
     }
 
-    /// The group of the byte at `offset`.
     pub(crate) fn at(self, offset: u64) -> u32 {
         (offset / self.size) as u32
     }
@@ -115,7 +112,6 @@ impl Tree {
         self.values.get(group as usize).copied().flatten()
     }
 
-    /// Forgets the value of a group.
     pub(crate) fn clear(&mut self, group: u32) {
         if self.values[group as usize].take().is_some() {
             self.missing += 1;

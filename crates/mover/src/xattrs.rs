@@ -29,7 +29,6 @@ pub(crate) enum Bearer<'a> {
 }
 
 impl<'a> Bearer<'a> {
-    /// A name in an open directory.
     pub(crate) fn named(directory: BorrowedFd<'a>, name: &[u8]) -> Self {
         let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
         path.extend_from_slice(name);
@@ -59,7 +58,6 @@ impl<'a> Bearer<'a> {
         }
     }
 
-    /// The value of an attribute.
     pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
         // Most values are short; the longest has LIST bytes too.
         match self.get_up_to(name, 256) {
@@ -107,7 +105,6 @@ pub(crate) enum Space {
     Trusted,
     /// Labels and capabilities: they may lend rights.
     Security,
-    /// An access control list.
     Acl,
     /// The system's own.
     Other,

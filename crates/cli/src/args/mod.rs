@@ -9,7 +9,7 @@ mod sync;
 mod values;
 
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
@@ -17,18 +17,19 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 
-pub use preserve::{PreserveArgs, Preserved};
-pub use select::{RuleArg, RuleArgs, SelectArgs};
-pub use ssh::{PortRange, SshArgs};
-pub use sync::{StorageArgs, SyncArgs, SyncPolicy};
-pub use values::{Assignment, Diagnosis, ListenAddress};
+pub(crate) use preserve::{PreserveArgs, Preserved};
+#[cfg(test)]
+pub(crate) use select::RuleArgs;
+pub(crate) use select::{RuleArg, SelectArgs};
+pub(crate) use ssh::{PortRange, SshArgs};
+pub(crate) use sync::{StorageArgs, SyncArgs, SyncPolicy};
+pub(crate) use values::{Assignment, Diagnosis};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "haul", version, max_term_width = 100, after_help = help::EXAMPLES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
-pub struct Cli {
-    /// Options that every command takes.
+pub(crate) struct Cli {
     #[command(flatten)]
     pub global: Global,
     /// What to do; none is allowed only with `--show-config`.
@@ -39,7 +40,7 @@ pub struct Cli {
 /// Options that every command takes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "General options")]
-pub struct Global {
+pub(crate) struct Global {
     /// Say more on stderr (-v what happens, -vv also why, -vvv everything)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
@@ -56,7 +57,7 @@ pub struct Global {
 
 /// What `haul` can do.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Copy files and directories, in either direction
     #[command(after_help = help::CP, override_usage = "haul cp [OPTIONS] SRC... DST")]
     Cp(Box<CpArgs>),
@@ -113,7 +114,7 @@ pub enum Command {
 
 /// What a command says of a transfer.
 #[derive(Debug, Clone)]
-pub struct TransferOptions {
+pub(crate) struct TransferOptions {
     /// What happens to what is at the destination.
     pub receive_policy: ReceivePolicy,
     /// What happens to files that grow while they are sent.
@@ -137,7 +138,7 @@ impl Default for TransferOptions {
 
 impl Command {
     /// What it says of a transfer; nothing if it has none.
-    pub fn transfer(&self) -> TransferOptions {
+    pub(crate) fn transfer(&self) -> TransferOptions {
         let others = TransferOptions::default();
         match self {
             Self::Cp(args) => args.transfer(),
@@ -158,17 +159,7 @@ impl Command {
                 events: args.events.clone(),
                 ..others
             },
-            Self::Pipe(_)
-            | Self::Status(_)
-            | Self::Clean(_)
-            | Self::Ctl(_)
-            | Self::Presets(_)
-            | Self::Diagnose(_)
-            | Self::Train(_)
-            | Self::Doctor(_)
-            | Self::Completions { .. }
-            | Self::Man
-            | Self::DemoReceiver { .. } => others,
+            _ => others,
         }
     }
 }
@@ -184,7 +175,7 @@ fn controller_help() -> String {
 /// Options that choose how data is carried.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "How to carry it")]
-pub struct RecipeArgs {
+pub(crate) struct RecipeArgs {
     /// Preset by name (see `haul presets`) or a recipe file
     #[arg(long, value_name = "NAME|FILE")]
     pub preset: Option<String>,
@@ -204,7 +195,7 @@ pub struct RecipeArgs {
 
 /// Options of the commands that move data to or from a server.
 #[derive(Debug, Clone, Default, Args)]
-pub struct TransferArgs {
+pub(crate) struct TransferArgs {
     /// Connect and say what would be done, without doing it
     #[arg(short = 'n', long)]
     pub dry_run: bool,
@@ -214,37 +205,30 @@ pub struct TransferArgs {
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// How data is carried.
     #[command(flatten)]
     pub recipe: RecipeArgs,
 }
 
 /// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct CpArgs {
+pub(crate) struct CpArgs {
     /// One or more sources, then the destination: local paths, @FILE with a server's URL in FILE, haul:// URLs,
     /// or USER@HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<OsString>,
-    /// What is there already.
     #[command(flatten)]
     pub sync: SyncArgs,
-    /// When it is safe.
     #[command(flatten)]
     pub storage: StorageArgs,
-    /// What of the files travels.
     #[command(flatten)]
     pub preserve: PreserveArgs,
     /// Memory that the names, links, holes and attributes of one set may take here [default: 1GiB]
     #[arg(long, value_name = "SIZE", hide = true)]
     pub set_memory: Option<Bytes>,
-    /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
-    /// What of it.
     #[command(flatten)]
     pub select: SelectArgs,
-    /// How to get to other machines.
     #[command(flatten)]
     pub ssh: SshArgs,
 }
@@ -266,13 +250,13 @@ impl CpArgs {
 
 /// `haul serve`.
 #[derive(Debug, Clone, Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Directory to offer; nothing outside it can be read or written
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub root: PathBuf,
     /// Address and port to listen on, TCP and UDP alike
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640")]
-    pub listen: ListenAddress,
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640", value_parser = values::listen_address)]
+    pub listen: SocketAddr,
     /// Listen on the first free port of these instead
     #[arg(long, value_name = "A-B")]
     pub port_range: Option<PortRange>,
@@ -327,7 +311,7 @@ pub struct ServeArgs {
 
 /// `haul bench`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// The URL that `haul serve` printed: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments")]
     pub url: Option<OsString>,
@@ -340,20 +324,20 @@ pub struct BenchArgs {
     /// The server sends
     #[arg(long)]
     pub reverse: bool,
-    /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
 
 /// `haul pipe`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct PipeArgs {
+pub(crate) struct PipeArgs {
     /// The URL that `haul pipe --listen` printed on the other machine: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments", conflicts_with = "listen")]
     pub url: Option<OsString>,
     /// Wait for the other side here, TCP and UDP alike [without a value: 0.0.0.0:2640]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "0.0.0.0:2640")]
-    pub listen: Option<ListenAddress>,
+    #[arg(value_parser = values::listen_address)]
+    pub listen: Option<SocketAddr>,
     /// Write the URL to a file that only you can read, and nowhere else
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
@@ -376,7 +360,7 @@ pub struct PipeArgs {
 
 /// Where to look for what was left behind.
 #[derive(Debug, Clone, Default, Args)]
-pub struct PlaceArgs {
+pub(crate) struct PlaceArgs {
     /// Destinations of transfers [default: this directory]
     #[arg(value_name = "DIR", help_heading = "Arguments")]
     pub directories: Vec<PathBuf>,
@@ -387,8 +371,7 @@ pub struct PlaceArgs {
 
 /// `haul clean`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct CleanArgs {
-    /// Where to look.
+pub(crate) struct CleanArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Say what would be removed, without doing it
@@ -411,7 +394,7 @@ fn copy_name(text: &str) -> Result<String, String> {
 
 /// `haul ctl`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct CtlArgs {
+pub(crate) struct CtlArgs {
     /// Process of the copy, as `haul ctl` lists it; all are listed without
     #[arg(value_name = "PID", value_parser = copy_name)]
     pub copy: Option<String>,
@@ -422,14 +405,14 @@ pub struct CtlArgs {
 
 /// `haul presets`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct PresetsArgs {
+pub(crate) struct PresetsArgs {
     /// Preset to print as TOML
     pub name: Option<String>,
 }
 
 /// `haul diagnose`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct DiagnoseArgs {
+pub(crate) struct DiagnoseArgs {
     /// Signature files, or traces that --events wrote; - is stdin
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
@@ -440,7 +423,7 @@ pub struct DiagnoseArgs {
 
 /// `haul train`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct TrainArgs {
+pub(crate) struct TrainArgs {
     /// Signatures of losses by the receiving host
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub host: Vec<PathBuf>,
@@ -454,7 +437,7 @@ pub struct TrainArgs {
 
 /// `haul doctor`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// A path to measure as well, both ways: the URL that `haul serve` printed, @FILE or @-
     #[arg(value_name = "URL")]
     pub url: Option<OsString>,
@@ -465,7 +448,7 @@ pub struct DoctorArgs {
 
 /// `haul demo`.
 #[derive(Debug, Clone, Args)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// What to copy; a generated file set if absent
     pub path: Option<PathBuf>,
     /// Size of the generated file set
@@ -502,7 +485,6 @@ pub struct DemoArgs {
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// How data is carried.
     #[command(flatten)]
     pub recipe: RecipeArgs,
 }

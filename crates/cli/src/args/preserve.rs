@@ -5,7 +5,7 @@ use haul_wire::control::{HardLinks, Keep, Ownership, Preserve};
 
 /// One thing of a list to preserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Preserved {
+pub(crate) enum Preserved {
     /// Owner and group
     Owner,
     /// Extended attributes
@@ -22,7 +22,7 @@ pub enum Preserved {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What is preserved")]
-pub struct PreserveArgs {
+pub(crate) struct PreserveArgs {
     /// What to preserve beside contents, permissions and times: owner, xattrs, acls, all
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub preserve: Vec<Preserved>,
@@ -48,7 +48,7 @@ pub struct PreserveArgs {
 
 impl PreserveArgs {
     /// The same for both sides.
-    pub fn preserve(&self) -> Preserve {
+    pub(crate) fn preserve(&self) -> Preserve {
         let listed = of(&self.preserve);
         let keep = |asked, listed| if asked || self.archive { Keep::Preserve } else { listed };
         let owner = self.owner || self.archive || listed.owner != Ownership::Receiver;

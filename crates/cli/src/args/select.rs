@@ -11,7 +11,7 @@ use haul_mover::check_pattern;
 
 /// One of `--exclude`, `--include` and `--exclude-from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RuleArg {
+pub(crate) enum RuleArg {
     /// What matches is left out.
     Exclude(Vec<u8>),
     /// What matches is sent.
@@ -22,14 +22,13 @@ pub enum RuleArg {
 
 /// `--exclude`, `--include` and `--exclude-from` in the order in which they stand.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RuleArgs(pub Vec<RuleArg>);
+pub(crate) struct RuleArgs(pub Vec<RuleArg>);
 
 /// Options that choose what is sent.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What to send")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct SelectArgs {
-    /// Rules about names.
+pub(crate) struct SelectArgs {
     #[command(flatten)]
     pub rules: RuleArgs,
     /// Only the paths in this file, one per line, relative to the source

@@ -9,7 +9,7 @@ use clap::Args;
 /// Options of `haul cp` that tell how to get to `HOST:PATH`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Over ssh (HOST:PATH)")]
-pub struct SshArgs {
+pub(crate) struct SshArgs {
     /// Program to run as ssh, with options if need be [default: ssh]
     #[arg(long, value_name = "COMMAND")]
     pub ssh: Option<String>,
@@ -44,14 +44,14 @@ pub struct SshArgs {
 
 /// Ports from the first to the last, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PortRange {
+pub(crate) struct PortRange {
     first: u16,
     last: u16,
 }
 
 impl PortRange {
     /// Every port of the range, the lowest first.
-    pub fn ports(self) -> impl Iterator<Item = u16> {
+    pub(crate) fn ports(self) -> impl Iterator<Item = u16> {
         self.first..=self.last
     }
 }

@@ -9,7 +9,7 @@ use haul_wire::control::{
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(next_help_heading = "What is there already")]
-pub struct SyncArgs {
+pub(crate) struct SyncArgs {
     /// Compare files of equal size by their contents, not by their times
     #[arg(short = 'c', long, conflicts_with = "ignore_times")]
     pub checksum: bool,
@@ -32,7 +32,7 @@ pub struct SyncArgs {
 
 impl SyncArgs {
     /// The same for the receiver.
-    pub fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
+    pub(crate) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
         ReceivePolicy {
             equal: match (self.checksum, self.ignore_times) {
                 (true, _) => Equal::Contents,
@@ -57,14 +57,14 @@ impl SyncArgs {
     }
 
     /// What the sender does about files that grow.
-    pub fn growth(&self) -> Growth {
+    pub(crate) fn growth(&self) -> Growth {
         if self.growing { Growth::Accept } else { Growth::Refuse }
     }
 }
 
 /// When received files must be on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum SyncPolicy {
+pub(crate) enum SyncPolicy {
     /// Before each is reported
     #[default]
     Files,
@@ -87,7 +87,7 @@ impl From<SyncPolicy> for Durability {
 /// Options about the receiver's disk.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Disks")]
-pub struct StorageArgs {
+pub(crate) struct StorageArgs {
     /// When files must be on the receiver's disk
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub sync: SyncPolicy,

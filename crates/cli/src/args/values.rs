@@ -9,7 +9,7 @@ use haul_base::Probability;
 
 /// `KEY=VALUE` as given to `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assignment {
+pub(crate) struct Assignment {
     /// The parameter's name.
     pub key: String,
     /// The value, not yet parsed.
@@ -37,7 +37,7 @@ impl fmt::Display for Assignment {
 
 /// What to use for diagnosing the cause of loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Diagnosis {
+pub(crate) enum Diagnosis {
     /// All evidence there is.
     On,
     /// None.
@@ -48,20 +48,12 @@ pub enum Diagnosis {
     Kernel,
 }
 
-/// Where to listen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListenAddress(pub SocketAddr);
-
-impl FromStr for ListenAddress {
-    type Err = String;
-
-    /// Takes `1.2.3.4:5000`, `[::1]:5000`, and `:5000` for every IPv4 address of the machine.
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
-            return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)));
-        }
-        text.parse().map(Self).map_err(|_| hint(text))
+/// Parses where to listen: `1.2.3.4:5000`, `[::1]:5000`, or `:5000` for every IPv4 address of the machine.
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
     }
+    text.parse().map_err(|_| hint(text))
 }
 
 fn hint(text: &str) -> String {
@@ -70,12 +62,6 @@ fn hint(text: &str) -> String {
         return format!("the port is missing; write for example {shown}:2640");
     }
     "write ADDR:PORT with a numeric address, for example 0.0.0.0:2640, [::]:2640 or :2640".to_owned()
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
 }
 
 /// Parses a share in `[0, 1]`, written as a fraction (`0.001`) or in per cent (`0.1%`).
@@ -105,7 +91,7 @@ mod tests {
 
     #[test]
     fn listen_addresses_need_a_port_and_say_so() {
-        let parse = |text: &str| text.parse::<ListenAddress>();
+        let parse = listen_address;
         assert_eq!(parse(":5000").unwrap().to_string(), "0.0.0.0:5000");
         assert_eq!(parse("[::1]:7").unwrap().to_string(), "[::1]:7");
         assert!(parse("10.0.0.1").unwrap_err().contains("10.0.0.1:2640"));
@@ -116,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_panics(text in ".{0,30}") {
-            let _ = text.parse::<ListenAddress>();
+            let _ = listen_address(&text);
             let _ = share(&text);
             if let Ok(assignment) = text.parse::<Assignment>() {
                 prop_assert!(!assignment.key.is_empty());

@@ -15,7 +15,7 @@ use haul_wire::control::{Fault, FaultCode, ReceivePolicy, RunMode};
 use serde_json::json;
 
 use self::reporter::Reporter;
-use crate::args::Command;
+use crate::args::{Command, CpArgs};
 use crate::commands::cp::{self, How};
 use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
 use crate::config::{Resolved, Sources, StartError, resolve};
@@ -31,9 +31,6 @@ use crate::transfer::select::chosen;
 use crate::transfer::session::negotiate;
 
 /// Does what stdin says. Returns the exit code.
-///
-/// # Errors
-/// When it cannot begin.
 pub(crate) fn run() -> Result<u8, Fault> {
     go_home();
     let cancel = signals::watch(Hangup::PassesBy)?;
@@ -98,18 +95,14 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
         }
     };
     job.actions.iter().for_each(|action| log(action.as_str().into()));
-    let report = prepare(job, cancel, reporter).and_then(|prepared| prepared.run(job, reporter));
+    let report = prepare(job, cancel, reporter).and_then(|prepared| copy(prepared, job, reporter));
     let report = report.unwrap_or_else(RunReport::failed);
     log(Summary(&report).into());
     report
 }
 
 /// A job that is understood.
-struct Prepared {
-    context: Context,
-    plan: CopyPlan,
-    args: crate::args::CpArgs,
-}
+type Prepared = (Context, CopyPlan, Box<CpArgs>);
 
 fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, Fault> {
     let mut argv = vec![OsString::from("haul"), OsString::from("cp")];
@@ -136,7 +129,7 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
         events: EventLog::to(Box::new(reporter.writer()), "stdout".to_owned()),
         ..quiet
     };
-    Ok(Prepared { context, plan, args: args.as_ref().clone() })
+    Ok((context, plan, args.clone()))
 }
 
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
@@ -164,29 +157,21 @@ fn not_understood(error: StartError) -> Fault {
     }
 }
 
-impl Prepared {
-    fn run(mut self, job: &Job, reporter: &Reporter) -> Result<RunReport, Fault> {
-        let way_out = |fault, port| with_way_out(fault, port, job.ports.as_deref());
-        let port = match self.plan.url_mut() {
-            Some(url) => {
-                let port = url.port;
-                *url = reach(&self.context, url, &job.hosts).map_err(|fault| way_out(fault, port))?;
-                Some(port).filter(|_| !job.hosts.is_empty())
-            }
-            None => None,
-        };
-        let way_out = |fault| match port {
-            Some(port) => way_out(fault, port),
-            None => fault,
-        };
-        if let (true, Some(url)) = (job.dry_run, self.plan.url_mut()) {
-            let negotiated = negotiate(&self.context, url).map_err(way_out)?;
-            reporter.event("plan", &json!({ "negotiated": negotiated }));
-        }
-        let selection = chosen(&self.args, self.plan.sources())?;
-        let how = How { selection: &selection, ssh: &self.args.ssh };
-        let mut report = cp::copy(&self.context, &self.plan, how);
-        report.error = report.error.map(way_out);
-        Ok(report)
+fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> Result<RunReport, Fault> {
+    let port = plan.url_mut().map(|url| url.port).filter(|_| !job.hosts.is_empty());
+    let way_out = |fault| match port {
+        Some(port) => with_way_out(fault, port, job.ports.as_deref()),
+        None => fault,
+    };
+    if let Some(url) = plan.url_mut() {
+        *url = reach(&context, url, &job.hosts).map_err(way_out)?;
     }
+    if let (true, Some(url)) = (job.dry_run, plan.url_mut()) {
+        let negotiated = negotiate(&context, url).map_err(way_out)?;
+        reporter.event("plan", &json!({ "negotiated": negotiated }));
+    }
+    let selection = chosen(&args, plan.sources())?;
+    let mut report = cp::copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
+    report.error = report.error.map(way_out);
+    Ok(report)
 }

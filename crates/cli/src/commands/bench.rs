@@ -45,9 +45,6 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
 }
 
 /// What `haul bench` would do.
-///
-/// # Errors
-/// What would keep it from being done.
 pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
     let url = url_of(args)?;
     let amount = match limit_of(args) {

@@ -56,7 +56,6 @@ fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     Ok((plan, selection))
 }
 
-/// Copies what `plan` says.
 pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
     traced(context, plan, || Ok(one(context, plan, how)))
 }
@@ -94,9 +93,6 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
 }
 
 /// Looks, and prints what it sees on stdout. Returns the exit code.
-///
-/// # Errors
-/// What would keep it from being done, as far as that shows without doing it.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     stdio::refuse_dry_run(&args.paths)?;
     let (plan, selection) = parse(args)?;

@@ -19,9 +19,6 @@ use crate::transfer::control_socket::{ControlRequest, directory};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Lists the copies, shows one, or changes it. Gives the exit code.
-///
-/// # Errors
-/// That there is no such copy, it does not answer, or it cannot be changed so.
 pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.copy else {
         list(as_object);
@@ -46,7 +43,6 @@ fn parameter(key: &str) -> String {
     key.strip_prefix("rate_control.").unwrap_or(key).to_owned()
 }
 
-/// Why a request failed.
 enum Failure {
     Gone,
     Refused(Fault),

@@ -96,7 +96,6 @@ fn metric(diagnosis: &Diagnosis) -> &'static str {
     }
 }
 
-/// The line of a window for people.
 fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
     let lost = format!("{} of {} packets lost", sample.lost, sample.packets);
     match diagnosis.metric {
@@ -147,9 +146,6 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
 /// Says of each window of each file why its packets were lost, as a transfer that runs does: windows that tell too little are taken
 /// together with those that follow. A file that cannot be read does not keep the others from being
 /// diagnosed. Gives the exit code.
-///
-/// # Errors
-/// That the model cannot be read, or no file could.
 pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
     let model = model_of(args.model.as_deref())?;
     let mut words = Words::of_length(model.word_length).expect("a model was checked when it was read");

@@ -141,7 +141,6 @@ fn of_processors(softnet: &str, column: usize) -> u64 {
     softnet.lines().filter_map(counted).fold(0, u64::saturating_add)
 }
 
-/// What is wrong with this machine.
 fn findings(context: &Context) -> Vec<String> {
     let mut found = usage::fallbacks(&context.settings);
     found.extend(EarlyDrops::of_this_machine().findings());
@@ -155,7 +154,6 @@ fn findings(context: &Context) -> Vec<String> {
     found
 }
 
-/// Measures one way.
 fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<RunReport, Fault> {
     let bench_args =
         BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
@@ -189,9 +187,6 @@ fn object(found: &[String], ways: &[(&str, RunReport)]) -> Value {
 }
 
 /// Says what this machine lacks, measures the path there and back if one is given, and says what to do. Gives the exit code.
-///
-/// # Errors
-/// That the path cannot be measured.
 pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
     let found = findings(context);
     if !context.json {

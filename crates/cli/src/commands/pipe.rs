@@ -48,37 +48,20 @@ struct Tally {
     messages: u64,
     /// Messages that are missing between the first and the last that came.
     lost: u64,
-    /// What the conversation knows besides.
-    known: Option<Known>,
-}
-
-/// What a conversation knows at its end.
-#[derive(Clone, Debug)]
-struct Known {
     recipe: String,
     rtt: Option<Span>,
     packets: Packets,
 }
 
-impl Known {
-    fn of(connection: &Connection) -> Self {
+impl Tally {
+    /// The same with what a connection knows at its end.
+    fn of(self, connection: &Connection) -> Self {
         let statistics = connection.statistics();
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
         let name = connection.recipe().name;
         let bare = name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(&name);
         let recipe = bare.to_owned();
-        Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent } }
-    }
-
-    /// Of a stream of bytes, at the end that sends.
-    fn of_sent(recipe: &str, statistics: &StreamStatistics) -> Self {
-        let packets = Packets { sent: statistics.packets, resent: statistics.resent };
-        Self { packets, ..Self::of_received(recipe, statistics) }
-    }
-
-    /// Of a stream of bytes, at the end that receives.
-    fn of_received(recipe: &str, statistics: &StreamStatistics) -> Self {
-        Self { recipe: recipe.to_owned(), rtt: statistics.rtt, packets: Packets::default() }
+        Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent }, ..self }
     }
 }
 
@@ -89,9 +72,6 @@ struct Pipe<'a> {
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
-///
-/// # Errors
-/// What kept it from arriving.
 pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
     let pipe = Pipe { args, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
     let began = Instant::now();
@@ -115,7 +95,7 @@ impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
         carrier::check_frame(self.args.frame)?;
         match self.args.listen {
-            Some(address) => self.listen(address.0),
+            Some(address) => self.listen(address),
             None => self.connect(&self.url()?),
         }
     }
@@ -137,14 +117,13 @@ impl Pipe<'_> {
     fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
         let cpu = Some(usage::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
-        let known = tally.known;
         RunReport {
             bytes: tally.bytes,
             elapsed,
             goodput: rate(tally.bytes, elapsed),
-            rtt: known.as_ref().and_then(|known| known.rtt),
-            packets: known.as_ref().map(|known| known.packets).unwrap_or_default(),
-            preset: known.map(|known| known.recipe).unwrap_or_default(),
+            rtt: tally.rtt,
+            packets: tally.packets,
+            preset: tally.recipe,
             cpu: CpuSeconds { sender, receiver },
             max_rss: usage::max_rss(),
             ..RunReport::default()
@@ -282,8 +261,8 @@ impl Pipe<'_> {
             }
         }
         self.finish(&mut writer)?;
-        tally.known = Some(Known::of_sent(writer.recipe(), &writer.statistics()));
-        Ok(tally)
+        let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
+        Ok(Tally { recipe: writer.recipe().to_owned(), rtt, packets: Packets { sent, resent }, ..tally })
     }
 
     /// Unless it should end.
@@ -333,8 +312,7 @@ impl Pipe<'_> {
                 Err(error) => return Err(stream_fault(&error)),
             }
         }
-        tally.known = Some(Known::of_received(reader.recipe(), &reader.statistics()));
-        Ok(tally)
+        Ok(Tally { recipe: reader.recipe().to_owned(), rtt: reader.statistics().rtt, ..tally })
     }
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
@@ -355,7 +333,7 @@ impl Pipe<'_> {
             }
         }
         self.flush(connection)?;
-        tally.known = Some(Known::of(connection));
+        let tally = tally.of(connection);
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
     }
@@ -408,7 +386,7 @@ impl Pipe<'_> {
                 Err(error) => return Err(gone(error)),
             }
         }
-        tally.known = Some(Known::of(connection));
+        let mut tally = tally.of(connection);
         let span = numbers.map_or(0, |(first, last)| last - first + 1);
         // Suppressed readings have numbers too, and are not lost.
         if !connection.recipe().has("selective_transfer") {

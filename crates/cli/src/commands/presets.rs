@@ -5,22 +5,19 @@ use serde_json::{Value, json};
 use crate::args::PresetsArgs;
 use crate::fault::Fault;
 use crate::output::{out, out_fields, out_verbatim};
-use crate::settings::{Preset, PresetSource};
+use crate::settings::Preset;
 
 /// Columns of a name: the longest is `ledbat_plus_plus`.
 const WIDTH: usize = 16;
 
 /// Lists the presets, or prints one. Gives the exit code.
-///
-/// # Errors
-/// That there is none of this name, or no such file.
 pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.name else {
         list(as_object);
         return Ok(0);
     };
     let preset = Preset::find(name)?;
-    if let PresetSource::File(path) = &preset.source {
+    if let Some(path) = &preset.file {
         tracing::info!("recipe file {}", path.display());
     }
     if as_object {

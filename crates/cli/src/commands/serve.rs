@@ -32,9 +32,6 @@ use crate::transfer::wire::request_name;
 const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
 
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
-///
-/// # Errors
-/// When it cannot begin.
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
         return for_ssh::serve(context, args);
@@ -47,13 +44,13 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         ..Policy::new(root.clone(), args.read_only, context)
     };
     let options =
-        ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
+        ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen, &policy) };
     let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
     // Before the first thread that hears strangers is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
     let confinement = filesystem::restrict(&root, offer);
     let listener = match args.port_range {
-        Some(range) => bind_within(&options, &[args.listen.0.ip()], range)?,
+        Some(range) => bind_within(&options, &[args.listen.ip()], range)?,
         None => Listener::bind(options)?,
     };
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());

@@ -11,6 +11,7 @@ use haul_diagnosis::{
     train as fit,
 };
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 
 use crate::args::TrainArgs;
 use crate::commands::diagnose::signatures_of;
@@ -36,17 +37,10 @@ fn samples(files: &[PathBuf], hash: &mut Hasher) -> Result<Vec<Sample>, Fault> {
     Ok(samples)
 }
 
-/// The day of a time in seconds since 1970, as ISO 8601 writes it (the calendar repeats every 400 years of 146,097 days).
+/// The day of a time in seconds since 1970, as ISO 8601 writes it.
 fn day(seconds: u64) -> String {
-    let days = seconds / 86_400 + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    // Months from March on, so that the leap day comes last.
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
-    format!("{:04}-{month:02}-{day:02}", era * 400 + year)
+    let time = OffsetDateTime::from_unix_timestamp(seconds.cast_signed());
+    time.unwrap_or(OffsetDateTime::UNIX_EPOCH).date().to_string()
 }
 
 fn provenance(args: &TrainArgs, hash: &Hasher) -> Provenance {
@@ -131,9 +125,6 @@ fn write_model(to: &Path, text: &str) -> Result<(), Fault> {
 }
 
 /// Fits a model, writes it and says how well it fits. Gives the exit code.
-///
-/// # Errors
-/// Files that cannot be read or are no signatures, too few windows, a model that cannot be written.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let mut hash = Hasher::new();
     let host = samples(&args.host, &mut hash)?;

@@ -62,32 +62,31 @@ fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
     }
 }
 
-/// The system's configuration file.
 const SYSTEM_FILE: &str = "/etc/haul/config.toml";
 
 /// Environment variables and the place of the system's file.
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub(crate) struct Sources {
     variables: BTreeMap<OsString, OsString>,
     system_file: Option<PathBuf>,
 }
 
 impl Sources {
     /// What this process has.
-    pub fn of_process() -> Self {
+    pub(crate) fn of_process() -> Self {
         Self { variables: std::env::vars_os().collect(), system_file: Some(PathBuf::from(SYSTEM_FILE)) }
     }
 
     /// Made-up sources.
-    pub fn new<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>, system: Option<PathBuf>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn new<'a>(
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+        system: Option<PathBuf>,
+    ) -> Self {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         Self { variables, system_file: system }
     }
 
-    /// The value of a variable.
-    ///
-    /// # Errors
-    /// When it is not UTF-8.
     pub(super) fn variable(&self, name: &str) -> Result<Option<String>, Fault> {
         let Some(value) = self.variables.get(OsString::from(name).as_os_str()) else { return Ok(None) };
         match value.to_str() {
@@ -96,22 +95,17 @@ impl Sources {
         }
     }
 
-    /// Names of variables that begin with `prefix`.
     pub(super) fn names_with_prefix(&self, prefix: &str) -> Vec<String> {
         let names = self.variables.keys().filter_map(|name| name.to_str());
         names.filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
     }
 
-    /// The system's file, if it exists.
     pub(super) fn system_file(&self) -> Option<PathBuf> {
         self.system_file.clone().filter(|path| path.exists())
     }
 
     /// The user's file, if there is one: `HAUL_CONFIG` (empty: none), else `$XDG_CONFIG_HOME/haul/config.toml`,
     /// else `~/.config/haul/config.toml`.
-    ///
-    /// # Errors
-    /// When `HAUL_CONFIG` names a file that does not exist.
     pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
         let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
         if let Some(path) = get("HAUL_CONFIG") {

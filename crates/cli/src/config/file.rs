@@ -12,9 +12,6 @@ use crate::fault::{self, Fault};
 use haul_base::suggestion;
 
 /// What the file says to `command`.
-///
-/// # Errors
-/// When it cannot be read, is not TOML, or has a key that no command knows.
 pub(super) fn layer(command: &str, options: &[OptionSpec], path: &Path) -> Result<Layer, Fault> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| fault::io(format!("cannot read {}", path.display()), &e))?;

@@ -18,23 +18,21 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
-pub use environment::Sources;
+pub(crate) use environment::Sources;
 pub(crate) use file::scalar;
-pub(crate) use options::truth;
 use options::{Kind, OptionSpec};
-pub use show::{ConfigRow, Show};
+pub(crate) use options::{heading_in_cp, truth};
+pub(crate) use show::{ConfigRow, Show};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// Built in.
+pub(crate) enum Origin {
     Default,
     /// A preset, by name or file.
     Preset(String),
-    /// A configuration file.
     File(PathBuf),
     /// An environment variable, by name.
     Environment(String),
@@ -54,27 +52,27 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Values by the option's long name.
+type Values = BTreeMap<String, (Origin, String)>;
+
 /// One place that can hold values, for the command that was asked for.
 #[derive(Debug, Clone, Default)]
 struct Layer {
-    /// Values by the option's long name.
-    values: BTreeMap<String, (Origin, String)>,
+    values: Values,
     /// What it says about single recipe parameters.
     set: Vec<Setting>,
 }
 
 /// A recipe parameter with the place that set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
-    /// The place.
+pub(crate) struct Setting {
     pub origin: Origin,
-    /// The parameter and its value.
     pub assignment: Assignment,
 }
 
 /// The command line completed from all places.
 #[derive(Debug, Clone)]
-pub struct Resolved {
+pub(crate) struct Resolved {
     /// The general options that are in force.
     pub global: Global,
     /// The command with the options that are in force.
@@ -92,34 +90,18 @@ pub struct Resolved {
 }
 
 /// Why the command cannot start.
-#[derive(Debug)]
-pub enum StartError {
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
     /// clap's words: help, version, or a usage error of the command line itself.
-    Clap(clap::Error),
+    #[error(transparent)]
+    Clap(#[from] clap::Error),
     /// Something in a configuration file or the environment.
-    Fault(Fault),
-}
-
-impl From<Fault> for StartError {
-    fn from(failure: Fault) -> Self {
-        Self::Fault(failure)
-    }
-}
-
-impl From<clap::Error> for StartError {
-    fn from(error: clap::Error) -> Self {
-        Self::Clap(error)
-    }
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.
-///
-/// # Errors
-/// Usage errors of the command line, and failures that name the file or variable with a bad value.
-///
-/// # Panics
-/// Never: a command that was not typed is put in before it is looked for.
-pub fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
+pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
     let typed = Cli::command().try_get_matches_from(argv)?;
     if typed.subcommand_name().is_none() && !typed.get_flag("show_config") {
         let words = "a command is needed, for example `haul cp`";
@@ -173,15 +155,11 @@ const EXCLUSIVE: [(&str, &str); 4] =
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
 /// For each option that was not typed, the strongest place that has it.
-fn choose(
-    options: &[OptionSpec],
-    typed: &ArgMatches,
-    layers: &[Layer],
-) -> BTreeMap<String, (Origin, String)> {
+fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Values {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
-    let mut chosen: BTreeMap<String, (Origin, String)> = BTreeMap::new();
-    let is_chosen = |chosen: &BTreeMap<String, (Origin, String)>, long: &str| {
+    let mut chosen = Values::new();
+    let is_chosen = |chosen: &Values, long: &str| {
         let is_off =
             |value: &str| truth(value) == Some(false) && option(long).is_some_and(OptionSpec::is_switch);
         chosen.get(long).is_some_and(|(_, value)| !is_off(value))
@@ -210,7 +188,7 @@ fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
-    chosen: &BTreeMap<String, (Origin, String)>,
+    chosen: &Values,
 ) -> Result<Vec<OsString>, Fault> {
     let (mut added, mut behind) = (Vec::new(), Vec::new());
     for (long, (origin, value)) in chosen {
@@ -241,11 +219,7 @@ fn bad_value(origin: &Origin, long: &str, value: &str, problem: &str) -> Fault {
 }
 
 /// Says which place a value came from that clap did not accept.
-fn name_origin(
-    error: clap::Error,
-    options: &[OptionSpec],
-    chosen: &BTreeMap<String, (Origin, String)>,
-) -> StartError {
+fn name_origin(error: clap::Error, options: &[OptionSpec], chosen: &Values) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };

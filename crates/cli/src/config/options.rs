@@ -4,14 +4,12 @@ use clap::{Arg, ArgAction, CommandFactory};
 
 use crate::args::Cli;
 
-/// How an option takes its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Present or absent.
     Switch,
     /// Counts how often it is given.
     Count,
-    /// Takes one value.
     Value,
     /// `--set`: takes assignments, from all places together.
     Set,
@@ -25,12 +23,18 @@ pub(super) const LIST_SEPARATOR: char = '\n';
 /// One option of a command.
 #[derive(Debug, Clone)]
 pub(super) struct OptionSpec {
-    /// clap's identifier.
     pub id: String,
-    /// The name behind `--`.
     pub long: String,
-    /// How it takes its value.
     pub kind: Kind,
+}
+
+/// The heading of the help text of `haul cp` under which an option stands.
+pub(crate) fn heading_in_cp(long: &str) -> String {
+    let root = Cli::command();
+    let own = root.find_subcommand("cp").into_iter().flat_map(clap::Command::get_arguments);
+    let mut all = own.chain(root.get_arguments());
+    let option = all.find(|option| option.get_long() == Some(long));
+    option.and_then(Arg::get_help_heading).unwrap_or_default().to_owned()
 }
 
 /// The key of an option in a configuration file.
@@ -52,7 +56,6 @@ impl OptionSpec {
         own.chain(general).filter_map(Self::new).collect()
     }
 
-    /// The names of all commands.
     pub(super) fn commands() -> Vec<String> {
         Cli::command().get_subcommands().map(|sub| sub.get_name().to_owned()).collect()
     }

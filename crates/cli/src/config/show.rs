@@ -1,26 +1,23 @@
 //! The values in force and where they came from, for `--show-config`; and spelled out for another `haul`.
 
 use super::options::{self, Kind, OptionSpec};
-use super::{Origin, is_typed};
+use super::{Origin, Values, is_typed};
 use crate::output::Lines;
 use clap::ArgMatches;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// One option or parameter, for people and as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ConfigRow {
+pub(crate) struct ConfigRow {
     /// The key as in a configuration file.
     pub key: String,
     /// The value in force; `None` if it has none.
     pub value: Option<String>,
-    /// Where it came from.
     pub origin: String,
 }
 
-/// The rows as a table.
-pub struct Show<'a>(pub &'a [ConfigRow]);
+pub(crate) struct Show<'a>(pub &'a [ConfigRow]);
 
 impl From<Show<'_>> for Lines {
     fn from(Show(rows): Show<'_>) -> Self {
@@ -39,7 +36,7 @@ impl From<Show<'_>> for Lines {
 pub(super) fn rows(
     options: &[OptionSpec],
     matches: &ArgMatches,
-    chosen: &BTreeMap<String, (Origin, String)>,
+    chosen: &Values,
     typed: &ArgMatches,
 ) -> Vec<ConfigRow> {
     let shown = options.iter().filter(|option| option.kind != Kind::Set);
@@ -58,7 +55,6 @@ pub(super) fn rows(
         .collect()
 }
 
-/// The option's value as text.
 pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
     let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
     if !scope.try_contains_id(&option.id).unwrap_or(false) {

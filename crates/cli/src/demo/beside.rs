@@ -24,14 +24,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Bytes read or written at a time.
 const BLOCK: usize = 256 << 10;
 /// The congestion controls that are shown, in this order.
-pub const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
+pub(crate) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 /// What a TCP flow has done, memory to memory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TcpFlow {
-    /// Its congestion control.
+pub(crate) struct TcpFlow {
     pub congestion: String,
-    /// Bytes that have arrived.
     pub bytes: u64,
     /// Seconds from the first packet of the handshake to the last byte, or until it was ended.
     pub seconds: f64,
@@ -40,8 +38,7 @@ pub struct TcpFlow {
 }
 
 impl TcpFlow {
-    /// Bytes that have arrived per second.
-    pub fn goodput(&self) -> Rate {
+    pub(crate) fn goodput(&self) -> Rate {
         Rate::from_transfer(self.bytes, Span::from_secs_f64(self.seconds))
     }
 
@@ -61,19 +58,15 @@ impl TcpFlow {
 
 /// TCP on the path of a demo.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct TcpBeside {
-    /// The rate of the path.
+pub(crate) struct TcpBeside {
     pub path: Rate,
-    /// The flows, each alone on the path.
     pub flows: Vec<TcpFlow>,
     /// Congestion controls that this kernel does not have, and in which words it said so.
     pub missing: Vec<(String, String)>,
-    /// Why flows are left out, if they are.
     pub left_out: Option<String>,
 }
 
 impl TcpBeside {
-    /// For scripts.
     pub(crate) fn json(&self) -> Value {
         let flows: Vec<Value> = self.flows.iter().map(|flow| flow.json(self.path)).collect();
         let missing = self.missing.iter().map(|(name, why)| json!({ "congestion": name, "why": why }));
@@ -81,23 +74,17 @@ impl TcpBeside {
     }
 }
 
-/// Why a flow is not shown.
 #[derive(Debug, thiserror::Error)]
-pub enum FlowError {
-    /// The kernel does not have this congestion control.
+pub(crate) enum FlowError {
     #[error("the kernel does not have it ({0})")]
     Missing(io::Error),
-    /// The path or the sockets failed.
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
 
 /// One flow of `bytes` bytes, alone on a new path, for at most 10 s and while `goes_on` says so. That is asked ten times a
 /// second, with the bytes that have arrived.
-///
-/// # Errors
-/// See [`FlowError`].
-pub fn flow(
+pub(crate) fn flow(
     spec: &PathSpec,
     congestion: &str,
     bytes: u64,

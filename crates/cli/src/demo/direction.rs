@@ -20,7 +20,6 @@ const MAX_BATCH: usize = 64;
 /// The most bytes in one batch: what one IPv4 packet can carry over UDP.
 const MAX_BATCH_BYTES: usize = 65_507;
 
-/// Which client a packet belongs to.
 pub(super) type FlowId = u32;
 
 /// Packets enter at one end, and leave at the other when they are due.
@@ -57,18 +56,13 @@ impl Packet {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch {
     pub packets: usize,
-    /// Size of every packet but the last.
     pub segment: usize,
-    /// Whose they are.
     pub flow: FlowId,
     pub ecn: Ecn,
 }
 
 impl Direction {
     /// One direction of the path; the two of them draw their losses independently.
-    ///
-    /// # Errors
-    /// When there can be no such path.
     pub(super) fn new(spec: &PathSpec, way: Way) -> Result<Self, SpecError> {
         let in_flight = spec.rate.bytes_in(spec.rtt / 2);
         let room = spec.queue().0.saturating_add(in_flight).saturating_add(SPARE);
@@ -130,7 +124,6 @@ impl Direction {
         });
     }
 
-    /// When something happens next.
     pub(super) fn next_event(&self) -> Option<Time> {
         self.path.next_event()
     }

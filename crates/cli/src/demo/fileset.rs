@@ -12,25 +12,20 @@ use crate::signals::Cancel;
 /// Bytes written at a time.
 const BLOCK: usize = 1 << 20;
 
-/// How large a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileSetSpec {
-    /// Bytes of all files together.
+pub(crate) struct FileSetSpec {
     pub size: Bytes,
-    /// Number of files.
     pub files: u32,
-    /// Seed of names, sizes and contents.
     pub seed: u64,
 }
 
 /// A set of files, planned or on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileSet {
+pub(crate) struct FileSet {
     /// Relative paths and sizes, in the order in which they are made.
     pub files: Vec<(PathBuf, Bytes)>,
     /// Directories, each after the one that it is in; one of them stays empty.
     pub directories: Vec<PathBuf>,
-    /// Symbolic links: path and target.
     pub links: Vec<(PathBuf, PathBuf)>,
     seed: u64,
 }
@@ -38,7 +33,7 @@ pub struct FileSet {
 impl FileSet {
     /// Plans a set: one file with half of the bytes, a few medium ones with most of the rest, many small
     /// ones, one empty, in nested directories, and a symbolic link.
-    pub fn plan(spec: &FileSetSpec) -> Self {
+    pub(crate) fn plan(spec: &FileSetSpec) -> Self {
         let mut rng = Rng::from_seed(spec.seed);
         let sizes = sizes(spec, &mut rng);
         let directories = ["empty", "runs", "runs/2026", "runs/2026/november"].map(PathBuf::from).to_vec();
@@ -54,16 +49,12 @@ impl FileSet {
         Self { files, directories, links, seed: spec.seed }
     }
 
-    /// Bytes of all files together.
-    pub fn total(&self) -> Bytes {
+    pub(crate) fn total(&self) -> Bytes {
         Bytes(self.files.iter().map(|(_, size)| size.0).sum())
     }
 
     /// Writes the set below `root`, which must exist; stops between two blocks when `cancel` says so.
-    ///
-    /// # Errors
-    /// When the disk does not take it, or when it was stopped.
-    pub fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
+    pub(crate) fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
         self.try_write(root, cancel).map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted => Fault::new(FaultCode::Interrupted, "interrupted", ""),
             _ => fault::io(format!("cannot write the demo's files to {}", root.display()), &e),
@@ -169,8 +160,8 @@ mod tests {
     fn equal_seeds_write_equal_trees() {
         let set = FileSet::plan(&spec(3_000_000, 20));
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        set.write(a.path(), &Cancel::new()).unwrap();
-        FileSet::plan(&spec(3_000_000, 20)).write(b.path(), &Cancel::new()).unwrap();
+        set.write(a.path(), &Cancel::default()).unwrap();
+        FileSet::plan(&spec(3_000_000, 20)).write(b.path(), &Cancel::default()).unwrap();
         for (path, size) in &set.files {
             let bytes = fs::read(a.path().join(path)).unwrap();
             assert_eq!(bytes.len() as u64, size.0);
@@ -184,14 +175,14 @@ mod tests {
 
     #[test]
     fn a_place_that_takes_no_files_is_named() {
-        let fault = FileSet::plan(&spec(10, 1)).write(Path::new("/dev/null/dir"), &Cancel::new());
+        let fault = FileSet::plan(&spec(10, 1)).write(Path::new("/dev/null/dir"), &Cancel::default());
         let fault = fault.unwrap_err();
         assert!(fault.message.contains("/dev/null/dir"), "{fault}");
     }
 
     #[test]
     fn writing_stops_when_asked_to() {
-        let (dir, cancel) = (tempfile::tempdir().unwrap(), Cancel::new());
+        let (dir, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
         cancel.request();
         let fault = FileSet::plan(&spec(10, 1)).write(dir.path(), &cancel).unwrap_err();
         assert_eq!(fault.code, FaultCode::Interrupted);

@@ -10,7 +10,7 @@ mod spec;
 mod tcp;
 mod udp;
 
-pub use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
-pub use fileset::{FileSet, FileSetSpec};
-pub use path::{EmulatedPath, Namespaces};
-pub use spec::{DirectionCounts, PathCounts, PathSpec};
+pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
+pub(crate) use fileset::{FileSet, FileSetSpec};
+pub(crate) use path::{EmulatedPath, Namespaces};
+pub(crate) use spec::{PathCounts, PathSpec};

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
-use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Side, TcpWindow, V4, WanError, acquire};
+use haul_wan::{Emulator, EmulatorOptions, Names, Side, TcpWindow, V4, WanError, acquire};
 
 use super::relay::{Relay, no_such_path};
 use super::spec::{DirectionCounts, PathCounts, PathSpec};
@@ -12,18 +12,17 @@ use crate::fault::{self, Fault, FaultCode};
 
 /// Whether network namespaces can be made here.
 #[derive(Debug, Clone)]
-pub enum Namespaces {
-    /// They can, with this privilege.
-    Possible(Privilege),
-    /// They cannot, and why.
+pub(crate) enum Namespaces {
+    Possible,
+    /// With why not.
     Impossible(String),
 }
 
 impl Namespaces {
     /// Gets the right to make them. The process must have one thread only: it may enter a user namespace.
-    pub fn acquire() -> Self {
+    pub(crate) fn acquire() -> Self {
         match acquire() {
-            Ok(privilege) => Self::Possible(privilege),
+            Ok(_) => Self::Possible,
             Err(error) => {
                 let hint = if error.is_missing_privilege() { "; root (sudo) has it" } else { "" };
                 Self::Impossible(format!("{error}{hint}"))
@@ -34,7 +33,7 @@ impl Namespaces {
 
 /// A running path; stops when dropped.
 #[derive(Debug)]
-pub struct EmulatedPath {
+pub(crate) struct EmulatedPath {
     spec: PathSpec,
     carrier: Carrier,
 }
@@ -49,12 +48,9 @@ enum Carrier {
 impl EmulatedPath {
     /// Makes a path. Between namespaces a server and a client may start in any order; through a relay the server starts
     /// first.
-    ///
-    /// # Errors
-    /// When there can be no such path.
-    pub fn start(spec: &PathSpec, namespaces: &Namespaces) -> Result<Self, Fault> {
+    pub(crate) fn start(spec: &PathSpec, namespaces: &Namespaces) -> Result<Self, Fault> {
         let carrier = match namespaces {
-            Namespaces::Possible(_) => match emulator(spec) {
+            Namespaces::Possible => match emulator(spec) {
                 Ok(emulator) => Carrier::Namespaces(Box::new(emulator)),
                 Err(WanError::Path(error)) => return Err(no_such_path(&error)),
                 Err(error) => Carrier::Relay(OnceLock::new(), error.to_string()),
@@ -65,15 +61,14 @@ impl EmulatedPath {
     }
 
     /// Why the path leads through a relay, if it does.
-    pub fn why_relay(&self) -> Option<&str> {
+    pub(crate) fn why_relay(&self) -> Option<&str> {
         match &self.carrier {
             Carrier::Namespaces(_) => None,
             Carrier::Relay(_, why) => Some(why),
         }
     }
 
-    /// The address at which a server listens.
-    pub fn server_ip(&self) -> Ipv4Addr {
+    pub(crate) fn server_ip(&self) -> Ipv4Addr {
         match self.carrier {
             Carrier::Namespaces(_) => V4[1],
             Carrier::Relay(..) => Ipv4Addr::LOCALHOST,
@@ -81,10 +76,10 @@ impl EmulatedPath {
     }
 
     /// Does `work` where the server is. Threads and processes that it starts stay there.
-    ///
-    /// # Errors
-    /// Those of `work`; when the namespace cannot be entered.
-    pub fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
+    pub(crate) fn at_server<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, Fault> + Send,
+    ) -> Result<T, Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => inside(&emulator.world.b, work),
             Carrier::Relay(..) => work(),
@@ -92,10 +87,10 @@ impl EmulatedPath {
     }
 
     /// Does `work` where the client is. Threads and processes that it starts stay there.
-    ///
-    /// # Errors
-    /// Those of `work`; when the namespace cannot be entered.
-    pub fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
+    pub(crate) fn at_client<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, Fault> + Send,
+    ) -> Result<T, Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => inside(&emulator.world.a, work),
             Carrier::Relay(..) => work(),
@@ -103,10 +98,7 @@ impl EmulatedPath {
     }
 
     /// Where the client reaches the server, which listens at `server`. Only the first server of a path is reached.
-    ///
-    /// # Errors
-    /// When the relay's sockets or threads cannot be made.
-    pub fn address_of(&self, server: SocketAddr) -> Result<SocketAddr, Fault> {
+    pub(crate) fn address_of(&self, server: SocketAddr) -> Result<SocketAddr, Fault> {
         let Carrier::Relay(relay, _) = &self.carrier else { return Ok(server) };
         if let Some(relay) = relay.get() {
             return Ok(relay.address());
@@ -115,11 +107,7 @@ impl EmulatedPath {
         Ok(relay.get_or_init(|| started).address())
     }
 
-    /// What happened to packets so far.
-    ///
-    /// # Errors
-    /// When a direction between the namespaces has failed.
-    pub fn counts(&self) -> Result<PathCounts, Fault> {
+    pub(crate) fn counts(&self) -> Result<PathCounts, Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => counts(emulator),
             Carrier::Relay(relay, _) => Ok(relay.get().map(Relay::counts).unwrap_or_default()),

@@ -28,9 +28,6 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Starts a relay to `server` and returns at once; [`Relay::address`] is its near end.
-    ///
-    /// # Errors
-    /// When sockets or threads cannot be made.
     pub(super) fn start(spec: &PathSpec, server: SocketAddr) -> Result<Self, Fault> {
         let (listener, socket) = bind_pair().map_err(|e| cannot_start(&e))?;
         let address = listener.local_addr().map_err(|e| cannot_start(&e))?;
@@ -55,7 +52,6 @@ impl Relay {
         self.address
     }
 
-    /// What happened to datagrams so far.
     pub(super) fn counts(&self) -> PathCounts {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }

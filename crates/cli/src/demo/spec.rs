@@ -1,38 +1,38 @@
 //! What kind of path the demo emulates, the stages that it is made of, and what happened to its packets.
 
+use std::fmt;
+
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::Snapshot;
-use std::fmt;
+use serde::Serialize;
 
 /// The least number of packets that the bottleneck's queue holds.
 const MIN_QUEUE_PACKETS: u64 = 64;
 
 /// What kind of path; both directions are alike.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PathSpec {
+pub(crate) struct PathSpec {
     /// Round-trip time without queueing, half of it in each direction.
     pub rtt: Span,
     /// Rate of the bottleneck in each direction, counting IP packets.
     pub rate: Rate,
     /// Share of the packets that get lost at random, in each direction.
     pub loss: Probability,
-    /// Longest IP packet that passes.
     pub mtu: u16,
-    /// Seed of the losses.
     pub seed: u64,
 }
 
 impl PathSpec {
     /// What the bottleneck's queue holds: one bandwidth-delay product, and at least 64 packets.
-    pub fn queue(&self) -> Bytes {
+    pub(crate) fn queue(&self) -> Bytes {
         let least = MIN_QUEUE_PACKETS * u64::from(self.mtu);
         Bytes(self.rate.bytes_in(self.rtt).max(least))
     }
 
     /// One direction, in the order in which a packet meets the stages. A packet that is lost at random has used its
     /// time at the bottleneck.
-    pub fn stages(&self) -> haul_sim::PathSpec {
+    pub(crate) fn stages(&self) -> haul_sim::PathSpec {
         let queue = QueueSpec::TailDrop(Limit::Bytes(self.queue()));
         haul_sim::PathSpec {
             stages: vec![
@@ -45,9 +45,8 @@ impl PathSpec {
     }
 }
 
-/// What both directions have done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PathCounts {
+pub(crate) struct PathCounts {
     /// From the client to the server.
     pub up: DirectionCounts,
     /// From the server to the client.
@@ -55,19 +54,15 @@ pub struct PathCounts {
 }
 
 /// What one direction has done: with datagrams through a relay, with all packets between namespaces.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DirectionCounts {
-    /// Packets that came in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct DirectionCounts {
     pub offered: u64,
-    /// Packets that came out.
     pub delivered: u64,
     /// Bytes that came out: payload through a relay, IP packets between namespaces.
+    #[serde(skip)]
     pub delivered_bytes: u64,
-    /// Dropped at the full queue.
     pub queue_full: u64,
-    /// Lost at random.
     pub random: u64,
-    /// Longer than the path's MTU.
     pub too_large: u64,
     /// Dropped because the emulation itself had no room or could not pass them on. On a machine that keeps up
     /// these are none.
@@ -103,7 +98,8 @@ impl DirectionCounts {
     }
 
     /// Packets that were dropped, for whatever reason.
-    pub fn dropped(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn dropped(&self) -> u64 {
         self.queue_full + self.random + self.too_large + self.relay
     }
 }

@@ -1,6 +1,5 @@
 //! The trace of a run: one JSON object per line, each with `t`, the seconds since the start, and `event`.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{LineWriter, Read as _, Write};
 use std::path::Path;
@@ -16,8 +15,8 @@ use crate::fault::{self, Fault};
 const TRACE: &[u8] = b"{\"";
 
 /// Where events go; without a file they go nowhere.
-#[derive(Debug, Clone)]
-pub struct EventLog {
+#[derive(Clone)]
+pub(crate) struct EventLog {
     started: Instant,
     file: Option<Arc<Mutex<Sink>>>,
     /// Whose events these are, if several machines have theirs in one file.
@@ -32,23 +31,13 @@ struct Sink {
     broken: Option<std::io::Error>,
 }
 
-impl fmt::Debug for Sink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sink").field("name", &self.name).field("broken", &self.broken).finish_non_exhaustive()
-    }
-}
-
 impl EventLog {
-    /// A log that keeps nothing.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { started: Instant::now(), file: None, machine: None }
     }
 
     /// A log in `path`, in place of one that is there. Each event can be read as soon as it is written.
-    ///
-    /// # Errors
-    /// When the file cannot be made, or has something else in it.
-    pub fn create(path: &Path) -> Result<Self, Fault> {
+    pub(crate) fn create(path: &Path) -> Result<Self, Fault> {
         if is_of_value(path) {
             return Err(fault::usage(
                 format!("{} is there and has no events in it", path.display()),
@@ -77,7 +66,7 @@ impl EventLog {
     }
 
     /// Writes one event; `fields` is a JSON object with what there is to say.
-    pub fn write(&self, event: &str, fields: Value) {
+    pub(crate) fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };
         let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
         let Ok(mut sink) = file.lock() else { return };
@@ -86,11 +75,7 @@ impl EventLog {
         }
     }
 
-    /// Writes out what is buffered.
-    ///
-    /// # Errors
-    /// When any event could not be written.
-    pub fn finish(&self) -> Result<(), Fault> {
+    pub(crate) fn finish(&self) -> Result<(), Fault> {
         let Some(file) = &self.file else { return Ok(()) };
         let Ok(mut sink) = file.lock() else { return Ok(()) };
         let flushed = sink.writer.flush();
@@ -151,7 +136,7 @@ mod tests {
     fn a_log_without_a_file_is_silent_and_a_bad_place_is_named() {
         EventLog::none().write("start", Value::Null);
         assert!(EventLog::none().finish().is_ok());
-        let fault = EventLog::create(Path::new("/dev/null/x")).unwrap_err();
+        let fault = EventLog::create(Path::new("/dev/null/x")).err().unwrap();
         assert!(fault.message.contains("/dev/null/x"), "{fault}");
     }
 
@@ -161,7 +146,7 @@ mod tests {
         let path = dir.path().join("events");
         for contents in ["x", "results of a year\n"] {
             std::fs::write(&path, contents).unwrap();
-            EventLog::create(&path).unwrap_err();
+            assert!(EventLog::create(&path).is_err());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), contents);
         }
         std::fs::write(&path, "").unwrap();

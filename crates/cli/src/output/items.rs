@@ -1,7 +1,6 @@
 //! What is done to names, for people and for scripts.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_mover::Tell;
@@ -11,14 +10,11 @@ use serde_json::{Value, json};
 use super::{Name, Voice, out, size};
 use crate::args::{Command, Global};
 
-/// What becomes of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ItemStyle {
-    /// Nothing.
+pub(crate) enum ItemStyle {
     Hidden,
     /// A line on stderr for each name that was made, changed or removed.
     Changes,
-    /// A line on stdout for each.
     Lines,
     /// Likewise, also for what stays as it is.
     AllLines,
@@ -27,8 +23,7 @@ pub enum ItemStyle {
 }
 
 impl ItemStyle {
-    /// What the options ask for.
-    pub fn choose(global: &Global, command: &Command) -> Self {
+    pub(crate) fn choose(global: &Global, command: &Command) -> Self {
         let dry = matches!(command, Command::Cp(args) if args.transfer.dry_run);
         match (dry, global.json) {
             (true, true) => Self::Collect,
@@ -40,7 +35,7 @@ impl ItemStyle {
     }
 
     /// The same policy, where the receiver says what is wanted here.
-    pub fn receive_policy(self, receive_policy: ReceivePolicy) -> ReceivePolicy {
+    pub(crate) fn receive_policy(self, receive_policy: ReceivePolicy) -> ReceivePolicy {
         match self {
             Self::Changes => ReceivePolicy { run: RunMode::Verbose, ..receive_policy },
             _ => receive_policy,
@@ -48,23 +43,15 @@ impl ItemStyle {
     }
 }
 
-/// Where items go.
 #[derive(Clone)]
-pub struct Items {
+pub(crate) struct Items {
     style: ItemStyle,
     collected: Arc<Mutex<Vec<Item>>>,
     elsewhere: Option<Tell>,
 }
 
-impl fmt::Debug for Items {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Items").field("style", &self.style).finish_non_exhaustive()
-    }
-}
-
 impl Items {
-    /// In this style.
-    pub fn new(style: ItemStyle) -> Self {
+    pub(crate) fn new(style: ItemStyle) -> Self {
         Self { style, collected: Arc::default(), elsewhere: None }
     }
 
@@ -74,7 +61,7 @@ impl Items {
     }
 
     /// For the job; `None` if nobody is interested. `voice` writes lines for people.
-    pub fn tell(&self, voice: Voice) -> Option<Tell> {
+    pub(crate) fn tell(&self, voice: Voice) -> Option<Tell> {
         let Self { style, collected, elsewhere } = self.clone();
         if elsewhere.is_some() {
             return elsewhere;
@@ -83,8 +70,7 @@ impl Items {
             .then(|| -> Tell { Arc::new(move |item| show(style, &collected, &voice, item)) })
     }
 
-    /// What was collected.
-    pub fn collected(&self) -> Vec<Item> {
+    pub(crate) fn collected(&self) -> Vec<Item> {
         self.collected.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

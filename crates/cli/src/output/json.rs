@@ -3,53 +3,13 @@
 use std::borrow::Cow;
 
 use haul_base::{Cause, CauseCounts, Span};
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{RunReport, out_json, without_keys};
-use crate::demo::TcpBeside;
+use super::{FileFailure, RunReport, out_json, without_keys};
 use crate::fault::{Fault, Host};
 
-/// Version of the object's form.
 const SCHEMA: u32 = 1;
-
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: u32,
-    ok: bool,
-    bytes: u64,
-    files: u64,
-    seconds: f64,
-    goodput_bps: f64,
-    rtt_ms: Option<f64>,
-    preset: &'a str,
-    controller: &'a str,
-    cipher: &'a str,
-    packets_sent: u64,
-    packets_resent: u64,
-    loss_rate: f64,
-    lost_by_cause: ByCause,
-    limited_by: Option<&'a str>,
-    limited_by_evidence: Option<&'a str>,
-    digest: Option<&'a str>,
-    cpu_seconds: Cpu,
-    max_rss_bytes: Option<u64>,
-    resumed_bytes: u64,
-    kept_files: u64,
-    deleted_files: u64,
-    hard_links: u64,
-    notes: &'a [String],
-    noted: u64,
-    fallbacks: &'a [String],
-    failed_files: u64,
-    failures: Vec<FailedFile<'a>>,
-    /// In the demo only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tcp: Option<serde_json::Value>,
-    /// In the demo with a busy receiver only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    without_verdict: Option<serde_json::Value>,
-    error: Option<ErrorObject>,
-}
 
 /// Lost packets by the names of their causes.
 pub(crate) struct ByCause(pub CauseCounts);
@@ -58,12 +18,6 @@ impl Serialize for ByCause {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(Cause::ALL.map(|cause| (cause.name(), self.0.of(cause))))
     }
-}
-
-#[derive(Serialize)]
-struct Cpu {
-    sender: Option<f64>,
-    receiver: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -79,7 +33,17 @@ struct FailedFile<'a> {
     error: ErrorObject,
 }
 
-/// A fault as an object.
+impl<'a> From<&'a FileFailure> for FailedFile<'a> {
+    fn from(failure: &'a FileFailure) -> Self {
+        Self {
+            path: failure.path.text(),
+            path_b64: failure.path.base64(),
+            machine: failure.machine.as_deref(),
+            error: ErrorObject::from(failure.fault.clone()),
+        }
+    }
+}
+
 #[derive(Serialize)]
 pub(crate) struct ErrorObject {
     code: &'static str,
@@ -101,12 +65,58 @@ impl From<Fault> for ErrorObject {
     }
 }
 
+/// A report as scripts get it.
+struct Document<'a>(&'a RunReport);
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let report = self.0;
+        let limit = report.limited_by.as_ref();
+        let mut object = to.serialize_map(None)?;
+        object.serialize_entry("schema", &SCHEMA)?;
+        object.serialize_entry("ok", &report.is_ok())?;
+        object.serialize_entry("bytes", &report.bytes)?;
+        object.serialize_entry("files", &report.files)?;
+        object.serialize_entry("seconds", &report.elapsed.as_secs_f64())?;
+        object.serialize_entry("goodput_bps", &(report.goodput.as_bps() as f64))?;
+        object.serialize_entry("rtt_ms", &report.rtt.map(Span::as_millis_f64))?;
+        object.serialize_entry("preset", &report.preset)?;
+        object.serialize_entry("controller", &report.controller)?;
+        object.serialize_entry("cipher", &report.cipher)?;
+        object.serialize_entry("packets_sent", &report.packets.sent)?;
+        object.serialize_entry("packets_resent", &report.packets.resent)?;
+        object.serialize_entry("loss_rate", &report.loss_rate())?;
+        object.serialize_entry("lost_by_cause", &ByCause(report.lost))?;
+        object.serialize_entry("limited_by", &limit.map(|limit| &limit.what))?;
+        object.serialize_entry("limited_by_evidence", &limit.map(|limit| &limit.evidence))?;
+        object.serialize_entry("digest", &report.digest)?;
+        object.serialize_entry("cpu_seconds", &report.cpu)?;
+        object.serialize_entry("max_rss_bytes", &report.max_rss)?;
+        object.serialize_entry("resumed_bytes", &report.resumed_bytes)?;
+        object.serialize_entry("kept_files", &report.kept_files)?;
+        object.serialize_entry("deleted_files", &report.deleted_files)?;
+        object.serialize_entry("hard_links", &report.hard_links)?;
+        object.serialize_entry("notes", &report.notes)?;
+        object.serialize_entry("noted", &report.noted)?;
+        object.serialize_entry("fallbacks", &report.fallbacks)?;
+        object.serialize_entry("failed_files", &report.failed_files)?;
+        object
+            .serialize_entry("failures", &report.failed.iter().map(FailedFile::from).collect::<Vec<_>>())?;
+        // In the demo only.
+        if let Some(tcp) = &report.tcp {
+            object.serialize_entry("tcp", &tcp.json())?;
+        }
+        if let Some(other) = &report.without_verdict {
+            object.serialize_entry("without_verdict", &json_value(other))?;
+        }
+        object.serialize_entry("error", &report.visible_error().map(ErrorObject::from))?;
+        object.end()
+    }
+}
+
 /// The report as one line of JSON.
-///
-/// # Panics
-/// Never: numbers, texts and lists always have a JSON form.
-pub fn json(report: &RunReport) -> String {
-    serde_json::to_string(&document(report)).expect("numbers, texts and lists always have a JSON form")
+pub(crate) fn json(report: &RunReport) -> String {
+    serde_json::to_string(&Document(report)).expect("numbers, texts and lists always have a JSON form")
 }
 
 /// Prints an object for scripts that has `fields` and says that all went well.
@@ -116,52 +126,6 @@ pub(crate) fn out_fields(mut fields: serde_json::Value) {
     out_json(&fields.to_string());
 }
 
-/// The report as a JSON object.
 pub(crate) fn json_value(report: &RunReport) -> serde_json::Value {
-    serde_json::to_value(document(report)).expect("numbers, texts and lists always have a JSON form")
-}
-
-fn document(report: &RunReport) -> Document<'_> {
-    Document {
-        schema: SCHEMA,
-        ok: report.is_ok(),
-        bytes: report.bytes,
-        files: report.files,
-        seconds: report.elapsed.as_secs_f64(),
-        goodput_bps: report.goodput.as_bps() as f64,
-        rtt_ms: report.rtt.map(Span::as_millis_f64),
-        preset: &report.preset,
-        controller: &report.controller,
-        cipher: &report.cipher,
-        packets_sent: report.packets.sent,
-        packets_resent: report.packets.resent,
-        loss_rate: report.loss_rate(),
-        lost_by_cause: ByCause(report.lost),
-        limited_by: report.limited_by.as_ref().map(|limit| limit.what.as_str()),
-        limited_by_evidence: report.limited_by.as_ref().map(|limit| limit.evidence.as_str()),
-        digest: report.digest.as_deref(),
-        cpu_seconds: Cpu { sender: report.cpu.sender, receiver: report.cpu.receiver },
-        max_rss_bytes: report.max_rss,
-        resumed_bytes: report.resumed_bytes,
-        kept_files: report.kept_files,
-        deleted_files: report.deleted_files,
-        hard_links: report.hard_links,
-        notes: &report.notes,
-        noted: report.noted,
-        fallbacks: &report.fallbacks,
-        failed_files: report.failed_files,
-        failures: report
-            .failed
-            .iter()
-            .map(|f| FailedFile {
-                path: f.path.text(),
-                path_b64: f.path.base64(),
-                machine: f.machine.as_deref(),
-                error: ErrorObject::from(f.fault.clone()),
-            })
-            .collect(),
-        tcp: report.tcp.as_ref().map(TcpBeside::json),
-        without_verdict: report.without_verdict.as_deref().map(json_value),
-        error: report.visible_error().map(ErrorObject::from),
-    }
+    serde_json::to_value(Document(report)).expect("numbers, texts and lists always have a JSON form")
 }

@@ -15,31 +15,28 @@ const SHORTEST: usize = 32;
 /// Lines for people. Whatever is put into a line stays within it, and a terminal shows all of it and obeys none of it,
 /// whoever chose the words: names of files and peers cannot forge a line. Keys of URLs are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lines(String);
+pub(crate) struct Lines(String);
 
 impl Lines {
-    /// Adds one line.
-    pub fn push(&mut self, line: impl Display) {
+    pub(crate) fn push(&mut self, line: impl Display) {
         self.0.push_str(&without_keys(&Printable(line).to_string()));
         self.0.push('\n');
     }
 
-    /// Adds other lines.
-    pub fn append(&mut self, others: &Self) {
+    pub(crate) fn append(&mut self, others: &Self) {
         self.0.push_str(&others.0);
     }
 
     /// The same lines with `words` in front of each.
     #[must_use]
-    pub fn behind(&self, words: &impl Display) -> Self {
+    pub(crate) fn behind(&self, words: &impl Display) -> Self {
         self.each().fold(Self::default(), |mut lines, line| {
             lines.push(format_args!("{words}{line}"));
             lines
         })
     }
 
-    /// The lines, without their ends.
-    pub fn each(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &str> {
         self.0.lines()
     }
 }

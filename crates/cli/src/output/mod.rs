@@ -9,22 +9,23 @@ mod progress;
 mod report;
 mod summary;
 
-pub use events::EventLog;
-pub use items::{ItemStyle, Items};
+pub(crate) use events::EventLog;
+pub(crate) use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
-pub use json::json;
+pub(crate) use json::json;
 pub(crate) use json::{ByCause, ErrorObject, json_value, out_fields};
-pub use lines::Lines;
+pub(crate) use lines::Lines;
 pub(crate) use lines::{
     inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
-pub use name::Name;
-pub use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
-pub use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
-pub use summary::Summary;
+pub(crate) use name::Name;
+pub(crate) use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
+pub(crate) use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
+pub(crate) use summary::Summary;
 use summary::lost_by;
 
 use haul_base::{Bytes, Span};
+use indicatif::HumanCount;
 
 /// A size with its decimal unit, for people.
 pub(crate) fn size(bytes: u64) -> String {
@@ -51,15 +52,7 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 
 /// A number with thousands separated.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(number).to_string()
 }
 
 /// A share in per cent, with as many digits as it takes to see that it is not zero.

@@ -12,16 +12,16 @@ use serde_json::Value;
 
 /// The name of a file, byte by byte.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Name(pub Vec<u8>);
+pub(crate) struct Name(pub Vec<u8>);
 
 impl Name {
     /// As text; what is not UTF-8 is replaced.
-    pub fn text(&self) -> Cow<'_, str> {
+    pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
 
     /// All of its bytes in base64 (RFC 4648, section 4), if the text is not all of it.
-    pub fn base64(&self) -> Option<String> {
+    pub(crate) fn base64(&self) -> Option<String> {
         std::str::from_utf8(&self.0).is_err().then(|| BASE64.encode(&self.0))
     }
 
@@ -53,7 +53,6 @@ impl From<Name> for OsString {
     }
 }
 
-/// For people.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&printable_bytes(&self.0))

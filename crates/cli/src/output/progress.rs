@@ -28,7 +28,7 @@ const SAMPLE: Span = Span::from_millis(50);
 
 /// Where a transfer stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Bytes that the receiver has.
     pub bytes: u64,
     /// Bytes that there are; `None` while the set is still being listed.
@@ -45,19 +45,14 @@ pub struct Snapshot {
 
 /// A transfer in which nothing is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stall {
-    /// For how long.
+pub(crate) struct Stall {
     pub lasts: Span,
-    /// What it waits for.
     pub stage: Stage,
 }
 
-/// How progress is shown.
 #[derive(Debug, Clone)]
-pub enum ProgressStyle {
-    /// Not at all.
+pub(crate) enum ProgressStyle {
     Hidden,
-    /// Line by line.
     Plain,
     /// In one line of a terminal.
     Terminal,
@@ -67,7 +62,7 @@ pub enum ProgressStyle {
 
 impl ProgressStyle {
     /// What fits the options and stderr.
-    pub fn choose(global: &Global) -> Self {
+    pub(crate) fn choose(global: &Global) -> Self {
         if global.quiet || global.json {
             Self::Hidden
         } else if std::io::stderr().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb") {
@@ -78,36 +73,30 @@ impl ProgressStyle {
     }
 }
 
-/// Shows the progress of one transfer.
 #[derive(Debug)]
-pub struct Progress {
-    style: ProgressStyle,
+pub(crate) struct Progress {
+    voice: Voice,
     started: Instant,
     drawn: Option<Instant>,
     meter: Meter,
-    bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Starts the clock.
-    ///
-    /// # Panics
-    /// Never: the template of the line is a constant.
-    pub fn start(style: &ProgressStyle) -> Self {
+    pub(crate) fn start(style: &ProgressStyle) -> Self {
         let bar = matches!(style, ProgressStyle::Terminal).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             bar.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is valid"));
             bar
         });
-        let style = style.clone();
-        Self { style, started: Instant::now(), drawn: None, meter: Meter::default(), bar }
+        let voice = Voice { style: style.clone(), bar };
+        Self { voice, started: Instant::now(), drawn: None, meter: Meter::default() }
     }
 
     /// Takes the latest state; draws if it is time to. Call it several times a second.
-    pub fn update(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn update(&mut self, snapshot: &Snapshot) {
         let elapsed = self.started.elapsed();
         self.meter.take(elapsed.into(), snapshot.bytes);
-        let interval = match &self.style {
+        let interval = match &self.voice.style {
             ProgressStyle::Hidden => return,
             ProgressStyle::Part(part) => return part.update(*snapshot),
             ProgressStyle::Plain => PLAIN_INTERVAL,
@@ -115,45 +104,42 @@ impl Progress {
         };
         if self.drawn.unwrap_or(self.started).elapsed() >= interval {
             self.drawn = Some(Instant::now());
-            self.draw(&line(snapshot, &self.meter, elapsed.into()));
+            let line = line(snapshot, &self.meter, elapsed.into());
+            match &self.voice.bar {
+                Some(bar) => bar.set_message(line),
+                None => tell(line),
+            }
         }
     }
 
     /// Writes lines for people beside it, from any thread.
-    pub fn voice(&self) -> Voice {
-        Voice { style: self.style.clone(), bar: self.bar.clone() }
+    pub(crate) fn voice(&self) -> Voice {
+        self.voice.clone()
     }
 
     /// Writes a line for people without disturbing the progress.
-    pub fn say(&self, words: &str) {
-        self.voice().say(words);
+    pub(crate) fn say(&self, words: &str) {
+        self.voice.say(words);
     }
 
     /// Removes the line. That of several transfers stays until all of them have ended.
-    pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.voice.bar {
             bar.finish_and_clear();
-        }
-    }
-
-    fn draw(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.set_message(line.to_owned()),
-            None => tell(line),
         }
     }
 }
 
 /// Writes lines for people without disturbing the progress.
 #[derive(Debug, Clone)]
-pub struct Voice {
+pub(crate) struct Voice {
     style: ProgressStyle,
     bar: Option<ProgressBar>,
 }
 
 impl Voice {
     /// Writes a line, unless people want none.
-    pub fn say(&self, words: &str) {
+    pub(crate) fn say(&self, words: &str) {
         match (&self.style, &self.bar) {
             (ProgressStyle::Hidden, _) => {}
             (ProgressStyle::Part(part), _) => part.say(words),
@@ -237,11 +223,10 @@ fn percent_done(bytes: u64, total: u64) -> String {
 
 /// Shows several transfers as one.
 #[derive(Debug)]
-pub struct CombinedProgress(Arc<Mutex<Sums>>);
+pub(crate) struct CombinedProgress(Arc<Mutex<Sums>>);
 
-/// One of them.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub(crate) struct Part {
     sums: Arc<Mutex<Sums>>,
     at: usize,
 }
@@ -263,18 +248,16 @@ enum PartState {
 
 impl CombinedProgress {
     /// Starts the clock for so many transfers.
-    pub fn start(style: &ProgressStyle, parts: usize) -> Self {
+    pub(crate) fn start(style: &ProgressStyle, parts: usize) -> Self {
         let sums = Sums { progress: Progress::start(style), parts: vec![PartState::Waiting; parts] };
         Self(Arc::new(Mutex::new(sums)))
     }
 
-    /// The part of one of them, counted from 0.
-    pub fn part(&self, at: usize) -> Part {
+    pub(crate) fn part(&self, at: usize) -> Part {
         Part { sums: Arc::clone(&self.0), at }
     }
 
-    /// Removes the line.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         lock(&self.0).progress.finish();
     }
 }
@@ -289,7 +272,7 @@ impl Part {
     }
 
     /// It has ended, well or not.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let state = &mut lock(&self.sums).parts[self.at];
         *state = PartState::Over(match *state {
             PartState::Running(last) | PartState::Over(last) => last,
@@ -298,7 +281,7 @@ impl Part {
     }
 
     /// Writes a line for people without disturbing the progress.
-    pub fn say(&self, words: &str) {
+    pub(crate) fn say(&self, words: &str) {
         lock(&self.sums).progress.say(words);
     }
 }

@@ -10,9 +10,8 @@ use crate::fault::{Fault, FaultCode, here, place};
 /// Exit code when some files failed and others did not.
 const SOME_FILES_FAILED: u8 = 3;
 
-/// Packets of the sending side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Packets {
+pub(crate) struct Packets {
     /// All that left, resent ones included.
     pub sent: u64,
     /// Of these, resent ones.
@@ -21,16 +20,14 @@ pub struct Packets {
 
 /// Processor time of the two sides, where it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct CpuSeconds {
-    /// Of the sending side.
+pub(crate) struct CpuSeconds {
     pub sender: Option<f64>,
-    /// Of the receiving side.
     pub receiver: Option<f64>,
 }
 
 /// What kept the transfer from being faster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitedBy {
+pub(crate) struct LimitedBy {
     /// One word or two for scripts, for example `path` or `rate_ceiling`.
     pub what: String,
     /// What it was seen by, for people.
@@ -39,13 +36,11 @@ pub struct LimitedBy {
 
 /// One file that did not make it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileFailure {
+pub(crate) struct FileFailure {
     /// The machine that it is from, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// Its path.
     pub path: Name,
-    /// Why.
     pub fault: Fault,
     /// How many entries below it failed because of that.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -79,10 +74,9 @@ impl FileFailure {
 /// scripts get that of `--json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct RunReport {
+pub(crate) struct RunReport {
     /// Bytes of the object that arrived.
     pub bytes: u64,
-    /// Regular files that arrived.
     pub files: u64,
     /// Wall-clock time from the first connection to the verified end.
     pub elapsed: Span,
@@ -90,13 +84,9 @@ pub struct RunReport {
     pub goodput: Rate,
     /// Smallest round-trip time seen.
     pub rtt: Option<Span>,
-    /// Name of the preset.
     pub preset: String,
-    /// Name of the rate controller.
     pub controller: String,
-    /// The cipher that was agreed on.
     pub cipher: String,
-    /// Packets of the sending side.
     pub packets: Packets,
     /// Packets that were lost, by their diagnosed cause.
     pub lost: CauseCounts,
@@ -104,13 +94,10 @@ pub struct RunReport {
     /// name: `path` or `ceiling`.
     #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
-    /// What limited it.
     pub limited_by: Option<LimitedBy>,
     /// Digest of everything as the receiver has it; `None` if nothing was verified.
     pub digest: Option<String>,
-    /// Processor time.
     pub cpu: CpuSeconds,
-    /// Largest memory of this process in bytes.
     pub max_rss: Option<u64>,
     /// Names that were removed at the destination, or would be.
     pub deleted_files: u64,
@@ -142,7 +129,6 @@ pub struct RunReport {
     /// The same without acting upon why packets were lost, in the demo.
     #[serde(skip)]
     pub without_verdict: Option<Box<RunReport>>,
-    /// Why the run as a whole failed.
     pub error: Option<Fault>,
 }
 
@@ -155,7 +141,7 @@ fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'
 
 impl RunReport {
     /// A run that failed before anything was moved.
-    pub fn failed(error: Fault) -> Self {
+    pub(crate) fn failed(error: Fault) -> Self {
         Self { error: Some(error), ..Self::default() }
     }
 
@@ -164,25 +150,23 @@ impl RunReport {
         self.each_fault(|fault| *fault = here(fault.clone()));
     }
 
-    /// Changes all that went wrong.
     pub(crate) fn each_fault(&mut self, change: impl FnMut(&mut Fault)) {
         let of_files = self.failed.iter_mut().map(|failure| &mut failure.fault);
         let others = [&mut self.error, &mut self.files_fault, &mut self.not_deleted];
         of_files.chain(others.into_iter().flatten()).for_each(change);
     }
 
-    /// Whether everything asked for was done.
-    pub fn is_ok(&self) -> bool {
+    pub(crate) fn is_ok(&self) -> bool {
         self.error.is_none() && self.failed_files == 0 && self.not_deleted.is_none()
     }
 
     /// Share of the packets sent that were lost.
-    pub fn loss_rate(&self) -> f64 {
+    pub(crate) fn loss_rate(&self) -> f64 {
         if self.packets.sent == 0 { 0.0 } else { self.lost.whole() as f64 / self.packets.sent as f64 }
     }
 
     /// The program's exit code: 0, that of the error, or 3 when only some files or machines failed.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match (&self.error, self.failed_files) {
             (Some(error), _) => self.files_exit_code.unwrap_or_else(|| error.code.exit_code()),
             (None, 0) if self.not_deleted.is_none() => 0,

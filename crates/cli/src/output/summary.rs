@@ -12,7 +12,7 @@ use crate::fault::{Fault, place, shown};
 const RECEIVER_HOST: &str = "receiver_host";
 
 /// A report for people. It closes with two lines: what was moved, and what limited it.
-pub struct Summary<'a>(pub &'a RunReport);
+pub(crate) struct Summary<'a>(pub &'a RunReport);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,7 +64,7 @@ impl Summary<'_> {
     }
 
     /// One line for each failed file that is known by name, and one for all that failed with its directory.
-    pub fn failures(&self) -> Lines {
+    pub(crate) fn failures(&self) -> Lines {
         let report = self.0;
         let (mut lines, mut told) = (Lines::default(), 0);
         for failure in report.causes() {
@@ -93,7 +93,7 @@ impl Summary<'_> {
     }
 
     /// One line for each thing that could not be preserved, or was left alone, and is known.
-    pub fn notes(&self) -> Lines {
+    pub(crate) fn notes(&self) -> Lines {
         let report = self.0;
         let mut lines = Lines::default();
         report.notes.iter().for_each(|note| lines.push(format_args!("note: {note}")));
@@ -105,14 +105,13 @@ impl Summary<'_> {
     }
 
     /// What was lost, and why; nothing if nothing was.
-    pub fn lost(&self) -> Option<String> {
+    pub(crate) fn lost(&self) -> Option<String> {
         let whole = self.0.lost.whole();
         let named: Vec<_> = lost_by(&self.0.lost).into_iter().map(|(_, words)| words).collect();
         let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.0.packets.sent));
         (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
     }
 
-    /// How it was done.
     fn details(&self) -> String {
         let report = self.0;
         let mut parts =
@@ -135,7 +134,7 @@ impl Summary<'_> {
     }
 
     /// What was moved, at what rate and share of the path, what was resent, and whether it was verified.
-    pub fn moved(&self) -> String {
+    pub(crate) fn moved(&self) -> String {
         let report = self.0;
         let what =
             if report.files > 0 { format!(" in {}", count(report.files, "file")) } else { String::new() };
@@ -170,8 +169,7 @@ impl Summary<'_> {
         line
     }
 
-    /// What a dry run has seen.
-    pub fn would_move(&self) -> String {
+    pub(crate) fn would_move(&self) -> String {
         let report = self.0;
         let sent = report.bytes.saturating_sub(report.resumed_bytes);
         let mut line = format!("would send {} in {}", size(sent), count(report.files, "file"));
@@ -183,14 +181,12 @@ impl Summary<'_> {
         line
     }
 
-    /// Every file was there already.
-    pub fn is_nothing_to_do(&self) -> bool {
+    pub(crate) fn is_nothing_to_do(&self) -> bool {
         let report = self.0;
         report.kept_files > 0 && report.files == 0 && report.is_ok()
     }
 
-    /// Every file failed.
-    pub fn is_nothing_done(&self) -> bool {
+    pub(crate) fn is_nothing_done(&self) -> bool {
         self.0.failed_files > 0 && self.0.files == 0 && self.0.bytes == 0
     }
 

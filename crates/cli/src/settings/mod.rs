@@ -11,8 +11,8 @@ use haulage::RecipeError;
 use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
 
-pub use parameters::{PARAMETERS, Parameter, session_key};
-pub use presets::{Preset, PresetSource};
+pub(crate) use parameters::{PARAMETERS, Parameter, session_key};
+pub(crate) use presets::Preset;
 
 /// Where recipes of micro-protocols are to be had.
 const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
@@ -20,18 +20,16 @@ const STACKS: &str = "`haul presets` lists the recipes with the commands that ta
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
-/// How packets are protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crypto {
+pub(crate) enum Crypto {
     /// What this machine does fastest, encrypted in any case.
     Auto,
     /// This cipher alone, which may be none.
     Only(Cipher),
 }
 
-/// The parameters of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The preset that the other values started from.
     pub preset: String,
     /// Name of the control law of the rate, one of [`haul_proto::laws`].
@@ -42,7 +40,6 @@ pub struct Settings {
     pub chunk: Bytes,
     /// Time between two reports of the receiver.
     pub feedback_interval: Span,
-    /// How packets are protected.
     pub crypto: Crypto,
     /// Whether the kernel cuts and joins datagrams (GSO and GRO).
     pub offload: bool,
@@ -54,10 +51,7 @@ pub struct Settings {
 
 impl Settings {
     /// The recipe of an object that says all this: the preset's own, or `bulk` with these parameters and the preset's name.
-    ///
-    /// # Errors
-    /// If a value does not fit the recipe.
-    pub fn object_recipe(&self) -> Result<haulage::Recipe, Fault> {
+    pub(crate) fn object_recipe(&self) -> Result<haulage::Recipe, Fault> {
         if let Some(stack) = &self.stack {
             return Ok(stack.clone());
         }
@@ -71,15 +65,13 @@ impl Settings {
     }
 
     /// Every parameter as `--set` takes it, `KEY=VALUE`.
-    pub fn assignments(&self) -> Vec<String> {
+    pub(crate) fn assignments(&self) -> Vec<String> {
         PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, parameter.show(self))).collect()
     }
 }
 
-/// Settings with the origin of each parameter.
 #[derive(Debug, Clone)]
-pub struct Recipe {
-    /// The values.
+pub(crate) struct Recipe {
     pub settings: Settings,
     /// Where each of [`PARAMETERS`] came from, in the same order.
     origins: Vec<Origin>,
@@ -87,17 +79,14 @@ pub struct Recipe {
 
 impl Recipe {
     /// Starts from a preset and applies single settings in their order.
-    ///
-    /// # Errors
-    /// Unknown presets, parameters and values, each with its origin, and mixtures that cannot work.
-    pub fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+    pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let recipe = Self::collect(preset, settings)?;
         recipe.check()?;
         Ok(recipe)
     }
 
     /// As [`Recipe::build`], for looking at values that need not be complete.
-    pub fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+    pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut recipe =
             Self { settings: preset.settings()?, origins: vec![preset.origin(); PARAMETERS.len()] };
         for Setting { origin, assignment } in settings {
@@ -151,7 +140,7 @@ impl Recipe {
     }
 
     /// The preset's name and every parameter with its value and origin.
-    pub fn rows(&self) -> Vec<ConfigRow> {
+    pub(crate) fn rows(&self) -> Vec<ConfigRow> {
         let rows = PARAMETERS.iter().zip(&self.origins).map(|(parameter, origin)| ConfigRow {
             key: format!("set.{}", parameter.key),
             value: Some(parameter.show(&self.settings)),

@@ -9,8 +9,7 @@ use crate::config::truth;
 use crate::fault::{self, Fault};
 use haul_base::{nearest, suggestion};
 
-/// One parameter of a recipe.
-pub struct Parameter {
+pub(crate) struct Parameter {
     /// Its name in recipes and with `--set`.
     pub key: &'static str,
     /// What it is, for error messages and help.
@@ -19,15 +18,11 @@ pub struct Parameter {
     show: fn(&Settings) -> String,
 }
 
-/// All parameters.
-pub const PARAMETERS: &[Parameter] = &[
+pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
         help: || format!("the control law of the rate: {}", law_names().join(", ")),
-        set: |s, v| {
-            s.controller = one_of(v, &law_names(), |name| name)?;
-            Ok(())
-        },
+        set: |s, v| one_of(v, &law_names(), |name| name).map(|law| s.controller = law),
         show: |s| s.controller.to_owned(),
     },
     Parameter {
@@ -42,10 +37,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "chunk",
         help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
-        set: |s, v| {
-            s.chunk = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
-            Ok(())
-        },
+        set: |s, v| within(v, Bytes(64 << 10), Bytes(4 << 30)).map(|size| s.chunk = size),
         show: |s| spell_bytes(s.chunk),
     },
     Parameter {
@@ -60,10 +52,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "crypto",
         help: || "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none".to_owned(),
-        set: |s, v| {
-            s.crypto = one_of(v, &CRYPTO, crypto_name)?;
-            Ok(())
-        },
+        set: |s, v| one_of(v, &CRYPTO, crypto_name).map(|crypto| s.crypto = crypto),
         show: |s| crypto_name(s.crypto).to_owned(),
     },
     Parameter {
@@ -78,15 +67,11 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "socket_buffer",
         help: || "the socket buffer to ask the kernel for, 64KiB to 1GiB".to_owned(),
-        set: |s, v| {
-            s.socket_buffer = within(v, Bytes(64 << 10), Bytes(1 << 30))?;
-            Ok(())
-        },
+        set: |s, v| within(v, Bytes(64 << 10), Bytes(1 << 30)).map(|size| s.socket_buffer = size),
         show: |s| spell_bytes(s.socket_buffer),
     },
 ];
 
-/// The values of `crypto`.
 const CRYPTO: [Crypto; 5] = [
     Crypto::Auto,
     Crypto::Only(Cipher::Aes128Gcm),
@@ -111,16 +96,13 @@ pub(super) const IN_STACKS: [(&str, &str); 4] = [
 ];
 
 /// A parameter's key as sessions call it; what only a micro-protocol has keeps its name, which has a dot.
-pub fn session_key(key: &str) -> &str {
+pub(crate) fn session_key(key: &str) -> &str {
     IN_STACKS.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
 }
 
 impl Parameter {
     /// The parameter called `key` (`cipher` is another name of `crypto`).
-    ///
-    /// # Errors
-    /// Names the nearest key and lists all of them.
-    pub fn find(key: &str) -> Result<&'static Self, Fault> {
+    pub(crate) fn find(key: &str) -> Result<&'static Self, Fault> {
         let wanted = match key {
             "cipher" => "crypto".to_owned(),
             key => key.replace('-', "_"),
@@ -134,7 +116,6 @@ impl Parameter {
         })
     }
 
-    /// The place in [`PARAMETERS`].
     pub(super) fn index(&self) -> usize {
         PARAMETERS.iter().position(|p| p.key == self.key).expect("every parameter comes from the table")
     }

@@ -18,52 +18,36 @@ const SHIPPED: [(&str, &str); 2] = [
     ("fixed", include_str!("../../presets/fixed.toml")),
 ];
 
-/// Where a preset's text comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PresetSource {
-    /// Compiled in.
-    Shipped,
-    /// A file of the user's.
-    File(PathBuf),
-}
-
-/// A named recipe.
 #[derive(Debug, Clone)]
-pub struct Preset {
+pub(crate) struct Preset {
     /// Its name: that of a shipped preset, or the file's name without `.toml`.
     pub name: String,
-    /// Where it comes from.
-    pub source: PresetSource,
-    /// The recipe as TOML.
+    /// The recipe file that it comes from; `None` if it is compiled in.
+    pub file: Option<PathBuf>,
     pub text: String,
 }
 
 impl Preset {
-    /// The preset that is used when none is asked for.
-    pub fn default_preset() -> Self {
+    pub(crate) fn default_preset() -> Self {
         Self::shipped().swap_remove(0)
     }
 
     /// All presets that are compiled in and name no micro-protocols.
-    pub fn shipped() -> Vec<Self> {
+    pub(crate) fn shipped() -> Vec<Self> {
         SHIPPED.iter().map(Self::compiled_in).collect()
     }
 
-    /// All presets that are compiled in.
-    pub fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         SHIPPED.iter().chain(haulage::PRESETS).map(Self::compiled_in).collect()
     }
 
     fn compiled_in(&(name, text): &(&str, &str)) -> Self {
-        Self { name: name.to_owned(), source: PresetSource::Shipped, text: text.to_owned() }
+        Self { name: name.to_owned(), file: None, text: text.to_owned() }
     }
 
     /// The shipped preset of this name, or the recipe file if the text looks like a path (has a `/` or ends
     /// in `.toml`).
-    ///
-    /// # Errors
-    /// Unknown names, with the nearest known one, and files that cannot be read.
-    pub fn find(name_or_file: &str) -> Result<Self, Fault> {
+    pub(crate) fn find(name_or_file: &str) -> Result<Self, Fault> {
         let path = Path::new(name_or_file);
         if name_or_file.contains('/') || path.extension().is_some_and(|end| end == "toml") {
             return Self::load(path);
@@ -89,18 +73,18 @@ impl Preset {
         let text = std::fs::read_to_string(path)
             .map_err(|e| fault::io(format!("cannot read the recipe {}", path.display()), &e))?;
         let name = path.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy());
-        Ok(Self { name: name.into_owned(), source: PresetSource::File(path.to_owned()), text })
+        Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text })
     }
 
     /// What it is for, in one line.
-    pub fn description(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let table = self.table();
         let line = table.get("description").or_else(|| table.get("summary"));
         line.and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// Whether it is a recipe of messages; all others carry files, memory and streams of bytes.
-    pub fn carries_messages(&self) -> bool {
+    pub(crate) fn carries_messages(&self) -> bool {
         let table = self.table();
         table.values().any(Value::is_table) && !table.contains_key("object")
     }
@@ -110,10 +94,8 @@ impl Preset {
     }
 
     pub(super) fn origin(&self) -> Origin {
-        match &self.source {
-            PresetSource::Shipped => Origin::Preset(self.name.clone()),
-            PresetSource::File(path) => Origin::Preset(path.display().to_string()),
-        }
+        let file = self.file.as_ref().map(|path| path.display().to_string());
+        Origin::Preset(file.unwrap_or_else(|| self.name.clone()))
     }
 
     /// The values, those that the recipe leaves out being the default preset's.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use haul_base::printable_bytes;
+use percent_encoding::percent_decode;
 
 use crate::fault::{self, Fault};
 
@@ -13,17 +14,14 @@ const SCHEME: &str = "ssh://";
 
 /// A machine that ssh leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SshHost {
+pub(crate) struct SshHost {
     /// What ssh is told: `[user@]host`, an IPv6 address without brackets.
     pub destination: String,
-    /// The port, if it was named.
     pub port: Option<u16>,
 }
 
-/// A path on such a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SshPath {
-    /// The machine.
+pub(crate) struct SshPath {
     pub host: SshHost,
     /// Absolute, or relative to the home directory of the user there; never empty.
     pub path: Vec<u8>,
@@ -32,10 +30,7 @@ pub struct SshPath {
 impl SshPath {
     /// Reads a word of the command line; `None` if it is no such path. A colon before the first slash makes it
     /// one, so that a local `a:b` is written `./a:b`. An IPv6 address stands in brackets.
-    ///
-    /// # Errors
-    /// What looks like one and cannot be.
-    pub fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
+    pub(crate) fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
         let bytes = word.as_bytes();
         if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {
             return from_url(&bytes[SCHEME.len()..]).map(Some);
@@ -98,20 +93,10 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
 
 /// The bytes of a path with `%xx` in it.
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok())?;
-        let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
-        out.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)?);
-        rest = &behind[2..];
-    }
-    Some(out)
+    let is_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
+    let mut escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    let are_whole = escapes.all(|(at, _)| path.get(at + 1..at + 3).is_some_and(is_hex));
+    are_whole.then(|| percent_decode(path).collect())
 }
 
 /// The path as the other side opens it, which stands in the home directory.
@@ -132,8 +117,6 @@ fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
 }
 
 impl SshHost {
-    /// # Errors
-    /// Names that ssh would take for something else.
     fn new(destination: &str, port: Option<u16>) -> Result<Self, Fault> {
         let host = destination.rsplit_once('@').map_or(destination, |(_, host)| host);
         let is_odd = |c: char| c.is_whitespace() || c.is_control();
@@ -147,7 +130,7 @@ impl SshHost {
     }
 
     /// The host without the user.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
     }
 

@@ -16,9 +16,7 @@ pub(super) const MOST_HOSTS: usize = 8;
 /// What the other side says when it is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
-    /// The version of its program.
     pub program: String,
-    /// The version of its protocol.
     pub protocol: u16,
     /// The URL of its server, if it serves. It names no host that counts.
     #[serde(default)]
@@ -26,7 +24,6 @@ pub(crate) struct Announcement {
     /// Addresses by which it may be reached.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Why it is not ready.
     #[serde(default)]
     pub fault: Option<Fault>,
 }
@@ -39,18 +36,12 @@ impl Announcement {
     }
 
     /// Its line on stdout, with the line end.
-    ///
-    /// # Panics
-    /// Never: texts and numbers always have a JSON form.
     pub(crate) fn line(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("texts and numbers always have a JSON form");
         [MARKER, json.as_bytes(), b"\n"].concat()
     }
 
     /// Reads what a [`Scanner`] has found.
-    ///
-    /// # Errors
-    /// Another version of the protocol, or what `host` itself says to be wrong.
     pub(super) fn read(json: &Value, host: &SshHost) -> Result<Self, Fault> {
         // The versions first: what else another version says may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
@@ -92,7 +83,6 @@ pub(super) struct Scanner {
 /// What a [`Scanner`] knows by now.
 #[derive(Debug, PartialEq)]
 pub(super) enum Scan {
-    /// More has to come.
     More,
     /// The announcement, and what came behind its line.
     Found(Value, Vec<u8>),

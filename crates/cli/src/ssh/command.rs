@@ -32,9 +32,6 @@ pub(crate) struct SshCommand {
 
 impl SshCommand {
     /// As the options say.
-    ///
-    /// # Errors
-    /// When `--ssh` is no command.
     pub(crate) fn new(args: &SshArgs) -> Result<Self, Fault> {
         let mut words = words(args.ssh.as_deref().unwrap_or("ssh"))?.into_iter().map(OsString::from);
         let program =

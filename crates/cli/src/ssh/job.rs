@@ -38,7 +38,6 @@ pub(crate) struct Job {
     pub words: Vec<Name>,
     /// Where the server may be found; empty: where its URL says.
     pub hosts: Vec<String>,
-    /// Say what would be done.
     pub dry_run: bool,
     /// Say what is done to each name.
     pub names: bool,

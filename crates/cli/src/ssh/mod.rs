@@ -13,10 +13,10 @@ mod permit;
 mod plan;
 mod remote;
 
-pub use address::{SshHost, SshPath};
+pub(crate) use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
 pub(crate) use command::SshCommand;
 pub(crate) use job::{ItemThere, Job, MAX_JOB};
 pub(crate) use permit::{MAX_PERMIT, Permit};
-pub use plan::{Location, Third};
+pub(crate) use plan::{Location, Third};
 pub(crate) use remote::{Remote, RemoteOutput};

@@ -28,8 +28,6 @@ impl Permit {
         }
     }
 
-    /// # Errors
-    /// What to tell the client that wants something else.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         let is_permitted = match (self, request) {
             (_, Request::Check) => true,

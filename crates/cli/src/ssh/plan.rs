@@ -11,25 +11,21 @@ use super::SshHost;
 /// A copy that passes this machine by. One end is a machine behind ssh that connects, `at`; the other is
 /// behind ssh too, or a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Third {
-    /// The machine that connects.
+pub(crate) struct Third {
     pub at: SshHost,
     /// The machine that is to serve; `None` if a URL names a server.
     pub serves: Option<SshHost>,
-    /// What to copy.
     pub sources: Vec<Location>,
-    /// Where to.
     pub to: Location,
 }
 
 /// One end of a copy between two other machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
+pub(crate) enum Location {
     /// A path on the machine that connects.
     There(Vec<u8>),
     /// A path on the machine that serves.
     Served(Vec<u8>),
-    /// The URL of a server.
     Url(HaulUrl),
 }
 

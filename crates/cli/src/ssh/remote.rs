@@ -38,7 +38,6 @@ const QUEUE: usize = 64;
 pub(crate) enum RemoteOutput {
     /// A line behind the announcement.
     Line(String),
-    /// Nothing for now.
     Nothing,
     /// The other side has ended, or ssh has.
     End,
@@ -54,9 +53,9 @@ enum Out {
 /// The other side, and the ssh that leads to it. Dropping it ends both.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    host: SshHost,
-    /// The command that leads there, for people.
-    way: String,
+    pub(crate) host: SshHost,
+    /// The command that leads there, for a person's shell.
+    pub(crate) way: String,
     child: Child,
     stdin: Option<ChildStdin>,
     out: Receiver<Out>,
@@ -70,9 +69,6 @@ pub(crate) struct Remote {
 impl Remote {
     /// Runs `started`, which `command` has made for `host`, and waits until haul is ready there. ssh asks at
     /// the terminal for what it needs.
-    ///
-    /// # Errors
-    /// Why haul did not start there, or that a person stopped waiting.
     pub(crate) fn start(
         command: &SshCommand,
         host: &SshHost,
@@ -97,18 +93,8 @@ impl Remote {
             }
             let _ = closed.send(());
         })?;
-        let announcement = Announcement::ours();
-        let mut remote = Self {
-            host: host.clone(),
-            way: command.shown(host),
-            child,
-            stdin,
-            out,
-            has_ended: false,
-            tail,
-            errors,
-            announcement,
-        };
+        let (host, way, announcement) = (host.clone(), command.shown(host), Announcement::ours());
+        let mut remote = Self { host, way, child, stdin, out, has_ended: false, tail, errors, announcement };
         remote.announcement = remote.wait_for_announcement(command, cancel)?;
         Ok(remote)
     }
@@ -135,9 +121,18 @@ impl Remote {
     }
 
     fn why_ended(&mut self, stdout: Option<String>, command: &SshCommand, cancel: &Cancel) -> Fault {
-        let ended = self.ended(stdout);
+        self.has_ended = true;
+        let status = self.wait(GRACE);
+        // A master connection of ssh that stays behind may hold stderr open.
+        let _ = self.errors.recv_timeout(GRACE);
         // Ctrl-C at a terminal reaches ssh as well.
-        if cancel.is_requested() { self.interrupted() } else { ended.fault(command, &self.host) }
+        if cancel.is_requested() {
+            return self.interrupted();
+        }
+        // Bytes are only added, so a panic elsewhere leaves nothing half done.
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let stderr = String::from_utf8_lossy(&tail).into_owned();
+        Ended { status, stdout, stderr }.fault(command, &self.host)
     }
 
     fn not_ready(&self) -> Fault {
@@ -155,37 +150,9 @@ impl Remote {
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
-    fn ended(&mut self, stdout: Option<String>) -> Ended {
-        self.has_ended = true;
-        let status = self.wait(GRACE);
-        // A master connection of ssh that stays behind may hold stderr open.
-        let _ = self.errors.recv_timeout(GRACE);
-        Ended { status, stdout, stderr: self.stderr() }
-    }
-
-    fn stderr(&self) -> String {
-        // Bytes are only added, so a panic elsewhere leaves nothing half done.
-        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&tail).into_owned()
-    }
-
-    /// The machine.
-    pub(crate) fn host(&self) -> &SshHost {
-        &self.host
-    }
-
-    /// The command that leads there, for a person's shell.
-    pub(crate) fn way(&self) -> &str {
-        &self.way
-    }
-
     /// Tells the other side something, as a line of JSON on its stdin.
-    ///
-    /// # Errors
-    /// When ssh has ended.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
-        let told = self.write_line(what);
-        told.map_err(|error| {
+        self.write_line(what).map_err(|error| {
             let message = format!("the ssh connection to {} was lost: {error}", self.host);
             Fault::new(FaultCode::ControlLost, message, "run the same command again")
         })
@@ -262,28 +229,22 @@ impl Drop for Remote {
 /// Looks for the announcement, then passes on lines; nobody may listen any more.
 fn read_out(mut stdout: ChildStdout, to: &SyncSender<Out>) {
     let (mut scanner, mut buffer) = (Scanner::default(), [0; 4096]);
-    let rest = loop {
+    let last = loop {
         match stdout.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) | Err(_) => {
-                let _ = to.send(Out::End(scanner.first_line()));
-                return;
-            }
+            Ok(0) | Err(_) => break Out::End(scanner.first_line()),
             Ok(len) => match scanner.feed(&buffer[..len]) {
                 Scan::More => {}
-                Scan::TooMuch => {
-                    let _ = to.send(Out::Flood(scanner.first_line()));
-                    return;
-                }
+                Scan::TooMuch => break Out::Flood(scanner.first_line()),
                 Scan::Found(json, rest) => {
                     let _ = to.send(Out::Announced(json));
-                    break rest;
+                    read_lines(BufReader::new(rest.chain(stdout)), to);
+                    break Out::End(None);
                 }
             },
         }
     };
-    read_lines(BufReader::new(rest.chain(stdout)), to);
-    let _ = to.send(Out::End(None));
+    let _ = to.send(last);
 }
 
 fn read_lines(mut from: impl BufRead, to: &SyncSender<Out>) {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_base::Span;
 use haul_engine::{Control, Counters, Session, Transfer, Waker};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
 use serde_json::json;
@@ -11,7 +10,7 @@ use serde_json::json;
 use crate::output::{Progress, Snapshot};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
-use crate::transfer::drive::stop;
+use crate::transfer::drive::{Measured, stop};
 use crate::transfer::link::Sides;
 use crate::transfer::memory::{Gauge, MemorySource, NullSink};
 use crate::transfer::watch::{Watch, for_peer};
@@ -25,85 +24,66 @@ const LAST_WORDS: Duration = Duration::from_secs(15);
 pub(crate) struct Carried {
     /// Bytes that both sides agree on.
     pub bytes: Result<u64, Fault>,
-    pub counters: Option<Counters>,
-    pub data_cpu: Span,
-    /// From the start of the data path to the last byte's arrival.
-    pub elapsed: Span,
-}
-
-impl Carried {
-    fn failed(fault: Fault) -> Self {
-        Self { bytes: Err(fault), counters: None, data_cpu: Span::ZERO, elapsed: Span::ZERO }
-    }
+    pub measured: Measured,
 }
 
 /// Sends memory until the limit is reached and everything has arrived.
 pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> Carried {
-    let source = MemorySource::new(limit);
-    let gauge = source.gauge();
-    let started = Instant::now();
-    let side = Side::of_sender(session.settings());
-    let transfer = Waker::new().and_then(|waker| session.start_sending(Box::new(source), waker));
-    let transfer = match transfer {
-        Ok(transfer) => Arc::new(transfer),
-        Err(error) => return give_up(session.control(), error.into()),
-    };
+    let gauge = Gauge::default();
+    let source = MemorySource::new(limit, gauge.clone());
     let total = match limit {
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    sides.watch(&transfer);
-    let watch = Watch::start(context, &transfer, side, Progress::start(&context.style));
-    let delivered = wait(watch, sides, session.control(), &gauge, total);
-    let elapsed = started.elapsed().into();
-    let bytes = delivered.and_then(|()| {
+    let (control, side) = (session.control().clone(), Side::of_sender(session.settings()));
+    let start = |waker| Ok(session.start_sending(Box::new(source), waker)?);
+    run((&control, sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
             _ => gauge.bytes(),
         };
-        agree_as_sender(session.control(), sides, bytes)
-    });
-    finish(session.control(), transfer, bytes, elapsed, context)
+        agree_as_sender(&control, sides, bytes)
+    })
 }
 
 /// Receives memory until everything has arrived.
 pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> Carried {
-    let sink = NullSink::default();
-    let gauge = sink.gauge();
+    let gauge = Gauge::default();
+    let sink = Box::new(NullSink(gauge.clone()));
+    let control = session.control().clone();
+    let start = |waker| Ok(session.start_receiving(sink, waker)?);
+    let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.bytes());
+    run((&control, sides, context), Side::Receives, (&gauge, None), start, agree)
+}
+
+/// Runs the data path to its end, and has both sides `agree` on how much that was.
+fn run(
+    (control, sides, context): (&Control, &Sides, &Context),
+    side: Side,
+    (gauge, total): (&Gauge, Option<u64>),
+    start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
+    agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
+) -> Carried {
     let started = Instant::now();
-    let transfer = Waker::new().and_then(|waker| session.start_receiving(Box::new(sink), waker));
-    let transfer = match transfer {
+    let transfer = match Waker::new().map_err(Fault::from).and_then(start) {
         Ok(transfer) => Arc::new(transfer),
-        Err(error) => return give_up(session.control(), error.into()),
+        Err(fault) => {
+            control.abort(fault.clone());
+            return Carried { bytes: Err(fault), measured: Measured::default() };
+        }
     };
     sides.watch(&transfer);
-    let watch = Watch::start(context, &transfer, Side::Receives, Progress::start(&context.style));
-    let complete = wait(watch, sides, session.control(), &gauge, None);
-    let elapsed = started.elapsed().into();
-    let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
-    finish(session.control(), transfer, bytes, elapsed, context)
-}
-
-fn give_up(control: &Control, fault: Fault) -> Carried {
-    control.abort(fault.clone());
-    Carried::failed(fault)
-}
-
-fn finish(
-    control: &Control,
-    transfer: Arc<Transfer>,
-    bytes: Result<u64, Fault>,
-    elapsed: Span,
-    context: &Context,
-) -> Carried {
+    let watch = Watch::start(context, &transfer, side, Progress::start(&context.style));
+    let delivered = wait(watch, sides, control, gauge, total);
+    let moving = started.elapsed().into();
+    let bytes = delivered.and_then(|()| agree(&transfer));
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
         Ok(_) => drop(control.close()),
         Err(fault) => control.abort(for_peer(fault, context)),
     }
-    let data_cpu = transfer.cpu();
     let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
-    Carried { bytes, counters: stop(transfer), data_cpu, elapsed }
+    Carried { bytes, measured: stop(transfer, moving) }
 }
 
 /// Shows how it goes until every byte has arrived.

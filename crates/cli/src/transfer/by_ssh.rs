@@ -23,9 +23,6 @@ pub(crate) struct Served {
 
 impl Served {
     /// Starts one on `host` that does what `permit` says.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) fn start(
         context: &Context,
         command: &SshCommand,
@@ -53,9 +50,6 @@ pub(crate) fn not_detached() -> Fault {
 
 /// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit`
 /// says.
-///
-/// # Errors
-/// Why ssh has started none, or why no way leads to it.
 pub(crate) fn at_server<R: MayFail>(
     context: &Context,
     args: &SshArgs,
@@ -63,20 +57,10 @@ pub(crate) fn at_server<R: MayFail>(
     permit: &Permit,
     work: impl FnOnce(HaulUrl) -> R,
 ) -> Result<R, Fault> {
-    match server {
-        Server::Url(url) => Ok(work(url.clone())),
-        Server::Ssh(host) => with_host(context, args, host, permit, work),
-    }
-}
-
-/// Runs `work` with a server on `host` that does what `permit` says, by the way that leads to it.
-fn with_host<R: MayFail>(
-    context: &Context,
-    args: &SshArgs,
-    host: &SshHost,
-    permit: &Permit,
-    work: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault> {
+    let host = match server {
+        Server::Url(url) => return Ok(work(url.clone())),
+        Server::Ssh(host) => host,
+    };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports());

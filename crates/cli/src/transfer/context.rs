@@ -15,9 +15,8 @@ use crate::transfer::quota::Quotas;
 use crate::transfer::sessions::Pulse;
 
 /// What every run is given besides its own options.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Context {
-    /// How data is carried.
     pub settings: Settings,
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
@@ -27,7 +26,6 @@ pub(crate) struct Context {
     pub growth: Growth,
     /// Where it is said what is done to names.
     pub items: Items,
-    /// What of files is preserved.
     pub preserve: Preserve,
     /// Memory that the names, links, holes and attributes of one set may take.
     pub set_memory: haul_base::Bytes,
@@ -37,15 +35,11 @@ pub(crate) struct Context {
     pub role: Role,
     /// Whether a session gets on, for a server that has no place left.
     pub pulse: Pulse,
-    /// Whether to stop.
     pub cancel: Cancel,
-    /// Where the trace goes.
     pub events: EventLog,
-    /// How progress is shown.
     pub style: ProgressStyle,
     /// Whether words for people are unwanted.
     pub quiet: bool,
-    /// Whether results are wanted as JSON.
     pub json: bool,
     /// The options in force, by name and as words, for a `haul` on another machine.
     pub options: Vec<(String, OsString)>,

@@ -170,9 +170,6 @@ pub(crate) fn directory() -> PathBuf {
 }
 
 /// Creates that directory if it is missing.
-///
-/// # Errors
-/// If it cannot be created, or another user can enter it.
 fn made_directory() -> io::Result<PathBuf> {
     let path = directory();
     match DirBuilder::new().mode(0o700).create(&path) {

@@ -47,11 +47,8 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     }
 }
 
-/// Writes the transmission windows that have lost something and were diagnosed since the last time. Nobody asks for them without a trace.
+/// Writes the transmission windows that have lost something and were diagnosed since the last time.
 pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
-    if !events.is_kept() {
-        return;
-    }
     for window in transfer.take_windows().iter().filter(|window| window.sample.lost > 0) {
         events.write("window", window_json(window));
     }

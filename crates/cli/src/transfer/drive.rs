@@ -31,16 +31,20 @@ pub(crate) fn job_number() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// How a job ended.
 pub(crate) struct Moved {
     pub result: Result<MoveReport, Fault>,
     /// What a person should know if it failed; otherwise its report says it.
     pub notes: Vec<String>,
+    pub measured: Measured,
+}
+
+/// What was measured of the data path.
+#[derive(Default)]
+pub(crate) struct Measured {
     pub counters: Option<Counters>,
-    /// Processor time of the data thread.
     pub data_cpu: Span,
-    /// From the start of the data path to the end of the job.
-    pub elapsed: Span,
+    /// From its start to the last byte's arrival, or to the end of the job.
+    pub moving: Span,
 }
 
 impl Moved {
@@ -89,13 +93,7 @@ fn run(
             let notes = job.notes();
             // The job's own words would only repeat that it was aborted.
             let _ = job.join();
-            return Moved {
-                result: Err(fault),
-                notes,
-                counters: None,
-                data_cpu: Span::ZERO,
-                elapsed: Span::ZERO,
-            };
+            return Moved { result: Err(fault), notes, measured: Measured::default() };
         }
     };
     sides.watch(&transfer);
@@ -105,11 +103,9 @@ fn run(
     drop(part);
     let notes = job.notes();
     let joined = join(job, stopped_by);
-    let elapsed = started.elapsed().into();
-    let data_cpu = transfer.cpu();
-    let counters = stop(transfer);
+    let measured = stop(transfer, started.elapsed().into());
     let result = joined.map_err(|fault| context.cancel.or_own(fault, REST));
-    Moved { result, notes, counters, data_cpu, elapsed }
+    Moved { result, notes, measured }
 }
 
 /// The result of a job that has ended, or was ended from here. One that cannot end is left to itself: a thread of it
@@ -131,10 +127,11 @@ fn join(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> 
 }
 
 /// Ends the data path and gives its last counters.
-pub(crate) fn stop(transfer: Arc<Transfer>) -> Option<Counters> {
-    let counters = transfer.counters();
+pub(crate) fn stop(transfer: Arc<Transfer>, moving: Span) -> Measured {
+    let (data_cpu, counters) = (transfer.cpu(), transfer.counters());
     // The job that could hold another reference is over.
-    Arc::into_inner(transfer).map_or(counters, Transfer::stop)
+    let counters = Arc::into_inner(transfer).map_or(counters, Transfer::stop);
+    Measured { counters, data_cpu, moving }
 }
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.

@@ -53,7 +53,6 @@ impl Sides {
         }
     }
 
-    /// This side's numbers as they stand.
     pub(crate) fn ours(&self) -> Counted {
         let transfer = lock(&self.transfer).upgrade();
         transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
@@ -113,7 +112,6 @@ impl Sides {
         message
     }
 
-    /// What the session is.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -150,7 +148,6 @@ impl ControlLink for Link {
     }
 }
 
-/// The channel for a job.
 pub(crate) fn link(control: &Control, sides: &Arc<Sides>) -> Arc<dyn ControlLink> {
     Arc::new(Link { control: control.clone(), sides: Arc::clone(sides) })
 }

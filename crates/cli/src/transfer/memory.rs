@@ -23,7 +23,6 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// Bytes read or received so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -42,14 +41,10 @@ pub(crate) struct MemorySource {
 }
 
 impl MemorySource {
-    pub(crate) fn new(limit: BenchLimit) -> Self {
+    pub(crate) fn new(limit: BenchLimit, gauge: Gauge) -> Self {
         let mut pattern = vec![0; PATTERN];
         Rng::from_seed(SEED).fill(&mut pattern);
-        Self { pattern, limit, started: None, upto: 0, read: 0, ended: false, gauge: Gauge::default() }
-    }
-
-    pub(crate) fn gauge(&self) -> Gauge {
-        self.gauge.clone()
+        Self { pattern, limit, started: None, upto: 0, read: 0, ended: false, gauge }
     }
 
     /// What is offered after `elapsed`.
@@ -89,21 +84,12 @@ impl ObjectSource for MemorySource {
 }
 
 /// Takes everything and keeps nothing.
-#[derive(Default)]
-pub(crate) struct NullSink {
-    gauge: Gauge,
-}
-
-impl NullSink {
-    pub(crate) fn gauge(&self) -> Gauge {
-        self.gauge.clone()
-    }
-}
+pub(crate) struct NullSink(pub(crate) Gauge);
 
 impl ObjectSink for NullSink {
     fn deliver(&mut self, _data: &[u8], pieces: &[Piece]) {
         let bytes: usize = pieces.iter().map(|piece| piece.range.len()).sum();
-        self.gauge.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn limit(&mut self) -> u64 {
@@ -119,13 +105,13 @@ mod tests {
 
     #[test]
     fn a_size_is_offered_whole() {
-        let mut source = MemorySource::new(BenchLimit::Bytes(5_000_000));
+        let mut source = MemorySource::new(BenchLimit::Bytes(5_000_000), Gauge::default());
         assert_eq!(source.available(), Available { upto: 5_000_000, end: true });
     }
 
     #[test]
     fn a_time_is_offered_in_steps_and_ends_where_it_stands() {
-        let mut source = MemorySource::new(BenchLimit::Micros(1_000));
+        let mut source = MemorySource::new(BenchLimit::Micros(1_000), Gauge::default());
         assert_eq!(source.offer(Duration::ZERO), Available { upto: AHEAD, end: false });
         source.read(0, &mut [0; 1_000]);
         assert_eq!(source.offer(Duration::from_micros(999)).upto, AHEAD + 1_000);
@@ -137,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_same_place_always_has_the_same_bytes() {
-        let mut source = MemorySource::new(BenchLimit::Unlimited);
+        let mut source = MemorySource::new(BenchLimit::Unlimited, Gauge::default());
         let (mut whole, mut part) = (vec![0; 3_000], vec![0; 1_000]);
         let near_the_seam = PATTERN as u64 - 1_500;
         source.read(near_the_seam, &mut whole);
@@ -147,8 +133,8 @@ mod tests {
 
     #[test]
     fn the_sink_counts() {
-        let mut sink = NullSink::default();
-        let gauge = sink.gauge();
+        let gauge = Gauge::default();
+        let mut sink = NullSink(gauge.clone());
         sink.deliver(&[0; 30], &[Piece { offset: 0, range: 0..10 }, Piece { offset: 50, range: 20..30 }]);
         assert_eq!(gauge.bytes(), 20);
     }

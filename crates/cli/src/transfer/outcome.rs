@@ -10,23 +10,17 @@ use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
 use crate::transfer::bench::Carried;
 use crate::transfer::context::Context;
-use crate::transfer::drive::Moved;
+use crate::transfer::drive::{Measured, Moved};
 use crate::transfer::facts::{self, Facts, counted_sending};
 use crate::transfer::link::Sides;
 use crate::transfer::usage;
 
-/// What was measured of the data path, and for how long it ran.
-struct Measured {
-    counters: Option<Counters>,
-    data_cpu: Span,
-    moving: Span,
-}
-
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
     let facts = sides.facts();
-    let Moved { result, notes, counters, data_cpu, elapsed: moving } = moved;
-    let mut report = of_counters(context, facts, &Measured { counters, data_cpu, moving });
+    let Moved { result, notes, measured } = moved;
+    let counters = measured.counters;
+    let mut report = of_measured(context, facts, &measured);
     report.elapsed = elapsed;
     match result {
         Ok(done) => add_files(&mut report, &done),
@@ -46,20 +40,24 @@ pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
 /// The report of a run without files.
 pub(crate) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> RunReport {
     let facts = sides.facts();
-    let Carried { bytes, counters, data_cpu, elapsed } = carried;
-    let mut report = of_counters(context, facts, &Measured { counters, data_cpu, moving: elapsed });
-    report.elapsed = elapsed;
+    let Carried { bytes, measured } = carried;
+    let counters = measured.counters;
+    let mut report = of_measured(context, facts, &measured);
+    report.elapsed = measured.moving;
     match bytes {
         Ok(bytes) => report.bytes = bytes,
         Err(fault) => fail(&mut report, fault, counters.as_ref()),
     }
-    report.goodput = Rate::from_transfer(report.bytes, elapsed);
+    report.goodput = Rate::from_transfer(report.bytes, report.elapsed);
     complete(report, sides, counters.as_ref())
 }
 
 /// Adds what limited it and what the other side has told.
 fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -> RunReport {
-    limit_as_receiver(&mut report, sides.facts(), counters);
+    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
+        let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts().ceiling);
+        report.limited_by = Some(facts::limit_as_receiver(report.goodput, ceiling, stats.packets, drops));
+    }
     add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
         // What delivered nothing was not kept from being faster.
@@ -68,15 +66,7 @@ fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -
     report
 }
 
-fn limit_as_receiver(report: &mut RunReport, facts: &Facts, counters: Option<&Counters>) {
-    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
-        let drops = u64::from(stats.socket_drops);
-        report.limited_by =
-            Some(facts::limit_as_receiver(report.goodput, facts.ceiling, stats.packets, drops));
-    }
-}
-
-fn of_counters(context: &Context, facts: &Facts, measured: &Measured) -> RunReport {
+fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunReport {
     let mut report = context.report(RunReport {
         cipher: facts.cipher.clone(),
         rtt: Some(facts.round_trip).filter(|&rtt| rtt > Span::ZERO),

@@ -68,41 +68,19 @@ impl Server {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CopyPlan {
     /// From this machine to another one.
-    Upload {
-        /// What to send.
-        sources: Vec<PathBuf>,
-        /// The machine.
-        to: Server,
-        /// Where to put it there.
-        path: Vec<u8>,
-    },
+    Upload { sources: Vec<PathBuf>, to: Server, path: Vec<u8> },
     /// From another machine to this one.
-    Download {
-        /// The machine.
-        from: Server,
-        /// What to fetch there.
-        sources: Vec<Vec<u8>>,
-        /// Where to.
-        to: PathBuf,
-    },
+    Download { from: Server, sources: Vec<Vec<u8>>, to: PathBuf },
     /// Between two other machines.
     Third(Third),
     /// From several machines to this one, at the same time.
     Many(Vec<CopyPlan>),
     /// Within this machine.
-    Local {
-        /// What to copy.
-        sources: Vec<PathBuf>,
-        /// Where to.
-        to: PathBuf,
-    },
+    Local { sources: Vec<PathBuf>, to: PathBuf },
 }
 
 impl CopyPlan {
     /// Reads the words of `haul cp`: sources, then the destination.
-    ///
-    /// # Errors
-    /// Too few words, words that are no endpoints, and combinations that this release cannot copy.
     pub(crate) fn parse(words: &[OsString]) -> Result<Self, Fault> {
         let (destination, sources) = match words {
             [] | [_] => {
@@ -192,7 +170,6 @@ impl CopyPlan {
         }
     }
 
-    /// How many sources there are.
     pub(crate) fn sources(&self) -> usize {
         match self {
             Self::Upload { sources, .. } | Self::Local { sources, .. } => sources.len(),
@@ -221,7 +198,6 @@ impl CopyPlan {
     }
 }
 
-/// Paths on a machine.
 type OnServer = (Server, Vec<Vec<u8>>);
 
 /// The sources on this machine, and those on others, together what is on the same one.
@@ -261,11 +237,6 @@ pub(crate) struct DryRun {
 }
 
 impl DryRun {
-    /// The plan as one line of JSON.
-    pub(crate) fn json(&self) -> String {
-        self.value().to_string()
-    }
-
     /// The plan as a JSON object.
     pub(crate) fn value(&self) -> serde_json::Value {
         let negotiated: serde_json::Map<String, serde_json::Value> =
@@ -368,7 +339,7 @@ mod tests {
             negotiated: vec![("cipher", "aes-128-gcm".to_owned())],
         };
         assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
-        let json: serde_json::Value = serde_json::from_str(&plan.json()).unwrap();
+        let json = plan.value();
         assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
     }
 }

@@ -11,14 +11,11 @@ use crate::transfer::context::Context;
 use crate::transfer::quota::Quotas;
 use crate::transfer::wire;
 
-/// A server's rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     /// How what is received is divided among clients.
     pub quotas: Quotas,
-    /// Where files may be read and written.
     pub root: Root,
-    /// Nothing may be written.
     pub read_only: bool,
     /// When a file counts as received at the latest; clients may ask for more.
     pub durability: Durability,
@@ -67,9 +64,6 @@ impl Policy {
     }
 
     /// Whether a request is within the rules.
-    ///
-    /// # Errors
-    /// What to tell the client if not.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         match request {
             Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(

@@ -9,9 +9,6 @@ use crate::transfer::context::Context;
 use crate::transfer::session;
 
 /// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
-///
-/// # Errors
-/// When there is none: what each of them gave.
 pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Result<HaulUrl, Fault> {
     let with = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
     let mut tried = match candidates(hosts, addresses).as_slice() {

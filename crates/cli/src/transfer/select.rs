@@ -14,14 +14,9 @@ use haul_wire::control::{
 use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
 
-/// What stands for standard input.
 const STDIN: &str = "-";
 
 /// Reads the options, and the files that they name.
-///
-/// # Errors
-/// A file that cannot be read, or has something in it that is no pattern or no path; a list of paths without the
-/// one source that they are relative to.
 pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, Fault> {
     if args.files_from.is_some() && sources != 1 {
         return Err(fault::usage(
@@ -49,9 +44,6 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
 }
 
 /// Likewise for all options of `haul cp`; with `--delete` the receiver is told what is left out.
-///
-/// # Errors
-/// As [`selection`], and options of which `--delete` cannot tell what they leave out.
 pub(crate) fn chosen(args: &CpArgs, sources: usize) -> Result<Selection, Fault> {
     let mut selection = selection(&args.select, sources)?;
     if args.sync.delete && leaves_out_unseen(&selection) {

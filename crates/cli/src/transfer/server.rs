@@ -148,9 +148,6 @@ fn check_path(session: &mut Session) -> Result<(), Fault> {
 }
 
 /// The next client; `None` when it is time to stop.
-///
-/// # Errors
-/// When none can be accepted any more.
 pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Result<Option<Incoming>, Fault> {
     while !until() {
         match listener.accept(POLL) {
@@ -170,9 +167,6 @@ pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions
 }
 
 /// Runs `client` against a server within this process that serves one session; returns what the client does.
-///
-/// # Errors
-/// When the server cannot listen.
 pub(crate) fn with_own_server<R: Send>(
     context: &Context,
     policy: &Policy,
@@ -201,9 +195,6 @@ pub(crate) fn with_own_server<R: Send>(
 }
 
 /// Runs `client` with the URL of `path` at such a server on the loopback interface: for copies within this machine.
-///
-/// # Errors
-/// When the server cannot listen.
 pub(crate) fn at_own_server<R: Send>(
     context: &Context,
     path: &Path,
@@ -215,9 +206,6 @@ pub(crate) fn at_own_server<R: Send>(
 }
 
 /// Listens on the first free port of `range`, at the first of `ips` that can be had.
-///
-/// # Errors
-/// When there is none, with why the last one could not be had.
 pub(crate) fn bind_within(
     options: &ListenOptions,
     ips: &[IpAddr],

@@ -29,9 +29,6 @@ const TICK: Duration = Duration::from_millis(20);
 const CHECK: Duration = Duration::from_secs(6);
 
 /// A session with the server of `url`.
-///
-/// # Errors
-/// Why there is none.
 pub(crate) fn open(
     context: &Context,
     url: &HaulUrl,
@@ -176,9 +173,6 @@ pub(crate) fn over(
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.
-///
-/// # Errors
-/// Why there is no session, or that UDP is blocked.
 pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'static str, String)>, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
     session.check_path(CHECK)?;

@@ -14,9 +14,7 @@ use crate::transfer::stall::Unchanged;
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
-    /// In all.
     pub total: usize,
-    /// Of one address.
     pub per_address: usize,
     /// A session without progress for so long gives way when another one needs its place.
     pub idle: Span,
@@ -48,11 +46,6 @@ impl Pulse {
     /// Notes how far the session is, in whatever rises with what is done.
     pub(crate) fn note(&self, done: u64) {
         self.state().lasts(done, Instant::now());
-    }
-
-    /// Since when nothing has moved.
-    fn idle_since(&self) -> Instant {
-        self.state().since()
     }
 
     /// Why the session has to end, if its place was given to another one.
@@ -93,9 +86,6 @@ impl Sessions {
     }
 
     /// Admits a client of this address.
-    ///
-    /// # Errors
-    /// What to tell the client when there is none.
     pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
         let mut running = self.lock();
@@ -114,7 +104,7 @@ impl Sessions {
 
     /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
     fn make_room(&self, running: &mut Vec<Running>, meant: impl Fn(&Running) -> bool) -> Option<()> {
-        let since = |at: &usize| running[*at].pulse.idle_since();
+        let since = |at: &usize| running[*at].pulse.state().since;
         let longest = (0..running.len()).filter(|&at| meant(&running[at])).min_by_key(since)?;
         if since(&longest).elapsed() < Duration::from(self.limits.idle) {
             return None;

@@ -17,7 +17,7 @@ pub(crate) const ENDING: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Unchanged {
     value: u64,
-    since: Instant,
+    pub(crate) since: Instant,
 }
 
 impl Unchanged {
@@ -25,17 +25,11 @@ impl Unchanged {
         Self { value: 0, since: Instant::now() }
     }
 
-    /// How long it has been `value`.
     pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
             (self.value, self.since) = (value, now);
         }
         now.saturating_duration_since(self.since).into()
-    }
-
-    /// Since when it has been the same.
-    pub(crate) fn since(&self) -> Instant {
-        self.since
     }
 }
 

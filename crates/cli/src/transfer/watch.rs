@@ -69,7 +69,6 @@ impl<'a> Watch<'a> {
         if cancel.is_requested() { Some(interrupted(cancel)) } else { pulse.given_up() }
     }
 
-    /// The run is over.
     pub(crate) fn end(self, trace: Value) {
         self.progress.finish();
         self.write(trace);
@@ -98,7 +97,6 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// How many packets of the other side were counted.
 fn packets(transfer: &Transfer) -> u64 {
     match transfer.counters() {
         Some(Counters::Sending(sending)) => sending.stats.feedback,
@@ -118,7 +116,6 @@ fn lost(transfer: &Transfer) -> CauseCounts {
     }
 }
 
-/// What an interruption is called.
 pub(crate) fn interrupted(cancel: &Cancel) -> Fault {
     cancel.fault(REST)
 }

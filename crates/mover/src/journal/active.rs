@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant};
 use haul_base::RangeSet;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local};
 use crate::journal::record::{journal_name, part_name};
@@ -82,7 +82,7 @@ impl Journal {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(directory, ".", flags, Mode::empty()).or_else(|_| dup(directory))?;
         for _ in 0..ATTEMPTS {
-            let id = random_id()?;
+            let id = RandomState::new().build_hasher().finish() as u32;
             if let Some(file) = create_locked(directory.as_fd(), id)? {
                 return Ok(Self::new(id, directory, file));
             }
@@ -111,7 +111,6 @@ impl Journal {
         self.id
     }
 
-    /// The name of a temporary file.
     pub(crate) fn part_name(&self, number: u32) -> String {
         part_name(self.id, number)
     }
@@ -135,7 +134,6 @@ impl Journal {
         book.made = fits && book.append(&self.file, &[Record::Made(made)]);
     }
 
-    /// The set is complete.
     pub(crate) fn complete(&self) {
         self.book().made = false;
     }
@@ -290,7 +288,6 @@ impl Book {
         }
     }
 
-    /// Writes out what is pending of one file.
     fn note(&mut self, file: &OwnedFd, number: u32) {
         let Some(open) = self.files.get_mut(&number) else { return };
         let pending = std::mem::take(&mut open.pending);
@@ -320,19 +317,6 @@ impl Book {
 
 fn wrote(number: u32, range: &Range<u64>) -> Record<'static> {
     Record::Wrote { number, start: range.start, len: range.end - range.start }
-}
-
-fn random_id() -> Result<u32, Errno> {
-    let mut bytes = [0; 4];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(n) => filled += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(u32::from_ne_bytes(bytes))
 }
 
 /// Makes a journal with its header. `None`: try another id.

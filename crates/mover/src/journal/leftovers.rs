@@ -12,9 +12,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
-use crate::journal::record::{
-    Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Unreadable, replay,
-};
+use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Why, replay};
 use crate::journal::record::{journal_name, parse_journal, parse_part, part_name};
 use crate::paths::split;
 use crate::storage::{self, dup, flock, fstat, lstatat, openat, unlink_temporary};
@@ -36,7 +34,6 @@ pub(crate) struct Leftovers {
     skipped: Vec<Skipped>,
 }
 
-/// One of them.
 pub(crate) struct Leftover {
     pub(crate) id: u32,
     file: OwnedFd,
@@ -44,7 +41,6 @@ pub(crate) struct Leftover {
     tail: Tail,
 }
 
-/// A file that can be resumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) identity: FileIdentity,
@@ -55,33 +51,16 @@ pub(crate) struct Claim {
     pub(crate) token: Token,
 }
 
-/// Says which claim is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Token {
     journal: usize,
     number: u32,
 }
 
-/// A journal that was left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Skipped {
     pub(crate) id: u32,
     pub(crate) why: Why,
-}
-
-/// Why a journal is left alone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
-    /// Its job is running.
-    Running,
-    /// Its format has a version that we do not know.
-    Version(u16),
-    /// It does not begin as a journal, is no regular file, or belongs to somebody else.
-    Foreign,
-    /// It could not be opened, locked or read.
-    Unreadable(Errno),
-    /// It has been removed meanwhile.
-    Vanished,
 }
 
 impl Leftovers {
@@ -178,7 +157,6 @@ impl Leftovers {
         }
     }
 
-    /// Journals that were left alone.
     #[cfg(test)]
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -268,7 +246,6 @@ impl Leftover {
         let _ = self.tail.append(&self.file, &[Record::Gone { number }]);
     }
 
-    /// Whether something can be resumed from it.
     pub(crate) fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
         let files = &self.state.files;
         self.state.made.is_some()
@@ -359,11 +336,7 @@ pub(crate) fn is_ours(stat: &Stat) -> bool {
 /// Reads a journal from its beginning.
 pub(crate) fn read(id: u32, file: OwnedFd) -> Result<(OwnedFd, Replayed), Why> {
     let mut reader = BufReader::new(File::from(file));
-    let replayed = replay(id, &mut reader).map_err(|error| match error {
-        Unreadable::Foreign => Why::Foreign,
-        Unreadable::Version(version) => Why::Version(version),
-        Unreadable::Io(error) => Why::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-    })?;
+    let replayed = replay(id, &mut reader)?;
     Ok((reader.into_inner().into(), replayed))
 }
 

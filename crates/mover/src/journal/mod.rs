@@ -18,10 +18,10 @@ mod tests;
 #[cfg(test)]
 pub(crate) use active::Ended;
 pub(crate) use active::Journal;
-#[cfg(test)]
-pub(crate) use leftovers::Why;
 pub(crate) use leftovers::{Claim, Leftovers, is_ours};
 pub(crate) use record::FileIdentity;
+#[cfg(test)]
+pub(crate) use record::Why;
 pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 
 /// Whether a name is that of a journal or of a temporary file, of whichever job.

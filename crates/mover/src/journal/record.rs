@@ -15,19 +15,17 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 
 const MAGIC: &[u8; 8] = b"HAULJRNL";
 /// The version that is written, and the only one that is read.
 pub(crate) const VERSION: u16 = 1;
-/// Bytes of the header.
 pub(crate) const HEADER_LEN: u64 = 14;
 /// Longest payload of a record in bytes.
 const MAX_PAYLOAD: usize = 16 << 10;
 /// Longest path in bytes; those of file sets, below a destination's name, take some 4,400 at most.
 const MAX_PATH: usize = MAX_PAYLOAD - 128;
-/// Length and check.
 const FRAME_LEN: usize = 12;
 const CHECK_LEN: usize = 8;
 /// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
@@ -38,11 +36,9 @@ const CONTEXT: &str = "haulage 2025 record of a receiver's journal v1";
 pub(crate) struct FileIdentity {
     /// Where it goes, relative to the directory of the journal.
     pub(crate) path: Vec<u8>,
-    /// Length in bytes.
     pub(crate) size: u64,
     /// Time of last modification at the source, in seconds since 1970.
     pub(crate) mtime_secs: i64,
-    /// The nanoseconds of that time.
     pub(crate) mtime_nanos: u32,
     /// Hash of the list of its data extents; zeros if it has no holes.
     pub(crate) shape: [u8; 32],
@@ -72,7 +68,6 @@ pub(crate) fn header(id: u32) -> [u8; HEADER_LEN as usize] {
     header
 }
 
-/// Makes and checks the records of one journal.
 #[derive(Clone)]
 pub(crate) struct Codec {
     key: [u8; 32],
@@ -90,7 +85,6 @@ impl Codec {
         self.seal(start, &payload, out);
     }
 
-    /// Appends the record with this payload.
     pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
         let check = self.check(start + out.len() as u64, payload);
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -131,17 +125,9 @@ impl Codec {
 }
 
 /// Reads until `buffer` is full or nothing more comes; how much that was.
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match from.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
+    let most = buffer.len() as u64;
+    std::io::copy(&mut from.take(most), &mut buffer).map(|len| len as usize)
 }
 
 /// A file that a journal speaks of.
@@ -155,9 +141,7 @@ pub(crate) struct Noted {
 /// What a journal says. Memory is bounded by the length of the journal.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct State {
-    /// Directories with temporary files.
     pub(crate) directories: BTreeSet<Vec<u8>>,
-    /// Temporary files by number.
     pub(crate) files: BTreeMap<u32, Noted>,
     /// The directory that took the place of the job's one source.
     pub(crate) made: Option<Made>,
@@ -166,7 +150,6 @@ pub(crate) struct State {
 /// A directory that was made to take the place of the one source of a job.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Made {
-    /// What it is called.
     pub(crate) name: Vec<u8>,
     /// What the source is called.
     pub(crate) source: Vec<u8>,
@@ -207,7 +190,6 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
         && path.split(|&b| b == b'/').all(|component| !matches!(component, b"" | b"." | b".."))
 }
 
-/// A journal read back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Replayed {
     pub(crate) state: State,
@@ -215,25 +197,29 @@ pub(crate) struct Replayed {
     pub(crate) good: u64,
 }
 
-/// Why a journal cannot be read.
-#[derive(Debug)]
-pub(crate) enum Unreadable {
-    /// It does not begin as a journal with this id does.
-    Foreign,
-    /// A format that we do not know.
+/// Why a journal is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Its job is running.
+    Running,
+    /// Its format has a version that we do not know.
     Version(u16),
-    /// It cannot be read.
-    Io(std::io::Error),
+    /// It does not begin as a journal, is no regular file, or belongs to somebody else.
+    Foreign,
+    /// It could not be opened, locked or read.
+    Unreadable(Errno),
+    /// It has been removed meanwhile.
+    Vanished,
 }
 
-impl From<std::io::Error> for Unreadable {
+impl From<std::io::Error> for Why {
     fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
+        Self::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 
 /// Reads a journal up to the first record that is not good.
-pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Unreadable> {
+pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Why> {
     let mut replayed = Replayed { state: State::default(), good: 0 };
     if !read_header(id, &mut from)? {
         return Ok(replayed);
@@ -252,7 +238,7 @@ pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Unreadabl
 }
 
 /// False: its writer did not come to the end of it.
-fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Unreadable> {
+fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     let mut found = [0; HEADER_LEN as usize];
     let len = fill(from, &mut found)?;
     let expected = header(id);
@@ -261,12 +247,11 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Unreadable> {
     }
     let version = u16::from_le_bytes([found[8], found[9]]);
     if len >= 10 && found.starts_with(MAGIC) && version != VERSION {
-        return Err(Unreadable::Version(version));
+        return Err(Why::Version(version));
     }
-    Err(Unreadable::Foreign)
+    Err(Why::Foreign)
 }
 
-/// The end of a journal.
 pub(crate) struct Tail {
     codec: Codec,
     /// Where the next record goes. The file is open for appending.
@@ -300,7 +285,6 @@ impl Tail {
         done
     }
 
-    /// Forgets every record.
     pub(crate) fn forget(&mut self, file: &OwnedFd) -> Result<(), Errno> {
         self.end = HEADER_LEN;
         self.torn = true;
@@ -321,7 +305,6 @@ const JOURNAL: &[u8] = b".journal";
 const PART: &[u8] = b".part";
 const ID_DIGITS: usize = 8;
 
-/// The journal of a job.
 pub(crate) fn journal_name(id: u32) -> String {
     format!(".haul-{id:08x}.journal")
 }

@@ -9,8 +9,8 @@ use haul_base::Bytes;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::leftovers::{self, Leftover, Why, reason};
-use crate::journal::record::State;
+use crate::journal::leftovers::{self, Leftover, reason};
+use crate::journal::record::{State, Why};
 use crate::journal::record::{journal_name, part_name};
 use crate::storage::{flock, lstatat, openat};
 

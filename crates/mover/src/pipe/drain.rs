@@ -13,22 +13,18 @@ use haul_wire::control::{
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{JobHandle, Origin, spawn_for};
+use crate::fault::{IoFault, left_early, protocol, unexpected};
+use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
-    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Requests, Shared, Work, left_early,
-    mismatch, text,
+    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, bytes_expected, mismatch,
 };
 use crate::report::MoveReport;
 use crate::threads;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
-
-/// Bytes of memory for each file whose digest is known, and again for what it hashes to here.
-const EXPECTED: u64 = 2 * size_of::<(u32, Result<[u8; 32], Fault>)>() as u64;
 
 /// What the bytes of a file hash to, once all are out.
 type Hashed = (u32, [u8; 32]);
@@ -44,8 +40,7 @@ pub fn receive_to(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(Base::nowhere()?, options.session);
-    let shared =
-        Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Files));
+    let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
     let sink = Box::new(FileSink::new(shared.clone()));
     let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, output))?;
     Ok(ReceiveJob { sink, handle })
@@ -72,7 +67,6 @@ fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport
     result
 }
 
-/// Writes in order what comes in any.
 struct Drain {
     shared: Arc<Shared>,
     output: Box<dyn Write + Send>,
@@ -93,13 +87,7 @@ impl Drain {
         Self { shared, output, hashed, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
     }
 
-    fn run(mut self) {
-        if let Err(fault) = self.work() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn work(&mut self) -> Result<(), Fault> {
+    fn run(mut self) -> Result<(), Fault> {
         loop {
             let book = self.shared.book();
             let (known, whole) = (book.layout.len(), book.object_len);
@@ -243,7 +231,7 @@ impl Listener {
                 self.shared.book().must_be_all(entries, bytes)?;
                 self.total = Some(entries);
                 self.shared.progress.found_all();
-                self.shared.requests.all_asked(&self.shared)
+                self.shared.all_asked()
             }
             ControlMessage::Digests(digests) => {
                 digests.into_iter().try_for_each(|digest| self.expect(digest))
@@ -252,7 +240,7 @@ impl Listener {
             | ControlMessage::LeftOut(_)
             | ControlMessage::Withheld(_)
             | ControlMessage::DestinationAttributes(_) => Ok(()),
-            ControlMessage::Bye => Err(left_early()),
+            ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
     }
@@ -277,7 +265,7 @@ impl Listener {
             drop(book);
             self.shared.progress.found(1, 0);
         }
-        self.shared.requests.ask(&self.shared, first, vec![Want::Whole; entries.len()])?;
+        self.shared.ask(first, vec![Want::Whole; entries.len()])?;
         self.shared.queue.nudge();
         Ok(())
     }
@@ -285,7 +273,7 @@ impl Listener {
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         let entry = self.shared.book().table.file(digest.entry)?;
         // Held until the end: as a digest, what could not be read as what is said of it.
-        self.shared.hold(EXPECTED + text(&digest) as u64)?;
+        self.shared.hold(bytes_expected(&digest.result))?;
         self.expected.insert(entry, digest.result);
         self.settle(entry)
     }

@@ -11,7 +11,7 @@ use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
 use crate::fault::IoFault;
-use crate::job::{JobHandle, Origin, spawn_for};
+use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::report::MoveReport;
@@ -42,7 +42,7 @@ pub fn send_stream(
     let (proofs, _) = crossbeam_channel::unbounded();
     // Nothing can be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
-    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Pipe));
+    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Pipe));
     let source = Box::new(FileSource::new(shared.clone()));
     let handle = JobHandle::start(shared, "haul-send", move |shared| run(shared, input, most))?;
     Ok(SendJob { source, handle })
@@ -67,16 +67,10 @@ struct Feed {
 }
 
 impl Feed {
-    fn run(mut self) {
+    fn run(mut self) -> Result<(), Fault> {
         if self.shared.wait_until_ready().is_none() {
-            return;
+            return Ok(());
         }
-        if let Err(fault) = self.feed() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn feed(&mut self) -> Result<(), Fault> {
         let mut hasher = Hasher::new();
         let mut offset = 0;
         let mut buffer = AlignedBytes::zeroed(BLOCK);

@@ -16,12 +16,12 @@ use rustix::io::Errno;
 
 use crate::entries::State;
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{JobHandle, Origin, spawn_for};
+use crate::job::{JobHandle, Stage, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};
 use crate::receive::{
-    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Requests, Shared, Work, mismatch, open_base,
+    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, mismatch, open_base,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
@@ -29,7 +29,6 @@ use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
 use crate::threads;
 
-/// Bytes read back at a time.
 const READ: usize = 1 << 20;
 
 /// Receives a stream that [`send_stream`](crate::send_stream) sends into the file `destination`, which [`Root`] may
@@ -49,7 +48,7 @@ pub fn receive_stream(
         return Err(IoFault::destination("write to", destination, Errno::ISDIR).fault);
     }
     let place = Place::new(base, options.session).keeping(options.min_free);
-    let shared = Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Pipe));
+    let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Pipe));
     let sink = Box::new(FileSink::new(shared.clone()));
     Ok(ReceiveJob { sink, handle: JobHandle::start(shared, "haul-receive", run)? })
 }
@@ -76,19 +75,13 @@ struct Stored {
     digest: [u8; 32],
 }
 
-fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) {
-    let done = Writer::start(shared).and_then(Writer::work);
-    match done {
-        Ok(Some(done)) => {
-            // Nobody waits for it if the job is over.
-            let _ = stored.send(done);
-        }
-        Ok(None) => {}
-        Err(io_fault) => shared.fail(io_fault.fault),
-    }
+fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) -> Result<(), Fault> {
+    let done = Writer::start(shared).and_then(Writer::work).map_err(|io_fault| io_fault.fault)?;
+    // Nobody waits for it if the job is over.
+    let _ = done.map(|done| stored.send(done));
+    Ok(())
 }
 
-/// Writes and hashes.
 struct Writer<'a> {
     shared: &'a Arc<Shared>,
     file: Arc<File>,

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use haul_base::{Bytes, RangeSet};
-use haul_wire::control::{Extent, Fault, Notes, Removal, Rule, Summary};
+use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, Rule, Summary};
 use haul_wire::packet::MAX_OFFSET;
 
-use crate::budget::{Budget, of_table, of_vec};
+use crate::budget::{must_hold, of_table, of_vec};
 use crate::entries::{EntryTable, State};
 use crate::fault::protocol;
 use crate::identity::FileId;
 use crate::layout::Layout;
-use crate::receive::commit::metadata::{DestinationMetadata, ExtrasMap};
+use crate::receive::commit::metadata::ExtrasMap;
 use crate::receive::delete::exclude::FilteredNames;
 use crate::report::{Failures, MoveReport, report, set_digest};
 
@@ -42,8 +42,9 @@ pub(crate) struct Book {
     pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
     /// What the destination itself gets.
-    pub(crate) destination: Option<DestinationMetadata>,
-    pub(crate) budget: Budget,
+    pub(crate) destination: Option<DestinationAttributes>,
+    /// What all this may take.
+    set_memory: Bytes,
     /// Ranges of all files that are not whole.
     ranges: usize,
     /// Bytes that the verifier holds, and that wait for it.
@@ -58,12 +59,12 @@ const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
 
 impl Book {
     pub(crate) fn new(set_memory: Bytes) -> Self {
-        Self { budget: Budget::new(set_memory), ..Self::default() }
+        Self { set_memory, ..Self::default() }
     }
 
     /// Whether what is held, and so much more, is within the budget.
     pub(crate) fn must_afford(&self, more: u64) -> Result<(), Fault> {
-        self.budget.holds(self.held() + more, self.table.len())
+        must_hold(self.set_memory, self.held() + more, self.table.len())
     }
 
     fn held(&self) -> u64 {

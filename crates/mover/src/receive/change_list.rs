@@ -160,7 +160,6 @@ fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault>
     }
 }
 
-/// Items in one message at most.
 const BATCH: usize = 1024;
 
 impl Shared {

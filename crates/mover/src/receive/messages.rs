@@ -15,16 +15,17 @@ pub(crate) fn over<T>(_: T) -> Fault {
     Fault::new(FaultCode::Interrupted, "the transfer is over", "")
 }
 
-/// Work for the verifier.
 pub(crate) enum Check {
-    /// Bytes of a file were written.
     Written(Written),
     /// What files should hash to.
     Expected(Vec<FileDigest>),
-    /// Something of a file was there.
     Compare(Comparison),
     /// What a group that was there hashes to; `None` if it cannot be read.
-    Held { entry: u32, group: u32, value: Option<Value> },
+    Held {
+        entry: u32,
+        group: u32,
+        value: Option<Value>,
+    },
     /// What groups should hash to.
     Proofs(Vec<Proof>),
     /// The writer has given a file up.
@@ -36,7 +37,8 @@ impl Check {
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = match self {
             Self::Expected(digests) => {
-                digests.iter().map(|digest| size_of::<FileDigest>() + text(digest)).sum()
+                let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
+                digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum()
             }
             Self::Proofs(proofs) => {
                 proofs.iter().map(|proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>()).sum()
@@ -47,9 +49,9 @@ impl Check {
     }
 }
 
-/// Bytes of what is said of a file that could not be read.
-pub(crate) fn text(digest: &FileDigest) -> usize {
-    digest.result.as_ref().err().map_or(0, |fault| fault.message.len() + fault.hint.len())
+/// Bytes of the words of a fault.
+pub(crate) fn text(fault: &Fault) -> usize {
+    fault.message.len() + fault.hint.len()
 }
 
 /// A file of which something was there.
@@ -94,9 +96,7 @@ impl Settle {
     /// Bytes of memory that what is said in it takes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Self::Failed(_, fault) | Self::Unread(_, fault) => {
-                (fault.message.len() + fault.hint.len()) as u64
-            }
+            Self::Failed(_, fault) | Self::Unread(_, fault) => text(fault) as u64,
             Self::Held | Self::Verified(_) | Self::Same(_) | Self::End(_) => 0,
         }
     }
@@ -105,9 +105,7 @@ impl Settle {
 /// Where something of a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// In its temporary file.
     Part,
-    /// Under its final name.
     Final,
 }
 

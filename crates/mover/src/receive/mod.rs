@@ -23,19 +23,18 @@ use haul_wire::control::{
 };
 
 pub use decide::expectations::Expectations;
-pub(crate) use messages::text;
-pub(crate) use peer::left_early;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
 pub(crate) use queue::{BufferGuard, Work};
-pub(crate) use shared::{Requests, Shared};
+pub(crate) use shared::Shared;
+pub(crate) use verify::bytes_expected;
 pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
-use crate::job::{JobHandle, Origin, Worker, spawn_all};
+use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -102,9 +101,7 @@ impl ReceiveOptions {
             expectations: None,
         }
     }
-}
 
-impl ReceiveOptions {
     /// As much memory as lets a path with this round trip carry 13.4 Gbit/s, 64 to 160 MiB. What is in memory and not written yet is
     /// lost when the process is killed, so it is not more than that.
     #[must_use]
@@ -149,7 +146,7 @@ pub fn receive_files(
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
-    let mut shared = Shared::new(link, place, options, Requests::new(destination), Origin::Files);
+    let mut shared = Shared::new(link, place, options, destination, Stage::Listing);
     for note in &skipped {
         shared.book().notes.add(|| note.clone());
     }
@@ -174,17 +171,13 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let looks = shared.only_looks();
-    let write = move || {
-        if !looks {
-            writer.run();
-        }
-    };
+    let write = move || if looks { Ok(()) } else { writer.run() };
     let workers: [Worker; 5] = [
         ("haul-write", Box::new(write)),
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
-        ("haul-compare", Box::new(move || comparer.run())),
-        ("haul-writeback", Box::new(move || writeback.writeback.run(&ordered))),
+        ("haul-compare", unfailing(move || comparer.run())),
+        ("haul-writeback", unfailing(move || writeback.writeback.run(&ordered))),
     ];
     let threads = spawn_all(shared, workers);
     let result = Peer::new(shared.clone(), checks, settles, decider).listen();

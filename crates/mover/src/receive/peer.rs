@@ -9,7 +9,7 @@ use haul_wire::control::{
     Withheld,
 };
 
-use crate::fault::{protocol, show, unexpected};
+use crate::fault::{left_early, protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
 use crate::receive::Expectations;
 use crate::receive::decide::Decider;
@@ -50,7 +50,7 @@ impl Peer {
 
     fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
         let lineage = ControlMessage::DestinationLineage(self.shared.lineage());
-        let ready = ControlMessage::Ready(self.shared.requests.destination());
+        let ready = ControlMessage::Ready(self.shared.destination);
         if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
             self.shared.end(fault, false);
         }
@@ -93,7 +93,7 @@ impl Peer {
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.check(Check::Proofs(proofs)),
-            ControlMessage::Bye => Err(left_early()),
+            ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
     }
@@ -137,7 +137,7 @@ impl Peer {
             wants.push(self.decider.want(index)?);
         }
         self.shared.tell_the_rest()?;
-        self.shared.requests.ask(&self.shared, first, wants)?;
+        self.shared.ask(first, wants)?;
         self.decider.asked()?;
         self.shared.queue.nudge();
         Ok(())
@@ -225,7 +225,7 @@ impl Peer {
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
-        self.shared.requests.all_asked(&self.shared)?;
+        self.shared.all_asked()?;
         self.settles.send(Settle::End(entries)).map_err(over)
     }
 
@@ -241,10 +241,4 @@ impl Peer {
         self.shared.hold(check.bytes())?;
         self.checks.send(check).map_err(over)
     }
-}
-
-/// The sender has gone before the set was final.
-pub(crate) fn left_early() -> Fault {
-    let message = "the sender left before the transfer was complete";
-    Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }

@@ -77,7 +77,6 @@ impl Loosened {
     }
 }
 
-/// The destination.
 pub(crate) struct Place {
     base: Base,
     session: u32,
@@ -136,7 +135,6 @@ impl Place {
         self.base.rename.is_some()
     }
 
-    /// Whether the destination's directory is there.
     pub(crate) fn is_there(&self) -> bool {
         self.base.presence == Presence::There
     }
@@ -210,11 +208,6 @@ impl Place {
         !self.is_installed((there.id, there.names), &dirent)
     }
 
-    /// The job has made this file.
-    pub(super) fn add_installed(&self, stat: &Stat) {
-        self.installed.add(FileId::of(stat));
-    }
-
     /// What is at a name must give way to what is received. False: nothing is there.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry, path: &[u8]) -> Result<bool, IoFault> {
         match dirent.look(path)? {
@@ -230,7 +223,6 @@ impl Place {
             .collides(there, &dirent.name, names, || folds(&dirent.directory, &dirent.name, there.0))
     }
 
-    /// Where an entry goes.
     pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
         let local = self.local(path);
         let (directory, name) = split(&local);
@@ -450,12 +442,10 @@ impl Place {
         Ok(directory.ok())
     }
 
-    /// What is known of the destination itself.
     pub(crate) fn destination(&self) -> &Base {
         &self.base
     }
 
-    /// The destination itself.
     pub(crate) fn base(&self) -> &OwnedFd {
         &self.base.directory
     }

@@ -15,7 +15,6 @@ use haul_base::{AlignedBytes, Piece};
 
 use crate::progress::WakeSlot;
 
-/// Size of a buffer.
 pub(crate) const BUFFER: usize = 1 << 20;
 
 /// Emptied buffers kept for the next bytes.
@@ -75,7 +74,6 @@ impl Filling {
 struct Inner {
     buffers: VecDeque<Filling>,
     spare: Vec<AlignedBytes>,
-    /// Bytes in `buffers`.
     queued: u64,
     writer_waits: bool,
     /// There is other work for the writer.
@@ -83,7 +81,6 @@ struct Inner {
     completed: Option<u64>,
 }
 
-/// See the module's text.
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
@@ -124,7 +121,6 @@ pub(crate) enum Work {
     Bytes(Box<BufferGuard>),
     /// Something else may have changed: look.
     Look,
-    /// The job is over.
     Closed,
 }
 
@@ -254,7 +250,6 @@ impl Queue {
     }
 }
 
-/// A shared [`BufferGuard`].
 pub(crate) struct LentBuffer(Arc<BufferGuard>);
 
 impl LentBuffer {

@@ -11,7 +11,7 @@ use haul_wire::control::{
     WantRun,
 };
 
-use crate::job::{Job, Origin, Stage};
+use crate::job::{Job, Stage};
 use crate::journal::FileIdentity;
 use crate::link::{ControlLink, is_session_message};
 use crate::progress::{Progress, WakeSlot};
@@ -46,7 +46,8 @@ pub(crate) struct Shared {
     pub(crate) receive_policy: ReceivePolicy,
     /// Anything else is not believed.
     pub(crate) expectations: Option<Expectations>,
-    pub(crate) requests: Requests,
+    pub(crate) destination: Destination,
+    asking: Mutex<Asking>,
     /// Items that the sender has not been told yet.
     pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
@@ -54,7 +55,8 @@ pub(crate) struct Shared {
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
-    origin: Origin,
+    /// What is waited for while the sender does not know of any more.
+    listing: Stage,
     /// What is said of journals that were left alone.
     pub(crate) skipped: Vec<String>,
 }
@@ -79,7 +81,7 @@ impl Job for Shared {
         } else if self.queue.holds_anything() {
             Stage::Writing
         } else if !self.progress.all_known() {
-            self.origin.listing()
+            self.listing
         } else if written < known {
             Stage::Delivery
         } else if self.book().object_len.is_none() {
@@ -103,8 +105,8 @@ impl Shared {
         link: Arc<dyn ControlLink>,
         place: Place,
         options: ReceiveOptions,
-        requests: Requests,
-        origin: Origin,
+        destination: Destination,
+        listing: Stage,
     ) -> Self {
         let wake = WakeSlot::default();
         Self {
@@ -116,14 +118,15 @@ impl Shared {
             durability: options.durability,
             receive_policy: options.receive_policy,
             expectations: options.expectations,
-            requests,
+            destination,
+            asking: Mutex::default(),
             untold: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
             book: Mutex::new(Book::new(options.set_memory)),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
-            origin,
+            listing,
             skipped: Vec::new(),
         }
     }
@@ -156,7 +159,6 @@ impl Shared {
         settles.send(settle).map_err(over)
     }
 
-    /// So many bytes less.
     pub(crate) fn give_back(&self, bytes: u64) {
         let mut book = self.book();
         book.verifying = book.verifying.saturating_sub(bytes);
@@ -169,7 +171,6 @@ impl Shared {
         }
     }
 
-    /// The path of an entry, as it travels.
     pub(crate) fn path(&self, entry: u32) -> Vec<u8> {
         self.book().table.path(entry)
     }
@@ -245,7 +246,6 @@ impl Shared {
         self.ending.get()
     }
 
-    /// Every entry is final.
     pub(crate) fn set_finished(&self) {
         self.finished.store(true, Ordering::Release);
     }
@@ -267,34 +267,21 @@ struct Asking {
 }
 
 /// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
-pub(crate) struct Requests {
-    destination: Destination,
-    asking: Mutex<Asking>,
-}
-
-impl Requests {
-    pub(crate) fn new(destination: Destination) -> Self {
-        Self { destination, asking: Mutex::default() }
-    }
-
-    pub(crate) fn destination(&self) -> Destination {
-        self.destination
-    }
-
+impl Shared {
     fn asking(&self) -> MutexGuard<'_, Asking> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_one).
-    pub(crate) fn open_one(&self) {
+    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_comparison).
+    pub(crate) fn open_comparison(&self) {
         self.asking().open += 1;
     }
 
     /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
     /// everything comes unasked.
-    pub(crate) fn ask(&self, shared: &Shared, first: u32, wants: Vec<Want>) -> Result<(), Fault> {
+    pub(crate) fn ask(&self, first: u32, wants: Vec<Want>) -> Result<(), Fault> {
         let _order = self.asking();
-        let mut book = shared.book();
+        let mut book = self.book();
         for (entry, want) in (first..).zip(&wants) {
             let whole = 0..book.table.stream_len(entry);
             let ranges = match want {
@@ -304,59 +291,59 @@ impl Requests {
             };
             for range in ranges {
                 book.append(entry, &range)?;
-                shared.progress.found(0, range.end - range.start);
+                self.progress.found(0, range.end - range.start);
             }
         }
         book.decided = book.table.len();
         drop(book);
-        if self.destination() == Destination::Occupied && !wants.is_empty() {
-            shared.link.send(ControlMessage::Wants(runs(wants)))?;
+        if self.destination == Destination::Occupied && !wants.is_empty() {
+            self.link.send(ControlMessage::Wants(runs(wants)))?;
         }
         Ok(())
     }
 
     /// Asks for stretches of a file again, or at last.
-    pub(crate) fn ask_more(&self, shared: &Shared, entry: u32, ranges: &[Range<u64>]) -> Result<(), Fault> {
+    pub(crate) fn ask_more(&self, entry: u32, ranges: &[Range<u64>]) -> Result<(), Fault> {
         let asked = self.asking();
         debug_assert!(asked.open > 0 && !asked.ended, "only of files that are being compared");
-        let mut book = shared.book();
+        let mut book = self.book();
         for range in ranges {
             book.append(entry, range)?;
-            shared.progress.found(0, range.end - range.start);
+            self.progress.found(0, range.end - range.start);
         }
         drop(book);
         let stretches = ranges.iter().map(|r| Stretch { start: r.start, len: r.end - r.start }).collect();
-        shared.link.send(ControlMessage::More(More { entry: entry.into(), stretches }))
+        self.link.send(ControlMessage::More(More { entry: entry.into(), stretches }))
     }
 
     /// All entries have been asked for.
-    pub(crate) fn all_asked(&self, shared: &Shared) -> Result<(), Fault> {
+    pub(crate) fn all_asked(&self) -> Result<(), Fault> {
         let mut asked = self.asking();
         asked.all = true;
-        self.end(shared, &mut asked)
+        self.end_if_all_asked(&mut asked)
     }
 
     /// Nothing more will be wanted of a file that was compared.
-    pub(crate) fn close_one(&self, shared: &Shared) -> Result<(), Fault> {
+    pub(crate) fn close_comparison(&self) -> Result<(), Fault> {
         let mut asked = self.asking();
         debug_assert!(asked.open > 0, "each file is closed once");
         asked.open = asked.open.saturating_sub(1);
-        self.end(shared, &mut asked)
+        self.end_if_all_asked(&mut asked)
     }
 
-    fn end(&self, shared: &Shared, asked: &mut Asking) -> Result<(), Fault> {
+    fn end_if_all_asked(&self, asked: &mut Asking) -> Result<(), Fault> {
         if asked.ended || !asked.all || asked.open > 0 {
             return Ok(());
         }
         asked.ended = true;
-        let mut book = shared.book();
+        let mut book = self.book();
         let bytes = book.layout.len();
         book.object_len = Some(bytes);
         drop(book);
-        shared.queue.nudge();
-        match self.destination() {
+        self.queue.nudge();
+        match self.destination {
             Destination::Fresh => Ok(()),
-            Destination::Occupied => shared.link.send(ControlMessage::WantsEnd { bytes }),
+            Destination::Occupied => self.link.send(ControlMessage::WantsEnd { bytes }),
         }
     }
 }

@@ -9,7 +9,6 @@ use haul_wire::control::{ControlMessage, Destination, Entry, Fault, encoded_len}
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 
-/// Entries in one message at most.
 const BATCH_ENTRIES: usize = 1024;
 
 /// Bytes of entries in one message; the last may exceed it.
@@ -75,19 +74,17 @@ impl Announcer {
         if batch.is_full() || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
     }
 
-    /// Announces what is there.
     pub(super) fn flush(&self) -> Result<(), Fault> {
         self.send(&mut self.batch())
     }
 
-    /// No more entries come.
     pub(super) fn close(&self) {
         self.batch().closed = true;
         self.begun.notify_one();
     }
 
     /// Announces what has waited long enough, until no more comes.
-    pub(super) fn keep_time(&self) {
+    pub(super) fn keep_time(&self) -> Result<(), Fault> {
         let mut batch = self.batch();
         while !batch.closed && !self.shared.stopped() {
             let waited = if batch.entries.is_empty() {
@@ -97,12 +94,11 @@ impl Announcer {
                 self.begun.wait_timeout(batch, left).unwrap_or_else(PoisonError::into_inner).0
             };
             batch = waited;
-            if batch.left().is_zero()
-                && let Err(fault) = self.send(&mut batch)
-            {
-                return self.shared.fail(fault);
+            if batch.left().is_zero() {
+                self.send(&mut batch)?;
             }
         }
+        Ok(())
     }
 
     fn send(&self, batch: &mut Batch) -> Result<(), Fault> {
@@ -119,7 +115,7 @@ impl Announcer {
         match self.destination {
             Destination::Occupied => {
                 let mut wanted = self.shared.wanted();
-                batch.files.drain(..).for_each(|file| wanted.announce(file));
+                batch.files.drain(..).for_each(|file| wanted.announced.push_back(file));
                 drop(wanted);
                 self.shared.link.send(entries)
             }

@@ -21,7 +21,6 @@ pub(crate) const LARGE: u64 = 4 << 20;
 /// again if something of them was lost.
 const MOST_OPENED: usize = 64;
 
-/// A stretch of the object in memory.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) offset: u64,
@@ -45,7 +44,6 @@ impl Block {
     }
 }
 
-/// A file and how to open it.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     pub(crate) source_root: Arc<SourceRoot>,
@@ -83,7 +81,6 @@ impl Extent {
 /// What is sent of a file, in the object.
 #[derive(Debug)]
 pub(crate) struct SentPart {
-    /// Where it begins in the object.
     pub(crate) at: u64,
     pub(crate) extent: Extent,
     pub(crate) file: Arc<SourceFile>,
@@ -176,7 +173,6 @@ impl Store {
         }
     }
 
-    /// How many blocks there are, and their bytes.
     pub(crate) fn held(&self) -> (usize, u64) {
         (self.blocks.len(), self.held)
     }

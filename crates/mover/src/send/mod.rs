@@ -27,7 +27,7 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
-use crate::job::{JobHandle, Origin, Worker, spawn_all};
+use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
@@ -66,7 +66,7 @@ pub fn send_files(
     let filtered = FilteredReporter::new(&link, selection);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
-    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Files));
+    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Listing));
     let walker =
         Walker::new(root, sources, chooser).of_job(limits.preserve, filtered, shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
@@ -100,15 +100,14 @@ fn run(
     hasher: BlockHasher,
 ) -> Result<MoveReport, Fault> {
     let planning = shared.clone();
-    let plan = move || {
-        if let Some(planner) = Planner::when_ready(planning) {
-            planner.run(walker, &completeness);
-        }
+    let plan = move || match Planner::when_ready(planning) {
+        Some(planner) => planner.run(walker, &completeness),
+        None => Ok(()),
     };
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
-        ("haul-read", Box::new(move || reader.run())),
-        ("haul-prove", Box::new(move || hasher.run())),
+        ("haul-read", unfailing(move || reader.run())),
+        ("haul-prove", unfailing(move || hasher.run())),
     ];
     let threads = spawn_all(shared, workers);
     let result = listen(shared);

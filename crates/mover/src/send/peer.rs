@@ -6,7 +6,7 @@ use std::time::Duration;
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
 use crate::entries::{Kind, State};
-use crate::fault::{protocol, unexpected};
+use crate::fault::{left_early, protocol, unexpected};
 use crate::link::is_session_message;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
@@ -20,52 +20,44 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
         if let Some(fault) = shared.fault() {
             return Err(fault);
         }
-        let message = shared.link.recv(LOOK_AGAIN);
-        if matches!(&message, Ok(Some(message)) if !is_session_message(message)) {
-            shared.progress.worked();
-        }
-        let handled = match message {
-            Ok(None) => Ok(None),
-            Ok(Some(message)) if is_session_message(&message) => Ok(None),
-            Ok(Some(ControlMessage::Ready(destination))) => ready(shared, destination).map(|()| None),
-            Ok(Some(ControlMessage::DestinationLineage(lineage))) if shared.set_lineage(lineage.clone()) => {
-                Ok(None)
-            }
-            Ok(Some(ControlMessage::Wants(runs))) => {
-                occupied(shared).and_then(|()| shared.wanted().wants(shared, &runs)).map(|()| None)
-            }
-            Ok(Some(ControlMessage::More(more))) => shared.wanted().more(shared, &more).map(|()| None),
-            Ok(Some(ControlMessage::WantsEnd { bytes })) => {
-                occupied(shared).and_then(|()| shared.wanted().end(shared, bytes)).map(|()| None)
-            }
-            Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
-            Ok(Some(ControlMessage::Items(items))) => {
-                for item in &items {
-                    take_item(shared, item);
+        match shared.link.recv(LOOK_AGAIN) {
+            Ok(Some(message)) if !is_session_message(&message) => {
+                shared.progress.worked();
+                match take_in(shared, message) {
+                    Ok(None) => {}
+                    Ok(Some(report)) => return Ok(report),
+                    Err(fault) => shared.fail(fault),
                 }
-                Ok(None)
             }
-            Ok(Some(ControlMessage::Removed(removal))) => {
-                shared.ledger().removal = removal;
-                Ok(None)
-            }
-            Ok(Some(ControlMessage::Finish(summary))) => finish(shared, &summary).map(Some),
-            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => {
-                shared.fail_silently(fault);
-                Ok(None)
-            }
-            Ok(Some(ControlMessage::Bye)) => {
-                shared.fail_silently(left_early());
-                Ok(None)
-            }
-            Ok(Some(other)) => Err(unexpected(&other)),
-        };
-        match handled {
-            Ok(None) => {}
-            Ok(Some(report)) => return Ok(report),
-            Err(fault) => shared.fail(fault),
+            Ok(_) => {}
+            Err(fault) => shared.fail_silently(fault),
         }
     }
+}
+
+/// The report if it was the last message.
+fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
+    match message {
+        ControlMessage::Ready(destination) => ready(shared, destination)?,
+        ControlMessage::DestinationLineage(lineage) if shared.set_lineage(lineage.clone()) => {}
+        ControlMessage::Wants(runs) => {
+            occupied(shared)?;
+            shared.wanted().wants(shared, &runs)?;
+        }
+        ControlMessage::More(more) => shared.wanted().more(shared, &more)?,
+        ControlMessage::WantsEnd { bytes } => {
+            occupied(shared)?;
+            shared.wanted().end(shared, bytes)?;
+        }
+        ControlMessage::Outcomes(outcomes) => settle(shared, outcomes)?,
+        ControlMessage::Items(items) => items.iter().for_each(|item| take_item(shared, item)),
+        ControlMessage::Removed(removal) => shared.ledger().removal = removal,
+        ControlMessage::Finish(summary) => return finish(shared, &summary).map(Some),
+        ControlMessage::Abort(fault) => shared.fail_silently(fault),
+        ControlMessage::Bye => shared.fail_silently(left_early("receiver")),
+        other => return Err(unexpected(&other)),
+    }
+    Ok(None)
 }
 
 /// The receiver says what it does to a name, or would do.
@@ -75,14 +67,6 @@ fn take_item(shared: &Shared, item: &Item) {
         ledger.resumed_as_said = ledger.resumed_as_said.saturating_add(have);
     }
     shared.progress.tell(item);
-}
-
-fn left_early() -> Fault {
-    Fault::new(
-        FaultCode::ControlLost,
-        "the receiver left before the transfer was complete",
-        "run the same command again",
-    )
 }
 
 fn ready(shared: &Shared, destination: Destination) -> Result<(), Fault> {

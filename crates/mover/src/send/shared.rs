@@ -7,9 +7,9 @@ use std::time::Duration;
 use haul_base::Bytes;
 use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 
-use crate::budget::{Budget, SET_MEMORY};
+use crate::budget::{SET_MEMORY, must_hold};
 use crate::entries::EntryTable;
-use crate::job::{Job, Origin, Stage};
+use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
@@ -82,7 +82,6 @@ impl Slots {
         true
     }
 
-    /// Gives one back.
     pub(crate) fn give(&self) {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.given.notify_one();
@@ -96,7 +95,6 @@ pub(crate) struct Ledger {
     pub(crate) failures: Failures,
     /// Entries whose fate is known.
     pub(crate) settled: u64,
-    /// All entries are known.
     pub(crate) complete: bool,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
     pub(crate) resumed: u64,
@@ -124,7 +122,6 @@ pub(crate) struct Shared {
     kept: AtomicU64,
     /// Whether the reader had to wait for the last that it read.
     disk_is_slow: AtomicBool,
-    /// See [`Shared::set_idle`].
     idle: AtomicBool,
     ended: AtomicBool,
     sent: AtomicU64,
@@ -134,7 +131,8 @@ pub(crate) struct Shared {
     room: Condvar,
     ledger: Mutex<Ledger>,
     fault: OnceLock<Fault>,
-    origin: Origin,
+    /// What is waited for while the sender does not know of any more.
+    listing: Stage,
 }
 
 impl Job for Shared {
@@ -163,7 +161,7 @@ impl Job for Shared {
         } else if self.progress.all_known() {
             Stage::Wants
         } else {
-            self.origin.listing()
+            self.listing
         }
     }
 }
@@ -173,7 +171,7 @@ impl Shared {
         link: Arc<dyn ControlLink>,
         limits: SendLimits,
         wanted: Requests,
-        origin: Origin,
+        listing: Stage,
     ) -> Self {
         Self {
             link,
@@ -198,7 +196,7 @@ impl Shared {
             room: Condvar::new(),
             ledger: Mutex::default(),
             fault: OnceLock::new(),
-            origin,
+            listing,
         }
     }
 
@@ -251,7 +249,7 @@ impl Shared {
     /// Whether the set, and so much more, is within its budget.
     pub(crate) fn must_afford(&self, ledger: &Ledger, more: u64) -> Result<(), Fault> {
         let held = ledger.table.held() + self.held.load(Ordering::Relaxed);
-        Budget::new(self.limits.set_memory).holds(held + more, ledger.table.len())
+        must_hold(self.limits.set_memory, held + more, ledger.table.len())
     }
 
     /// What is wanted takes so many bytes more, until what it returns is dropped.
@@ -275,7 +273,6 @@ impl Shared {
         self.stop();
     }
 
-    /// Lets the threads end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.room.notify_all();
@@ -321,12 +318,10 @@ impl Shared {
         }
     }
 
-    /// See [`Shared::set_idle`].
     pub(crate) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Acquire)
     }
 
-    /// Makes a block available to the data path.
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
         let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
@@ -352,7 +347,6 @@ impl Shared {
         self.kept.store((2 * kept).max(KEPT_OF_LARGE).min(self.limits.keep), Ordering::Relaxed);
     }
 
-    /// The object ends here.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.wake.call();
@@ -371,7 +365,6 @@ impl Shared {
         }
     }
 
-    /// Whether the reader may read on.
     pub(crate) fn has_room(&self) -> bool {
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
         ahead < self.ahead.load(Ordering::Relaxed)
@@ -414,7 +407,7 @@ mod tests {
     fn shared(read_ahead: u64) -> Shared {
         let wanted = Requests::new(unbounded().0, unbounded().0);
         let limits = SendLimits { read_ahead, ..SendLimits::default() };
-        Shared::new(Arc::new(Nobody), limits, wanted, Origin::Files)
+        Shared::new(Arc::new(Nobody), limits, wanted, Stage::Listing)
     }
 
     fn block(offset: u64) -> Block {

@@ -88,8 +88,45 @@ fn named<T>(
     name.into_with_c_str(|name| repeat(call, || spelled(at, name, |name| real(at, name))))
 }
 
-pub(crate) fn openat(directory: impl AsFd, name: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-    named(Call::Open, directory, name, |at, name| fs::openat(at, name, flags, mode))
+/// The calls of `rustix::fs` on what is open.
+macro_rules! on_open {
+    ($($call:ident: $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        pub(crate) fn $name(fd: impl AsFd, $($argument: $type),*) -> Result<$result> {
+            repeat(Call::$call, || fs::$name(fd.as_fd(), $($argument),*))
+        }
+    )*};
+}
+
+on_open! {
+    Look: fstat() -> Stat;
+    Look: fstatfs() -> StatFs;
+    Seek: seek(to: SeekFrom) -> u64;
+    Size: fallocate(flags: FallocateFlags, offset: u64, len: u64) -> ();
+    Size: ftruncate(len: u64) -> ();
+    Attributes: fchown(user: Option<Uid>, group: Option<Gid>) -> ();
+    Attributes: futimens(times: &Timestamps) -> ();
+    Sync: fsync() -> ();
+    Sync: fdatasync() -> ();
+    Sync: syncfs() -> ();
+    Lock: flock(operation: FlockOperation) -> ();
+}
+
+/// Those for a name in a directory.
+macro_rules! on_name {
+    ($($call:ident: $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        pub(crate) fn $name(directory: impl AsFd, name: impl Arg, $($argument: $type),*) -> Result<$result> {
+            named(Call::$call, directory, name, |at, name| fs::$name(at, name, $($argument),*))
+        }
+    )*};
+}
+
+on_name! {
+    Open: openat(flags: OFlags, mode: Mode) -> OwnedFd;
+    Look: accessat(access: Access, flags: AtFlags) -> ();
+    Make: mkdirat(mode: Mode) -> ();
+    Remove: unlinkat(flags: AtFlags) -> ();
+    Attributes: chownat(user: Option<Uid>, group: Option<Gid>, flags: AtFlags) -> ();
+    Attributes: utimensat(times: &Timestamps, flags: AtFlags) -> ();
 }
 
 pub(crate) fn openat2(
@@ -118,14 +155,6 @@ pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Opt
         Err(Errno::NOENT) => Ok(None),
         done => done.map(Some),
     }
-}
-
-pub(crate) fn fstat(fd: impl AsFd) -> Result<Stat> {
-    repeat(Call::Look, || fs::fstat(fd.as_fd()))
-}
-
-pub(crate) fn accessat(directory: impl AsFd, name: impl Arg, access: Access, flags: AtFlags) -> Result<()> {
-    named(Call::Look, directory, name, |at, name| fs::accessat(at, name, access, flags))
 }
 
 pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>> {
@@ -184,10 +213,6 @@ pub(crate) fn list_each(
             },
         }
     }
-}
-
-pub(crate) fn seek(fd: impl AsFd, to: SeekFrom) -> Result<u64> {
-    repeat(Call::Seek, || fs::seek(fd.as_fd(), to))
 }
 
 /// Reads some bytes; none at the end of the file.
@@ -277,22 +302,6 @@ fn copy_here(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: Range<u64>) -> Res
     Ok(at)
 }
 
-pub(crate) fn fallocate(fd: impl AsFd, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
-    repeat(Call::Size, || fs::fallocate(fd.as_fd(), flags, offset, len))
-}
-
-pub(crate) fn fstatfs(fd: impl AsFd) -> Result<StatFs> {
-    repeat(Call::Look, || fs::fstatfs(fd.as_fd()))
-}
-
-pub(crate) fn ftruncate(fd: impl AsFd, len: u64) -> Result<()> {
-    repeat(Call::Size, || fs::ftruncate(fd.as_fd(), len))
-}
-
-pub(crate) fn mkdirat(directory: impl AsFd, name: impl Arg, mode: Mode) -> Result<()> {
-    named(Call::Make, directory, name, |at, name| fs::mkdirat(at, name, mode))
-}
-
 pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
     target.into_with_c_str(|target| {
         named(Call::Make, directory, name, |at, name| fs::symlinkat(target, at, name))
@@ -322,30 +331,25 @@ pub(crate) fn rename_new_in(directory: impl AsFd, from: impl Arg, to: impl Arg) 
     })
 }
 
-pub(crate) fn unlinkat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> Result<()> {
-    named(Call::Remove, directory, name, |at, name| fs::unlinkat(at, name, flags))
-}
-
 /// Removes the name of a temporary file or of a journal. The directory keeps its time of modification, because a job
 /// that ends later than another one must not change what that one has finished.
+#[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
 pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<()> {
     let before = fstat(&directory);
     unlinkat(&directory, name, AtFlags::empty())?;
     if let Ok(stat) = before {
         // The directory of another user gets a new time.
-        let _ = utimensat(&directory, ".", &modification(&stat), AtFlags::empty());
+        let times = modified_at(stat.st_mtime.into(), stat.st_mtime_nsec as u32);
+        let _ = utimensat(&directory, ".", &times, AtFlags::empty());
     }
     Ok(())
 }
 
-#[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
-fn modification(stat: &Stat) -> Timestamps {
+/// A time of last modification; that of the last access stays.
+pub(crate) fn modified_at(secs: i64, nanos: u32) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec {
-            tv_sec: stat.st_mtime.into(),
-            tv_nsec: (stat.st_mtime_nsec as u32).into(),
-        },
+        last_modification: Timespec { tv_sec: secs, tv_nsec: nanos.into() },
     }
 }
 
@@ -355,47 +359,4 @@ pub(crate) fn fchmod(fd: impl AsFd, mode: Mode) -> Result<()> {
         Err(Errno::BADF) => fs::chmod(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), mode),
         done => done,
     })
-}
-
-pub(crate) fn fchown(fd: impl AsFd, user: Option<Uid>, group: Option<Gid>) -> Result<()> {
-    repeat(Call::Attributes, || fs::fchown(fd.as_fd(), user, group))
-}
-
-pub(crate) fn chownat(
-    directory: impl AsFd,
-    name: impl Arg,
-    user: Option<Uid>,
-    group: Option<Gid>,
-    flags: AtFlags,
-) -> Result<()> {
-    named(Call::Attributes, directory, name, |at, name| fs::chownat(at, name, user, group, flags))
-}
-
-pub(crate) fn futimens(fd: impl AsFd, times: &Timestamps) -> Result<()> {
-    repeat(Call::Attributes, || fs::futimens(fd.as_fd(), times))
-}
-
-pub(crate) fn utimensat(
-    directory: impl AsFd,
-    name: impl Arg,
-    times: &Timestamps,
-    flags: AtFlags,
-) -> Result<()> {
-    named(Call::Attributes, directory, name, |at, name| fs::utimensat(at, name, times, flags))
-}
-
-pub(crate) fn fsync(fd: impl AsFd) -> Result<()> {
-    repeat(Call::Sync, || fs::fsync(fd.as_fd()))
-}
-
-pub(crate) fn fdatasync(fd: impl AsFd) -> Result<()> {
-    repeat(Call::Sync, || fs::fdatasync(fd.as_fd()))
-}
-
-pub(crate) fn syncfs(fd: impl AsFd) -> Result<()> {
-    repeat(Call::Sync, || fs::syncfs(fd.as_fd()))
-}
-
-pub(crate) fn flock(fd: impl AsFd, operation: FlockOperation) -> Result<()> {
-    repeat(Call::Lock, || fs::flock(fd.as_fd(), operation))
 }

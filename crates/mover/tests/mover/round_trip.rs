@@ -257,6 +257,5 @@ fn progress_ends_where_the_set_ends() {
         assert!(progress.all_known());
         assert_eq!((progress.entries(), progress.files_done(), progress.failed()), (1, 1, 0));
         assert_eq!((progress.bytes_known(), progress.bytes_done()), (300_000, 300_000));
-        assert!(progress.current().ends_with('f'));
     }
 }

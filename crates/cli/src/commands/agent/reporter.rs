@@ -25,10 +25,6 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// When the system refuses one.
     pub(crate) fn start() -> Result<Self, Fault> {
         let (lines, waiting) = sync_channel::<Vec<u8>>(QUEUE);
         let (through, is_through) = sync_channel(1);

@@ -11,6 +11,7 @@ use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_st
 use haul_wire::control::{Fault, HardLinks, Preserve, Request, Selection};
 
 use crate::args::{CpArgs, SshArgs};
+use crate::config::heading_in_cp;
 use crate::fault::usage;
 use crate::output::RunReport;
 use crate::ssh::Permit;
@@ -24,38 +25,7 @@ use crate::transfer::select::selection;
 use crate::transfer::server::at_own_server;
 use crate::transfer::session::over;
 
-/// The word for stdin and stdout.
 const STDIO: &str = "-";
-
-/// Options that say nothing about a stream, in either direction.
-const NOT_FOR_STREAMS: [&str; 11] = [
-    "acls",
-    "archive",
-    "checksum",
-    "delete",
-    "ignore-times",
-    "numeric-ids",
-    "owner",
-    "preserve",
-    "update",
-    "verify",
-    "xattrs",
-];
-/// Further ones that say nothing about stdin, which is one file without a name or a length.
-const NOT_FOR_STDIN: [&str; 12] = [
-    "copy-links",
-    "exclude",
-    "exclude-from",
-    "files-from",
-    "from0",
-    "gitignore",
-    "growing",
-    "include",
-    "max-size",
-    "min-size",
-    "no-hard-links",
-    "one-file-system",
-];
 
 /// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
@@ -81,14 +51,16 @@ fn of_application(mut report: RunReport, storage: &str) -> RunReport {
 
 /// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
 /// copies of files, and does not count.
-///
-/// # Errors
-/// Stdin or stdout is meant, and an option that says nothing about it was typed.
 pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
-    let means_nothing = |option: &&String| {
-        NOT_FOR_STREAMS.contains(&option.as_str()) || !out && NOT_FOR_STDIN.contains(&option.as_str())
+    // Stdin is one file without a name or a length; stdout takes files that somebody has chosen.
+    let means_nothing = |option: &&String| match heading_in_cp(option).as_str() {
+        "What is there already" | "What is preserved" => {
+            !out || !["growing", "no-hard-links"].contains(&option.as_str())
+        }
+        "What to send" => !out,
+        _ => *option == "verify",
     };
     match typed.iter().find(means_nothing) {
         Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),
@@ -97,9 +69,6 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), 
 }
 
 /// A stream cannot be looked at without reading it.
-///
-/// # Errors
-/// The words mean stdin or stdout.
 pub(crate) fn refuse_dry_run(words: &[OsString]) -> Result<(), Fault> {
     match split(words) {
         Some(_) => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),

@@ -9,6 +9,7 @@ use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
 use crate::args::SshArgs;
+use crate::config::heading_in_cp;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
@@ -23,29 +24,6 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// How long the other machine may take to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Options that concern this machine, or that the recipe's parameters already say.
-const NOT_FOR_OTHERS: [&str; 20] = [
-    "controller",
-    "detach",
-    "diagnosis",
-    "dry-run",
-    "events",
-    "json",
-    "port-range",
-    "preset",
-    "quiet",
-    "rate",
-    "remote-binary",
-    "set",
-    "show-config",
-    "ssh",
-    "ssh-config",
-    "ssh-identity",
-    "ssh-jump",
-    "ssh-option",
-    "ssh-port",
-    "verbose",
-];
 /// Options that name files of this machine.
 const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
 
@@ -54,9 +32,6 @@ pub(crate) type Negotiated = Vec<(&'static str, String)>;
 
 /// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
 /// on, before the first of them.
-///
-/// # Errors
-/// When it did not begin, or when how it ended is not known.
 pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,
@@ -176,9 +151,15 @@ fn options(context: &Context) -> Result<Vec<OsString>, Fault> {
             "run `haul cp` on one of them",
         ));
     }
-    let own = context.options.iter().filter(|(name, _)| !NOT_FOR_OTHERS.contains(&name.as_str()));
+    let own = context.options.iter().filter(|(name, _)| is_for_others(name));
     let recipe = context.settings.assignments().into_iter().map(|set| OsString::from(format!("--set={set}")));
     Ok(own.map(|(_, word)| word.clone()).chain(recipe).collect())
+}
+
+/// Others concern this machine, or the recipe's parameters already say what they say.
+fn is_for_others(option: &str) -> bool {
+    const HERE: [&str; 3] = ["General options", "How to carry it", "Over ssh (HOST:PATH)"];
+    !HERE.contains(&heading_in_cp(option).as_str()) && !["dry-run", "events"].contains(&option)
 }
 
 /// The words of `haul cp` for the machine that connects.
@@ -247,7 +228,7 @@ impl Watched {
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
                 self.report =
-                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(client.host(), &error))));
+                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(&client.host, &error))));
                 return;
             }
             "detached" => {
@@ -265,7 +246,7 @@ impl Watched {
     /// outlives it from then on.
     fn stands(&mut self, client: &Remote, progress: &Progress) {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
-        let (host, way) = (client.host(), client.way());
+        let Remote { host, way, .. } = client;
         progress.say(&format!(
             "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
         ));
@@ -281,7 +262,7 @@ impl Watched {
 
     /// ssh has ended, and the transfer not.
     fn lost(&self, client: &Remote) -> Fault {
-        let host = client.host();
+        let host = &client.host;
         if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
             let message =
                 format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
@@ -302,7 +283,7 @@ impl Watched {
 
     /// A person has stopped watching.
     fn left(&self, client: &Remote) -> Fault {
-        let host = client.host();
+        let host = &client.host;
         let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
         match &self.loose {
             Some(Loose { log, .. }) if self.is_on_its_own => fault(
@@ -314,7 +295,7 @@ impl Watched {
             }
             None => fault(
                 format!("interrupted; whether the transfer has begun on {host} is not known"),
-                format!("`{} pgrep -a haul` shows it", client.way()),
+                format!("`{} pgrep -a haul` shows it", client.way),
             ),
         }
     }
@@ -329,7 +310,7 @@ fn tell_item(item: Value, context: &Context, progress: &Progress) {
 }
 
 fn tail(client: &Remote, log: &str) -> String {
-    format!("see how it ends with `{} tail {log}`", client.way())
+    format!("see how it ends with `{} tail {log}`", client.way)
 }
 
 fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {

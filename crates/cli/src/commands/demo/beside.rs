@@ -49,7 +49,6 @@ fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) ->
     done
 }
 
-/// For people.
 fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
 }

@@ -162,9 +162,6 @@ fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault
 }
 
 /// What the hidden command does: says where it listens, and serves one client after the other until it is ended.
-///
-/// # Errors
-/// When it cannot listen.
 pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     // While it is suspended it would not notice that nobody needs it any more.
     set_parent_process_death_signal(Some(Signal::KILL))

@@ -4,7 +4,7 @@ use haul_base::Bytes;
 use serde_json::json;
 
 use crate::args::DemoArgs;
-use crate::demo::{DirectionCounts, PathCounts, PathSpec};
+use crate::demo::{PathCounts, PathSpec};
 use crate::transfer::context::Context;
 
 /// The MTU of the emulated path: Ethernet's.
@@ -46,19 +46,8 @@ pub(super) fn through_relay(why: &str) -> String {
 pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
     for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
         context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
-        context.events.write("path", path_event(name, direction));
+        let mut event = json!(direction);
+        event["direction"] = json!(name.to_lowercase());
+        context.events.write("path", event);
     }
-}
-
-fn path_event(name: &str, counts: &DirectionCounts) -> serde_json::Value {
-    json!({
-        "direction": name.to_lowercase(),
-        "offered": counts.offered,
-        "delivered": counts.delivered,
-        "queue_full": counts.queue_full,
-        "random": counts.random,
-        "too_large": counts.too_large,
-        "relay": counts.relay,
-        "overrun": counts.overrun,
-    })
 }

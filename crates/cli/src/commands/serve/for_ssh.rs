@@ -35,7 +35,10 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
     let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context) };
-    let options = ListenOptions { expires: args.expires.map(Into::into), ..listen_options(any(0), &policy) };
+    let options = ListenOptions {
+        expires: args.expires.map(Into::into),
+        ..listen_options((ANY[0], 0).into(), &policy)
+    };
     let listener = bind(&options, args).inspect_err(|fault| {
         say(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
     })?;
@@ -77,10 +80,6 @@ fn listen_to_stdin(is_left: Arc<AtomicBool>) -> Result<Receiver<Result<Permit, F
     };
     fault::spawn("haul-stdin", listen)?;
     Ok(permits)
-}
-
-fn any(port: u16) -> SocketAddr {
-    SocketAddr::new(ANY[0], port)
 }
 
 fn bind(options: &ListenOptions, args: &ServeArgs) -> Result<Listener, Fault> {

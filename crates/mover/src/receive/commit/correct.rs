@@ -33,7 +33,7 @@ impl Shared {
         }
         let mut book = self.book();
         if book.destination.is_none() {
-            book.destination = Some(told.into());
+            book.destination = Some(told);
             drop(book);
             if !self.only_looks() {
                 self.place.include_destination();
@@ -44,9 +44,10 @@ impl Shared {
     /// Gives the destination what it should have, when what is done in it is done.
     pub(crate) fn finish_destination(&self) {
         let Some(wanted) = self.book().destination.clone() else { return };
-        let apply = |fd: BorrowedFd<'_>| {
-            self.metadata.apply(fd, wanted.attributes, wanted.extras.as_deref(), FileType::Directory)
-        };
+        let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
+        let attributes = Attributes { mtime_secs, mtime_nanos, mode };
+        let apply =
+            |fd: BorrowedFd<'_>| self.metadata.apply(fd, attributes, extras.as_deref(), FileType::Directory);
         match self.place.with_destination(apply) {
             Ok(undone) => self.note(b".", undone),
             // It may belong to somebody else, and keeps what it has then.

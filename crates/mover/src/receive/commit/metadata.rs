@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use haul_wire::control::{DestinationAttributes, Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use haul_wire::control::{Extras, Keep, Owner, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
@@ -50,12 +50,10 @@ impl ExtrasMap {
         self.of.get(&entry).cloned()
     }
 
-    /// Bytes of memory that they take.
     pub(crate) fn held(&self) -> u64 {
         of_table::<(u32, Arc<Extras>)>(self.of.capacity()) + self.bytes
     }
 
-    /// Bytes that they take more with these.
     pub(crate) fn growth(&self, extras: &Extras) -> u64 {
         growth_of_table::<(u32, Arc<Extras>)>(self.of.len(), self.of.capacity(), 1) + bytes_of(extras)
     }
@@ -74,7 +72,6 @@ fn bytes_of(extras: &Extras) -> u64 {
 /// What could not be done, for people.
 pub(crate) type Undone = Vec<String>;
 
-/// Sets what is permitted.
 pub(crate) struct MetadataWriter {
     permit: Preserve,
     accounts: OnceLock<Accounts>,
@@ -357,19 +354,5 @@ fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result
             changed
         }
         (done, _) => done,
-    }
-}
-
-/// What the destination gets.
-#[derive(Clone, Debug)]
-pub(crate) struct DestinationMetadata {
-    pub(crate) attributes: Attributes,
-    pub(crate) extras: Option<Box<Extras>>,
-}
-
-impl From<DestinationAttributes> for DestinationMetadata {
-    fn from(told: DestinationAttributes) -> Self {
-        let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = told;
-        Self { attributes: Attributes { mtime_secs, mtime_nanos, mode }, extras }
     }
 }

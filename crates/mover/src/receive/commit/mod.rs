@@ -20,7 +20,7 @@ use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
 use crate::receive::delete::replace::is_in_the_way;
-use crate::receive::messages::Settle;
+use crate::receive::messages::{Settle, text};
 use crate::receive::place::hard_links::Linked;
 use crate::receive::place::installed::collision;
 use crate::receive::shared::Shared;
@@ -33,7 +33,6 @@ const GROUP: usize = 1024;
 /// Bytes of what is said of failures that wait to be told.
 const TOLD_AT_ONCE: usize = 1 << 20;
 
-/// Outcomes in one message.
 const OUTCOME_BATCH: usize = 1024;
 
 pub(crate) struct Committer {
@@ -50,7 +49,6 @@ pub(crate) struct Committer {
     buffer: AlignedBytes,
 }
 
-/// A verified file and what it is to become.
 struct Item {
     entry: u32,
     path: Vec<u8>,
@@ -73,13 +71,7 @@ impl Committer {
     }
 
     /// Works until the set is final, or until the job has failed.
-    pub(crate) fn run(mut self) {
-        if let Err(fault) = self.work() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn work(&mut self) -> Result<(), Fault> {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while self.total != Some(self.settled) {
             if self.gather().is_err() || self.shared.ending().is_some() {
                 return Ok(());
@@ -148,7 +140,7 @@ impl Committer {
     }
 
     fn failed(&mut self, entry: u32, fault: Fault) {
-        self.told += fault.message.len() + fault.hint.len();
+        self.told += text(&fault);
         self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
         self.count_failure(entry, fault);
     }
@@ -506,11 +498,11 @@ impl Committer {
 }
 
 fn gone(path: &[u8]) -> IoFault {
-    let message = format!("`{}` has gone from the destination while it was compared", show(path));
-    IoFault::entry(FaultCode::Io, message, "run the same command again")
+    let what = "has gone from the destination while it was compared";
+    IoFault::entry(FaultCode::Io, path, what, "run the same command again")
 }
 
 fn without_file(path: &[u8], target: &[u8]) -> IoFault {
-    let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
-    IoFault::entry(FaultCode::Io, message, "see the failure of that file")
+    let what = format!("is another name of `{}`, which failed", show(target));
+    IoFault::entry(FaultCode::Io, path, &what, "see the failure of that file")
 }

@@ -9,7 +9,7 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, show};
+use crate::fault::IoFault;
 use crate::receive::shared::Shared;
 use crate::receive::verify::compare::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
@@ -30,7 +30,6 @@ impl Syncs {
         if count <= FEW { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
     }
 
-    /// Remembers a file system.
     #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
     pub(crate) fn file_system_of(&mut self, fd: &impl AsFd) -> Result<(), Errno> {
         let device = u64::from(fstat(fd)?.st_dev);
@@ -40,7 +39,6 @@ impl Syncs {
         Ok(())
     }
 
-    /// Syncs what was remembered.
     pub(crate) fn finish(&mut self) -> Result<(), Fault> {
         for (_, fd) in self.file_systems.drain() {
             unless_path_only(syncfs(fd)).map_err(failed)?;
@@ -85,7 +83,8 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
     match tree.root() {
         Some(found) if Some(found) != digest => Err(IoFault::entry(
             FaultCode::VerifyFailed,
-            format!("`{}` is not on the disk as it was written: its BLAKE3 differs", show(&path())),
+            &path(),
+            "is not on the disk as it was written: its BLAKE3 differs",
             "look at the system log of the receiving machine and test its disk",
         )),
         // Without a root the job is over.

@@ -44,12 +44,10 @@ impl Expectations {
         self.extent
     }
 
-    /// Whether ignore files leave names out.
     pub(crate) fn obeys_ignore_files(&self) -> bool {
         self.ignore_files == IgnoreFiles::Obey
     }
 
-    /// By which names are left out.
     pub(crate) fn rules(&self) -> &[Rule] {
         &self.rules
     }

@@ -72,7 +72,7 @@ impl Decider {
         let (state, kind) = (book.table.state(entry), book.table.kind(entry));
         let path = book.table.path(entry);
         drop(book);
-        let occupied = self.shared.requests.destination() == Destination::Occupied;
+        let occupied = self.shared.destination == Destination::Occupied;
         match kind {
             // Unasked, files come whole, also those that were refused here.
             _ if !occupied => Ok(Want::Whole),
@@ -147,7 +147,6 @@ impl Decider {
         self.kept(entry)
     }
 
-    /// The file stays.
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
@@ -221,7 +220,7 @@ impl Decider {
 
     fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
         let (claimed, interest) = (claimed.clone(), Interest::default());
-        self.shared.requests.open_one();
+        self.shared.open_comparison();
         let comparison = Comparison { entry, held, claimed, interest: interest.clone() };
         self.checks.send(Check::Compare(comparison)).map_err(over)?;
         self.to_hash.push(HashJob { entry, held, groups, interest });

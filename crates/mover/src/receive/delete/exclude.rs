@@ -18,18 +18,14 @@ pub(crate) struct FilteredNames {
 }
 
 impl FilteredNames {
-    /// Bytes of memory that they take.
     pub(crate) fn held(&self) -> u64 {
         of_table::<[u8; 16]>(self.hashes.capacity())
     }
 
-    /// Bytes that they take more with these.
     pub(crate) fn growth(&self, filtered: &Withheld) -> u64 {
         growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), filtered.paths.len())
     }
 
-    /// # Errors
-    /// There are more than any set may have.
     pub(crate) fn take_in(&mut self, filtered: &Withheld) -> Result<(), Fault> {
         self.obeys_ignore_files |= filtered.ignore_files == IgnoreFiles::Obey;
         self.hashes.extend(filtered.paths.iter().map(RelPath::as_bytes).map(hash));
@@ -56,7 +52,6 @@ fn hash(path: &[u8]) -> [u8; 16] {
     half
 }
 
-/// See the module's text. Paths are those that names would have in the set.
 pub(crate) struct DeleteExclude {
     rules: [Rules; 2],
     filtered: FilteredNames,

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, show};
+use crate::fault::{IoFault, of_path, show};
 use crate::journal::is_working_name;
 use crate::paths::{join, split};
 use crate::receive::shared::Shared;
@@ -30,7 +30,6 @@ enum Purpose {
     Count(u64),
     /// It is said that it would be removed.
     Say,
-    /// It is removed.
     Remove,
 }
 
@@ -42,11 +41,9 @@ impl Purpose {
 
 /// A name in a directory that is being emptied.
 enum Seen {
-    /// It stays.
     Excluded,
     /// A directory, with these names in it.
     Directory(Vec<Vec<u8>>),
-    /// Anything else.
     Leaf,
 }
 
@@ -307,7 +304,6 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What it is.
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
         self.shared.progress.worked();
         let directory = self.shared.place.directory(parent)?;
@@ -389,9 +385,7 @@ impl<'a> Sweep<'a> {
 }
 
 fn unusable(path: &[u8]) -> Fault {
-    let message = format!(
-        "`{}` cannot be used at the destination, so that it is not known what it would have left out there",
-        show(path)
-    );
-    Fault::new(FaultCode::Unreadable, message, "correct the file there, or leave --gitignore or --delete out")
+    let what = "cannot be used at the destination, so that it is not known what it would have left out there";
+    let hint = "correct the file there, or leave --gitignore or --delete out";
+    of_path(FaultCode::Unreadable, path, what, hint)
 }

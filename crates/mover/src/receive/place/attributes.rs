@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::identity::FileId;
 use crate::receive::place::installed::Names;
-use crate::storage::{fchmod, fstat, futimens, utimensat};
+use crate::storage::{fchmod, fstat, futimens, modified_at, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
 /// would lend the receiving user's rights to a program that someone else chose.
@@ -17,7 +17,6 @@ pub(crate) const FILE_BITS: u32 = 0o0777;
 /// Of a directory also set-group-ID (group of new files) and sticky, which lend nothing.
 pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
-/// All bits that `chmod` takes.
 pub(crate) const ALL_BITS: u32 = 0o7777;
 
 /// The permissions that something gets which has `now`, if the sender says `wanted` and may give the bits `granted`.
@@ -40,24 +39,17 @@ pub(crate) fn correct_time(fd: impl AsFd, attributes: Attributes) -> Result<(), 
     if is_same { Ok(()) } else { set_time(fd, attributes) }
 }
 
-/// Sets the time of last modification through an open descriptor.
 pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    futimens(fd, &times(attributes))
+    futimens(fd, &modified_at(attributes.mtime_secs, attributes.mtime_nanos))
 }
 
 /// Sets the time of a symbolic link that is open as a path. Links have no permissions.
 pub(crate) fn set_on_link(link: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    match utimensat(link, "", &times(attributes), AtFlags::EMPTY_PATH) {
+    let times = modified_at(attributes.mtime_secs, attributes.mtime_nanos);
+    match utimensat(link, "", &times, AtFlags::EMPTY_PATH) {
         // Some file systems keep no times of links, and kernels before 5.8 take them by name only.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,
-    }
-}
-
-fn times(attributes: Attributes) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec { tv_sec: attributes.mtime_secs, tv_nsec: attributes.mtime_nanos.into() },
     }
 }
 
@@ -69,7 +61,6 @@ pub(crate) struct Existing {
     pub(crate) mtime_nanos: u32,
     pub(crate) id: FileId,
     pub(crate) names: Names,
-    /// Permission bits.
     pub(crate) mode: u32,
 }
 

@@ -19,15 +19,12 @@ const NEW_DIRECTORY: u32 = 0o777;
 /// Permissions that it has until the set is complete: what comes may be less public.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 
-/// Where a set goes.
 pub(crate) struct Base {
-    /// The directory.
     pub(crate) directory: OwnedFd,
     /// The name that the single top-level entry takes; `None` if each keeps its own.
     pub(crate) rename: Option<Vec<u8>>,
     /// The only source that may take that name: an earlier job made it for this one, and was cut off.
     pub(crate) made_for: Option<Vec<u8>>,
-    /// Whether the directory is there.
     pub(crate) presence: Presence,
     /// How far what is done may reach.
     pub(crate) reach: Reach,
@@ -44,15 +41,6 @@ pub(crate) enum Reach {
     /// They are a peer's and lead below a root. A file with several names may be somebody's outside of it, so it is left
     /// as it is.
     Confined,
-}
-
-impl Reach {
-    fn of(root: &Root) -> Self {
-        match root {
-            Root::Anywhere => Self::Anywhere,
-            Root::Beneath(_) => Self::Confined,
-        }
-    }
 }
 
 /// A destination that this job has made.
@@ -98,7 +86,6 @@ impl Base {
         }
     }
 
-    /// Where it is.
     pub(crate) fn lineage(&self, removes: bool) -> DestinationLineage {
         let name = self.rename.clone().or_else(|| self.missing.clone());
         let name = name.and_then(|name| RelPath::new(name).ok());
@@ -139,7 +126,8 @@ pub(crate) fn open_base(
     if run != RunMode::ListChanges {
         writable(&base, destination)?;
     }
-    Ok(Base { reach: Reach::of(root), ..base })
+    let reach = if matches!(root, Root::Anywhere) { Reach::Anywhere } else { Reach::Confined };
+    Ok(Base { reach, ..base })
 }
 
 /// Names of journals and temporary files are nobody's to give.

@@ -7,17 +7,15 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, Scope, show};
+use crate::fault::{IoFault, Scope, of_path, show};
 use crate::identity::FileId;
 use crate::receive::place::installed::Names;
 use crate::storage::lstatat_if_any;
 
-/// A name in an open directory.
 #[derive(Clone)]
 pub(crate) struct DirEntry {
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) name: Vec<u8>,
-    /// Directly in the destination.
     pub(crate) at_top: bool,
 }
 
@@ -27,7 +25,6 @@ impl DirEntry {
             .map_err(|errno| IoFault::destination("look at", path, errno))
     }
 
-    /// What is there now.
     pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
         Ok(self.stat(path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
     }
@@ -55,12 +52,14 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
         None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
         Some(FileType::Directory) => Err(IoFault::entry(
             FaultCode::IsADirectory,
-            format!("`{}` is a directory at the destination", show(path)),
+            path,
+            "is a directory at the destination",
             "move the directory out of the way, let --delete remove it, or choose another destination",
         )),
         Some(_) => Err(IoFault::entry(
             FaultCode::Io,
-            format!("`{}` is a device, pipe or socket at the destination", show(path)),
+            path,
+            "is a device, pipe or socket at the destination",
             "only regular files and links are replaced; --delete removes it, or choose another destination",
         )),
     }
@@ -70,7 +69,8 @@ pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
     match errno {
         Errno::LOOP | Errno::XDEV => IoFault::entry(
             FaultCode::PathEscape,
-            format!("`{}` leads through a symbolic link at the destination", show(path)),
+            path,
+            "leads through a symbolic link at the destination",
             "nothing is written through links below the destination; name the real directory as destination",
         ),
         Errno::NOTDIR => not_a_directory(path),
@@ -79,27 +79,20 @@ pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
 }
 
 pub(crate) fn not_a_directory(path: &[u8]) -> IoFault {
-    IoFault::entry(
-        FaultCode::NotADirectory,
-        format!("`{}` needs a directory where the destination has something else", show(path)),
-        "move what is in the way, let --delete remove it, or choose another destination",
-    )
+    let what = "needs a directory where the destination has something else";
+    let hint = "move what is in the way, let --delete remove it, or choose another destination";
+    IoFault::entry(FaultCode::NotADirectory, path, what, hint)
 }
 
 /// Something else is under the temporary name of an entry than what was made there.
 pub(crate) fn taken_away(path: &[u8]) -> IoFault {
-    IoFault::entry(
-        FaultCode::Io,
-        format!("the temporary file of `{}` was replaced by somebody else", show(path)),
-        "find out who writes to the destination, then run the same command again",
-    )
+    let message = format!("the temporary file of `{}` was replaced by somebody else", show(path));
+    let hint = "find out who writes to the destination, then run the same command again";
+    IoFault { fault: Fault::new(FaultCode::Io, message, hint), scope: Scope::Entry }
 }
 
 pub(crate) fn mismatch(path: &[u8]) -> Fault {
-    let message = format!("`{}` did not arrive as it was read: its BLAKE3 or its size differs", show(path));
-    Fault::new(
-        FaultCode::VerifyFailed,
-        message,
-        "run the same command again; if it fails again, test memory and disks",
-    )
+    let what = "did not arrive as it was read: its BLAKE3 or its size differs";
+    let hint = "run the same command again; if it fails again, test memory and disks";
+    of_path(FaultCode::VerifyFailed, path, what, hint)
 }

@@ -14,7 +14,6 @@ use crate::identity::FileId;
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
 use crate::storage::{self, fstat, fsync, linkat, lstatat, openat};
 
-/// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Linked {
     /// It is a name of the file.
@@ -53,8 +52,8 @@ impl Place {
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
         let stat = lstatat(&from.directory, &from.name).map_err(fail)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            let message = format!("`{}` is another name of `{}`, which has gone", show(path), show(target));
-            return Err(IoFault::entry(FaultCode::Io, message, "run the same command again"));
+            let what = format!("is another name of `{}`, which has gone", show(target));
+            return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
         if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), (attributes, newer)) {
             return Ok((linked, dirent.directory));
@@ -89,7 +88,7 @@ impl Place {
             let copy = copy_of((there, size), &dirent, name, apply)?;
             // What is there is whole on the disk, and the copy takes its place.
             fsync(&copy)?;
-            self.add_installed(&fstat(&copy)?);
+            self.installed.add(FileId::of(&fstat(&copy)?));
             Ok(())
         });
         done.map_err(fail)

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
-use crate::fault::{IoFault, show};
+use crate::fault::IoFault;
 use crate::identity::FileId;
 use crate::storage::lstatat;
 
@@ -79,11 +79,9 @@ pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
 
 /// What an entry fails with whose name the destination does not tell from another one of the set.
 pub(crate) fn collision(path: &[u8]) -> IoFault {
-    IoFault::entry(
-        FaultCode::Io,
-        format!("`{}` is the same name at the destination as another one of the set", show(path)),
-        "its file system does not tell upper from lower case or kinds of accents; rename one of both",
-    )
+    let what = "is the same name at the destination as another one of the set";
+    let hint = "its file system does not tell upper from lower case or kinds of accents; rename one of both";
+    IoFault::entry(FaultCode::Io, path, what, hint)
 }
 
 #[cfg(test)]

@@ -80,7 +80,6 @@ impl NoSpace {
     }
 }
 
-/// What a job has reserved.
 #[derive(Default)]
 pub(crate) struct Space {
     min_free: MinFree,
@@ -95,7 +94,6 @@ struct State {
     unlooked: u64,
 }
 
-/// A file that has not come whole.
 struct Growing {
     size: u64,
     arrived: u64,
@@ -174,7 +172,6 @@ impl Space {
         Ok(())
     }
 
-    /// A file is complete or gone.
     pub(crate) fn forget(&self, entry: u32) {
         self.state().files.remove(&entry);
     }

@@ -17,9 +17,7 @@ use crate::storage::{fstat, lstatat, openat, readlinkat, symlinkat};
 
 /// A symbolic link that is as it should be.
 pub(crate) struct Linked {
-    /// The directory that it lies in.
     pub(crate) directory: Arc<OwnedFd>,
-    /// It was not there.
     pub(crate) made: bool,
 }
 

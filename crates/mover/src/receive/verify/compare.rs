@@ -13,7 +13,6 @@ use crate::storage::read_exact_at;
 use crate::stream::Shape;
 use crate::tree::{Groups, Value};
 
-/// Bytes read at a time.
 pub(crate) const READ: usize = 1 << 20;
 
 pub(crate) struct Comparer {

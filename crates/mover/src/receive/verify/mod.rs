@@ -17,7 +17,7 @@ use haul_wire::control::{Action, Fault, FileDigest, Proof};
 
 use crate::entries::State;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
+use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::tree::{Groups, Tree, Value};
@@ -32,9 +32,9 @@ const IN_PROGRESS: u64 = 384;
 /// Bytes of memory for each file whose digest is known before it is whole.
 const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
 
-/// Bytes of memory for what is said of a file that could not be read, beside its text.
-fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
-    EXPECTED + result.as_ref().err().map_or(0, |fault| (fault.message.len() + fault.hint.len()) as u64)
+/// Bytes of memory for what the sender has said of a file: its digest, or why it could not be read.
+pub(crate) fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
+    EXPECTED + result.as_ref().err().map_or(0, text) as u64
 }
 
 /// Bytes of memory for a file that is compared: values of groups, and their numbers in the set of those that are not
@@ -132,15 +132,14 @@ impl Verifier {
     }
 
     /// Works until nobody sends any more, or until the job has failed.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(check) = self.checks.recv() {
             if self.shared.ending().is_some() {
-                return;
+                break;
             }
-            if let Err(fault) = self.check(check) {
-                return self.shared.fail(fault);
-            }
+            self.check(check)?;
         }
+        Ok(())
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {
@@ -325,11 +324,7 @@ impl Verifier {
             self.forget(entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
             let looks = self.shared.only_looks();
-            self.shared.requests.ask_more(
-                &self.shared,
-                entry,
-                if looks { &[] } else { std::slice::from_ref(&whole) },
-            )?;
+            self.shared.ask_more(entry, if looks { &[] } else { std::slice::from_ref(&whole) })?;
             self.close(entry)?;
             return if looks { self.would_replace(entry) } else { Ok(()) };
         }
@@ -342,7 +337,7 @@ impl Verifier {
             self.in_order -= usize::from(hashing.open.remove(&group).is_some());
         }
         self.shared.book().forget(entry, range.clone());
-        self.shared.requests.ask_more(&self.shared, entry, &[range])?;
+        self.shared.ask_more(entry, &[range])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
 
@@ -368,7 +363,7 @@ impl Verifier {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {
                 compared.closed = true;
-                self.shared.requests.close_one(&self.shared)
+                self.shared.close_comparison()
             }
             _ => Ok(()),
         }

@@ -54,13 +54,7 @@ impl Writer {
     }
 
     /// Works until the queue is closed.
-    pub(crate) fn run(mut self) {
-        if let Err(fault) = self.work() {
-            self.shared.fail(fault);
-        }
-    }
-
-    fn work(&mut self) -> Result<(), Fault> {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         loop {
             let more = self.prepare()?;
             match self.shared.queue.take(self.prepared_bytes, more) {
@@ -135,7 +129,6 @@ impl Writer {
         let shape = self.shared.book().table.shape(entry);
         let file = self.shared.place.create(entry, &path, &shape, &identity)?;
         self.shared.book().table.set_state(entry, State::Started);
-        self.shared.progress.set_current(&path);
         Ok(file)
     }
 

@@ -12,7 +12,6 @@ use crate::storage::fdatasync;
 /// Bytes of large files that are written between two calls; smaller files are left to the sync at their end.
 const EVERY: u64 = 64 << 20;
 
-/// A file of which much is written.
 pub(crate) type Order = (u32, Arc<File>);
 
 /// What is being brought to the disk, and of what that failed.

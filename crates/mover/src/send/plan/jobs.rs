@@ -12,9 +12,7 @@ use crate::entries::State;
 use crate::send::read::opened::Planned;
 use crate::tree::{Groups, Tree, Value};
 
-/// What comes next in the object.
 pub(crate) enum Job {
-    /// A file.
     Whole(Planned),
     /// Stretches of the stream of a file that the receiver has in part.
     Stretches(Stretches),
@@ -22,7 +20,6 @@ pub(crate) enum Job {
     End,
 }
 
-/// See [`Job::Stretches`].
 pub(crate) struct Stretches {
     pub(crate) planned: Arc<Planned>,
     pub(crate) sections: Arc<Sections>,
@@ -72,7 +69,6 @@ impl BlockHashes {
     }
 }
 
-/// Groups of which nothing is sent.
 pub(crate) struct HashJob {
     pub(crate) hashes: Arc<BlockHashes>,
     pub(crate) groups: Vec<u32>,
@@ -91,7 +87,6 @@ pub(crate) struct Partial {
     pub(crate) _held: Held,
 }
 
-/// The sender's view of what is wanted.
 pub(crate) struct Requests {
     pub(crate) jobs: Option<Sender<Job>>,
     pub(crate) proofs: Option<Sender<HashJob>>,
@@ -100,7 +95,6 @@ pub(crate) struct Requests {
     /// Entries below this number were answered.
     pub(crate) answered: u32,
     pub(crate) partial: HashMap<u32, Partial>,
-    /// Length of the object so far.
     pub(crate) object: u64,
     pub(crate) ended: bool,
 }
@@ -116,16 +110,6 @@ impl Requests {
             object: 0,
             ended: false,
         }
-    }
-
-    /// A file was announced to a receiver that will say what it wants.
-    pub(crate) fn announce(&mut self, planned: Planned) {
-        self.announced.push_back(planned);
-    }
-
-    /// There are no more files, and all go out whole.
-    pub(crate) fn end_of_whole(&mut self) {
-        self.send(Job::End);
     }
 
     /// The job is over: nobody waits for work any more.

@@ -14,13 +14,13 @@ use crate::identity::Identity;
 use crate::job::spawn_for;
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
+use crate::send::plan::jobs::Job;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Walker};
 use crate::threads;
 
-/// Walks and hands on what is found.
 pub(crate) struct Planner {
     shared: Arc<Shared>,
     announcer: Arc<Announcer>,
@@ -35,18 +35,13 @@ impl Planner {
         Some(Self { shared, announcer, names: Names::default() })
     }
 
-    /// Goes through a walk that finds what `claim` says, if nothing fails.
-    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) {
+    /// Goes through a walk that finds what `completeness` says, if nothing fails.
+    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
         let announcer = self.announcer.clone();
-        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
-        let planned = clock.and_then(|clock| {
-            let planned = self.plan_all(walker, completeness);
-            self.announcer.close();
-            threads::join(clock).and(planned)
-        });
-        if let Err(fault) = planned {
-            self.shared.fail(fault);
-        }
+        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time())?;
+        let planned = self.plan_all(walker, completeness);
+        self.announcer.close();
+        threads::join(clock).and(planned)
     }
 
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
@@ -70,7 +65,7 @@ impl Planner {
         drop(ledger);
         self.shared.progress.found_all();
         if self.announcer.destination() == Destination::Fresh {
-            self.shared.wanted().end_of_whole();
+            self.shared.wanted().send(Job::End);
         }
         completeness.tell(&*self.shared.link, is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })

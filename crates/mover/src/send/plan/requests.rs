@@ -22,7 +22,6 @@ fn bytes_of_groups(groups: Groups) -> u64 {
 }
 
 impl Requests {
-    /// A file goes out whole.
     pub(crate) fn whole(&mut self, shared: &Shared, planned: Planned) -> Result<(), Fault> {
         let len = planned.file.shape.len();
         self.grow(shared, len)?;
@@ -30,7 +29,6 @@ impl Requests {
         Ok(())
     }
 
-    /// What is wanted of the next entries.
     pub(crate) fn wants(&mut self, shared: &Shared, runs: &[WantRun]) -> Result<(), Fault> {
         for run in runs {
             let known = u64::from(shared.ledger().table.len() - self.answered);
@@ -122,7 +120,6 @@ impl Requests {
         Ok(())
     }
 
-    /// Nothing more will be wanted.
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
         let ledger = shared.ledger();
         let all = ledger.complete && self.answered == ledger.table.len();

@@ -12,7 +12,6 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Adds `bytes` to `counter`.
     pub(crate) fn new(counter: &Arc<AtomicU64>, bytes: u64) -> Self {
         counter.fetch_add(bytes, Ordering::Relaxed);
         Self { counter: counter.clone(), bytes }
@@ -41,7 +40,6 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    /// Bytes of memory for each stretch.
     pub(crate) const EACH: u64 = size_of::<Section>() as u64;
 
     /// Of ranges in order, none of them empty.
@@ -56,7 +54,6 @@ impl Sections {
         Self { each, len, _held: held }
     }
 
-    /// Bytes of all stretches.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }

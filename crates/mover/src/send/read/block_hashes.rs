@@ -12,7 +12,6 @@ use crate::send::plan::jobs::{BlockHashes, HashJob};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
 
-/// Values sent in one message at most.
 const PROOF_BATCH: usize = 4096;
 
 /// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
@@ -22,7 +21,6 @@ pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>)
     hashes.tell(Ok(root))
 }
 
-/// Values on their way to the receiver.
 #[derive(Default)]
 pub(crate) struct HashBatch {
     pending: Vec<Proof>,
@@ -119,15 +117,7 @@ impl BlockHasher {
 
     fn value(&mut self, groups: Groups, group: u32, opened: &Opened<'_>) -> Result<Value, Fault> {
         let mut hasher = groups.hasher(group);
-        let range = groups.range(group);
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(BLOCK as u64) as usize;
-            let got = opened.read(at, &mut self.buffer[..len])?;
-            hasher.update(&self.buffer[..got]);
-            self.shared.progress.worked();
-            at += got as u64;
-        }
+        opened.hash(&self.shared.progress, groups.range(group), &mut self.buffer, &mut hasher)?;
         Ok(groups.value(&hasher))
     }
 }

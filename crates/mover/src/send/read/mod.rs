@@ -21,7 +21,6 @@ use crate::threads;
 use block_hashes::{HashBatch, digest};
 use opened::{Opened, Planned};
 
-/// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;
 
 /// How long what is to be said may wait for more while contents are read: the receiver completes no file before.
@@ -127,7 +126,6 @@ impl Reader {
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
     fn read_file(&mut self, planned: &Planned) -> bool {
-        self.shared.progress.set_current(&planned.file.path);
         let mut left = 0..planned.file.shape.len();
         let opened = Opened::open(planned);
         self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
@@ -158,7 +156,6 @@ impl Reader {
 
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
-        self.shared.progress.set_current(&wanted.planned.file.path);
         let end = self.offset + self.used as u64 + wanted.sections.len();
         let opened = Opened::open(&wanted.planned);
         self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
@@ -212,25 +209,12 @@ impl Reader {
     ) -> Result<(), Halt> {
         let mut at = group.start;
         for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
-            self.skim(opened, at..range.start, hasher)?;
+            opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, hasher)?;
             let mut inside = at.max(range.start)..range.end.min(group.end);
             at = inside.end;
             self.copy(opened, &mut inside, hasher)?;
         }
-        self.skim(opened, at..group.end, hasher)
-    }
-
-    /// Reads and hashes what is not sent.
-    fn skim(&mut self, opened: &Opened<'_>, range: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(BLOCK as u64) as usize;
-            let got = opened.read(at, &mut self.scratch[..len])?;
-            hasher.update(&self.scratch[..got]);
-            self.shared.progress.worked();
-            at += got as u64;
-        }
-        Ok(())
+        Ok(opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)?)
     }
 
     /// Reads, hashes and sends; what is left of the range is what could not be read.

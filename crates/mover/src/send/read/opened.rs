@@ -1,21 +1,23 @@
 //! A file of the set, open for reading, and proof that it is still the one that was found.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
+use blake3::Hasher;
 use haul_wire::control::{Fault, FaultCode, Growth};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, show};
+use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
+use crate::progress::Progress;
 use crate::send::blocks::SourceFile;
 use crate::storage::{fstat, read_at};
 
 /// Files from this size on are announced to the kernel as read in order.
 const ADVISE_ABOVE: u64 = 1 << 20;
 
-/// A regular file to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) entry: u32,
@@ -23,7 +25,6 @@ pub(crate) struct Planned {
     pub(crate) growth: Growth,
 }
 
-/// See the module's text.
 pub(crate) struct Opened<'a> {
     planned: &'a Planned,
     file: Arc<File>,
@@ -49,7 +50,6 @@ impl<'a> Opened<'a> {
         Ok(opened)
     }
 
-    /// The file itself.
     pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }
@@ -91,6 +91,25 @@ impl<'a> Opened<'a> {
             Ok(got) => Ok(got),
         }
     }
+
+    /// Reads a stretch of the stream and hashes it.
+    pub(crate) fn hash(
+        &self,
+        progress: &Progress,
+        stretch: Range<u64>,
+        buffer: &mut [u8],
+        hasher: &mut Hasher,
+    ) -> Result<(), Fault> {
+        let mut at = stretch.start;
+        while at < stretch.end {
+            let len = (stretch.end - at).min(buffer.len() as u64) as usize;
+            let got = self.read(at, &mut buffer[..len])?;
+            hasher.update(&buffer[..got]);
+            progress.worked();
+            at += got as u64;
+        }
+        Ok(())
+    }
 }
 
 fn read_failed(path: &[u8], errno: Errno) -> Fault {
@@ -98,11 +117,10 @@ fn read_failed(path: &[u8], errno: Errno) -> Fault {
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {
-    let message = format!("`{}` {how}", show(path));
-    Fault::new(FaultCode::SourceChanged, message, "copy it again when nothing writes to it")
+    of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing writes to it")
 }
 
 fn sizeless(path: &[u8]) -> Fault {
-    let message = format!("`{}` has contents but no size, as files of /proc do", show(path));
-    Fault::new(FaultCode::Unreadable, message, "copy it to a regular file first")
+    let what = "has contents but no size, as files of /proc do";
+    of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first")
 }

@@ -13,7 +13,7 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::fault::show;
+use crate::fault::of_path;
 use crate::paths::join;
 use crate::storage::{fstat, openat};
 
@@ -56,8 +56,8 @@ pub(crate) fn enter(
 }
 
 fn unusable(path: &[u8], why: &str) -> Fault {
-    let message = format!("`{}` {why}, so that nothing of its directory is sent", show(path));
-    Fault::new(FaultCode::Unreadable, message, "correct the file, or leave --gitignore out")
+    let what = format!("{why}, so that nothing of its directory is sent");
+    of_path(FaultCode::Unreadable, path, &what, "correct the file, or leave --gitignore out")
 }
 
 /// The patterns of the file; `None` for what is no regular file. Lines that git does not understand and lines

@@ -18,13 +18,11 @@ pub(crate) struct Share {
     skip: usize,
 }
 
-/// One name of a share.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Child {
     pub(crate) name: Vec<u8>,
     /// Whether it was asked for, or is only on the way to what was.
     pub(crate) listed: bool,
-    /// What is wanted below it.
     pub(crate) below: Share,
 }
 

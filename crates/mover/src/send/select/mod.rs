@@ -14,7 +14,6 @@ use crate::paths::split;
 use listed::Listed;
 use pattern::{BadPattern, Fixed, Pattern};
 
-/// A selection with its patterns compiled.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     rules: Rules,

@@ -5,62 +5,42 @@
 //! length are states that stay. A step takes one operation per 64 places, so no pattern makes matching take
 //! longer than its length times that of the path.
 
-use std::fmt;
-
 use crate::paths::split;
 
 /// Why a pattern cannot be used, and what to write instead.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "their messages say it")]
 pub enum BadPattern {
-    /// Nothing to match with.
+    #[error("the pattern is empty; write for example '*.tmp' or /build/")]
     Empty,
-    /// A NUL byte, which no path has.
+    #[error("the pattern has a NUL byte, which no name has")]
     Nul,
-    /// More bytes than any path needs.
+    #[error("the pattern is longer than any path; a shorter one with * will do")]
     TooLong,
-    /// An empty component, `.` or `..`, which no path has.
+    #[error("no path has an empty component, '.' or '..'; write a/b, or /a/b for the top")]
     Component,
-    /// `[` without its `]`.
+    #[error("'[' has no ']'; write '\\[' for the character itself")]
     Unclosed,
-    /// A class that is not known, or a range that ends before it begins.
+    /// Also of a range that ends before it begins.
+    #[error("between '[' and ']' stand characters, ranges like a-z, or classes like [:digit:]")]
     Class,
-    /// A backslash with nothing behind it.
+    #[error("a backslash has nothing behind it; write '\\\\' for the character itself")]
     Escape,
 }
-
-impl fmt::Display for BadPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the pattern is empty; write for example '*.tmp' or /build/",
-            Self::Nul => "the pattern has a NUL byte, which no name has",
-            Self::TooLong => "the pattern is longer than any path; a shorter one with * will do",
-            Self::Component => "no path has an empty component, '.' or '..'; write a/b, or /a/b for the top",
-            Self::Unclosed => "'[' has no ']'; write '\\[' for the character itself",
-            Self::Class => "between '[' and ']' stand characters, ranges like a-z, or classes like [:digit:]",
-            Self::Escape => "a backslash has nothing behind it; write '\\\\' for the character itself",
-        })
-    }
-}
-
-impl std::error::Error for BadPattern {}
 
 /// What a pattern is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scope {
-    /// The last component.
     Name,
     /// The path from any component on to its end.
     Tail,
-    /// The whole path.
     Path,
 }
 
 /// A pattern without wildcards, which a table can find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fixed<'a> {
-    /// The last component.
     Name(&'a [u8]),
-    /// The whole path.
     Path(&'a [u8]),
 }
 
@@ -79,7 +59,6 @@ impl Backslash {
     }
 }
 
-/// A compiled pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     scope: Scope,
@@ -201,7 +180,6 @@ struct Automaton {
     lead: &'static [u8],
 }
 
-/// A part of a pattern.
 enum Part {
     Byte(u8),
     /// Which bytes it takes; never `/`.

@@ -57,7 +57,6 @@ impl Completeness {
     }
 }
 
-/// Names in one message.
 const BATCH: usize = 1024;
 
 /// Bytes of names in one message; the last may exceed it.
@@ -91,9 +90,6 @@ impl FilteredReporter {
     }
 
     /// Tells the rest, and in any case whether ignore files are obeyed.
-    ///
-    /// # Errors
-    /// The receiver was not told all.
     pub(crate) fn finish(mut self) -> Result<(), Fault> {
         self.flush();
         self.sent

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::source_root::SourceRoot;
 use crate::accounts::{Accounts, is_root};
-use crate::fault::{IoFault, show};
+use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
 use crate::storage::{openat, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
@@ -54,7 +54,10 @@ pub(super) fn leaf(
             Ok(target) => entry(path, EntryKind::Symlink { target }, stat),
             Err(errno) => failed(path, "read the link", path, errno),
         },
-        other => refused(path, special(other)),
+        other => {
+            let what = format!("is {}; only files, directories and symbolic links are moved", special(other));
+            refused(FaultCode::SpecialFile, path, &what, "leave it out with --exclude")
+        }
     }
 }
 
@@ -67,24 +70,12 @@ fn special(kind: FileType) -> &'static str {
     }
 }
 
-fn refused(path: &[u8], what: &str) -> Found {
-    let fault = Fault::new(
-        FaultCode::SpecialFile,
-        format!("`{}` is {what}; only files, directories and symbolic links are moved", show(path)),
-        "leave it out with --exclude",
-    );
-    with_fault(path, fault)
-}
-
 /// A file whose name is that of a journal or a temporary file: no receiver takes it. As with other things that are never
 /// moved, the rest is finished.
 pub(super) fn working_file(path: &[u8]) -> Found {
-    let fault = Fault::new(
-        FaultCode::SpecialFile,
-        format!("`{}` has a name of what unfinished copies leave, and is never copied", show(path)),
-        "`haul clean` removes what an unfinished copy has left; leave it out with --exclude '.haul-*', or rename it",
-    );
-    with_fault(path, fault)
+    let what = "has a name of what unfinished copies leave, and is never copied";
+    let hint = "`haul clean` removes what an unfinished copy has left; leave it out with --exclude '.haul-*', or rename it";
+    refused(FaultCode::SpecialFile, path, what, hint)
 }
 
 #[expect(
@@ -106,8 +97,8 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         Err(e) => Err(e.to_string()),
     });
     let entry = checked.unwrap_or_else(|why| {
-        let message = format!("`{}` cannot travel: {why}", show(path));
-        failed_entry(path, Fault::new(FaultCode::Unreadable, message, "start the copy further down the tree"))
+        let (what, hint) = (format!("cannot travel: {why}"), "start the copy further down the tree");
+        failed_entry(path, of_path(FaultCode::Unreadable, path, &what, hint))
     });
     Found { entry, file: None, names: 0 }
 }
@@ -118,35 +109,27 @@ pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Fo
 
 /// A link that would be followed for ever.
 pub(super) fn endless(path: &[u8]) -> Found {
-    let fault = Fault::new(
-        FaultCode::Unreadable,
-        format!("`{}` leads back to a directory that it lies in", show(path)),
-        "leave it out with --exclude, or copy without --copy-links",
-    );
-    with_fault(path, fault)
+    let hint = "leave it out with --exclude, or copy without --copy-links";
+    refused(FaultCode::Unreadable, path, "leads back to a directory that it lies in", hint)
 }
 
 /// The directory that the set goes to, found among the sources.
 pub(super) fn destination(path: &[u8]) -> Found {
-    let fault = Fault::new(
-        FaultCode::Usage,
-        format!("`{}` is the destination itself", show(path)),
-        "leave it out with --exclude, or choose a destination outside of the sources",
-    );
-    with_fault(path, fault)
+    let hint = "leave it out with --exclude, or choose a destination outside of the sources";
+    refused(FaultCode::Usage, path, "is the destination itself", hint)
 }
 
 /// A source that paths were listed of, and that is no directory.
 pub(super) fn no_directory(path: &[u8]) -> Found {
-    let fault = Fault::new(
-        FaultCode::NotADirectory,
-        format!("`{}` is no directory, and a list of paths below it was given", show(path)),
-        "name the directory that the paths of --files-from are relative to",
-    );
-    with_fault(path, fault)
+    let what = "is no directory, and a list of paths below it was given";
+    let hint = "name the directory that the paths of --files-from are relative to";
+    refused(FaultCode::NotADirectory, path, what, hint)
 }
 
-/// A failed entry.
+fn refused(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Found {
+    with_fault(path, of_path(code, path, what, hint))
+}
+
 pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
     Found { entry: failed_entry(path, fault), file: None, names: 0 }
 }
@@ -211,7 +194,6 @@ fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
     holes
 }
 
-/// Adds [`Extras`] to entries.
 pub(crate) struct Preserver {
     preserve: Preserve,
     /// Names are looked up if they are to be sent.

@@ -50,7 +50,6 @@ struct Inherited {
     ignores: Option<Arc<Ignores>>,
     /// The directories above; kept only while links are followed.
     lineage: Option<Arc<Lineage>>,
-    /// The source's file system.
     device: Option<u64>,
     level: usize,
 }
@@ -61,7 +60,6 @@ struct Lineage {
     above: Option<Arc<Lineage>>,
 }
 
-/// A directory to be entered.
 struct Pending {
     inherited: Inherited,
     path: Vec<u8>,
@@ -71,7 +69,6 @@ struct Pending {
     share: Option<Share>,
 }
 
-/// A name in a directory.
 struct Name {
     bytes: Vec<u8>,
     /// [`FileType::Unknown`] if that takes another look.
@@ -149,9 +146,6 @@ impl Walker {
     }
 
     /// To be called before anything is walked.
-    ///
-    /// # Errors
-    /// The set would go into itself, or its sources would be removed.
     pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
         self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
         Ok(())
@@ -187,9 +181,6 @@ impl Walker {
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
-    ///
-    /// # Errors
-    /// The receiver was not told.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
     }

@@ -9,7 +9,7 @@ use haul_wire::control::{
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::fault::show;
+use crate::fault::of_path;
 use crate::identity::{directory_id, parent};
 use crate::paths::join;
 use crate::root::Root;
@@ -18,7 +18,6 @@ use crate::storage::{fstat, list, lstatat, openat};
 
 /// A source, opened without being read.
 struct Source<'a> {
-    /// As it was given.
     given: &'a [u8],
     /// Its name in the set; empty if it stands for what is in it.
     name: Vec<u8>,
@@ -30,7 +29,6 @@ struct Source<'a> {
 
 /// How a directory of the destination is reached from one that it lies in.
 enum Descent {
-    /// By these names.
     Names(Vec<Vec<u8>>),
     /// By way of another file system, which is not entered.
     Elsewhere,
@@ -198,17 +196,11 @@ fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
 }
 
 fn into_itself(source: &[u8]) -> Fault {
-    Fault::new(
-        FaultCode::Usage,
-        format!("`{}` cannot be copied into itself", show(source)),
-        "choose a destination outside of it, or leave the destination's directory out with --exclude",
-    )
+    let hint = "choose a destination outside of it, or leave the destination's directory out with --exclude";
+    of_path(FaultCode::Usage, source, "cannot be copied into itself", hint)
 }
 
 fn removes_source(source: &[u8]) -> Fault {
-    Fault::new(
-        FaultCode::Usage,
-        format!("`{}` lies in the destination, from which --delete would remove it", show(source)),
-        "leave --delete out, protect the source with --exclude, or choose another destination",
-    )
+    let hint = "leave --delete out, protect the source with --exclude, or choose another destination";
+    of_path(FaultCode::Usage, source, "lies in the destination, from which --delete would remove it", hint)
 }

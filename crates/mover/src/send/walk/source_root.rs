@@ -17,9 +17,7 @@ const AT_ONCE: usize = 2048;
 /// What a path of an entry may lead through.
 #[derive(Debug)]
 enum Follow {
-    /// No link.
     Nothing,
-    /// Any link.
     Anything,
     /// Links that stay below the root; the path of the source's directory below it.
     Within(Vec<u8>),
