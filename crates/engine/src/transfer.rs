@@ -26,8 +26,9 @@ use crate::endpoint::{
 };
 use crate::recipe::{feedback_interval, in_force};
 use crate::session::OpenPath;
+use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
-use crate::{EngineError, Role, Session, Waker};
+use crate::{EngineError, Monitor, Role, Session, Waker};
 
 /// Silence after which either end gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);
@@ -48,7 +49,7 @@ fn largest_datagram(peer: SocketAddr) -> u16 {
 pub struct Transfer {
     shared: Arc<EndpointSocket>,
     connection: Weak<Connection>,
-    published: Arc<Published>,
+    published: Arc<Monitor<Published>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,7 +69,7 @@ impl Transfer {
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
         let shared = Arc::new(EndpointSocket::of_one(socket, clock)?);
-        let (connection, published) = (Arc::new(connection), Arc::new(Published::default()));
+        let (connection, published) = (Arc::new(connection), Arc::<Monitor<Published>>::default());
         let waker = side.waker.clone();
         let name = match side.end {
             ObjectEnd::Source => "haul-send",
@@ -81,11 +82,7 @@ impl Transfer {
             let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
             DataThread::new(thread_shared, connection, side, thread_published).run();
         };
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
-            .map_err(|error| EngineError::system("cannot start a thread", error))?;
-        Ok(Self { shared, connection: weak, published, waker, thread: Some(thread) })
+        Ok(Self { shared, connection: weak, published, waker, thread: Some(spawn(name, run)?) })
     }
 
     /// What the socket can do, and what it has to do without.
@@ -95,12 +92,12 @@ impl Transfer {
 
     /// The counters, at most a twentieth of a second old; `None` before the first.
     pub fn counters(&self) -> Option<Counters> {
-        self.published.counters()
+        self.published.lock().counters
     }
 
     /// CPU time of the data thread.
     pub fn cpu(&self) -> Span {
-        self.published.cpu()
+        self.published.lock().cpu
     }
 
     /// The other side assigns this one a rate, UDP payload; for a receiver it means nothing.
@@ -139,7 +136,7 @@ impl Transfer {
 
     /// Why the data thread has ended, if it has failed.
     pub fn failure(&self) -> Option<EngineError> {
-        self.published.failure()
+        self.published.lock().failure.clone()
     }
 
     /// Waits until every byte has arrived. `Ok(false)` if that takes longer than `timeout`.
@@ -156,13 +153,13 @@ impl Transfer {
     /// # Errors
     /// What ended the data thread.
     pub fn poll_delivered(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
-        self.published.poll_delivered(context)
+        self.published.poll(context, Published::delivered)
     }
 
     /// Stops the thread and returns the last counters.
     pub fn stop(mut self) -> Option<Counters> {
         self.halt();
-        self.published.counters()
+        self.published.lock().counters
     }
 
     fn halt(&mut self) {

@@ -2,10 +2,9 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{self, Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 
 use crate::EngineError;
+use crate::guard::{caught, lock};
 
 /// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
 /// again. Cheap to clone; waking a thread that has ended does nothing.
@@ -98,7 +98,7 @@ impl WakerList {
     /// Wakes each, also if another one's waker panics: its message has reported that. No lock may be held.
     pub fn wake(self) {
         for waker in self {
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            let _ = caught(|| waker.wake());
         }
     }
 }
@@ -129,7 +129,7 @@ impl ThreadWaker {
 
     /// From now on the thread waits for `descriptor`, or is parked. Ask afterwards whether it was woken before.
     pub(crate) fn wait_for(&self, descriptor: Option<Waker>) {
-        *self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) = descriptor;
+        *lock(&self.descriptor) = descriptor;
     }
 }
 
@@ -141,7 +141,7 @@ impl Wake for ThreadWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.is_woken.store(true, Ordering::SeqCst);
         if thread::current().id() != self.thread.id() {
-            match &*self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) {
+            match &*lock(&self.descriptor) {
                 Some(descriptor) => descriptor.wake(),
                 None => self.thread.unpark(),
             }

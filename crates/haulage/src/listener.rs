@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError as Error, ListenOptions as EngineOptions, Terms, block_until, wait_for};
+use haul_engine::{
+    EngineError as Error, ListenOptions as EngineOptions, Terms, block_until, spawn, wait_for,
+};
 
 pub use self::acceptor::Accepted;
 pub use self::options::{ListenOptions, StreamsPermitted};
@@ -54,11 +56,8 @@ impl Listener {
             streams: streams.clone(),
             stop: stop.clone(),
         };
-        let thread = std::thread::Builder::new()
-            .name("haul-acceptor".to_owned())
-            .spawn(move || acceptor.run())
-            .map_err(|e| Error::System { what: "cannot start a thread", reason: e.to_string() })?;
-        Ok(Self { engine, endpoint, stop, streams, thread: Some(thread) })
+        let thread = Some(spawn("haul-acceptor", move || acceptor.run())?);
+        Ok(Self { engine, endpoint, stop, streams, thread })
     }
 
     /// The address and port that it listens on.

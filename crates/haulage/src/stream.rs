@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use haul_engine::{
-    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, block_on,
-    block_until, connect, law_in_force, spawn_blocking, wait_for,
+    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
+    block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
 };
 use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
@@ -21,8 +21,8 @@ use haul_wire::control::{Fault, FaultCode, Request};
 
 pub use self::statistics::StreamStatistics;
 
-use self::incoming::Inbox;
-use self::outgoing::Outbox;
+use self::incoming::{Inbox, Sink};
+use self::outgoing::{Outbox, Source};
 use crate::error::to_io;
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
@@ -32,7 +32,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The sending end of a stream of bytes. [`ByteWriter::finish`] ends it; dropped before, it ends with an error at the
 /// other side.
 pub struct ByteWriter {
-    outbox: Arc<Outbox>,
+    outbox: Arc<Monitor<Outbox>>,
     transport: Transport,
     /// The end of the stream is known: nothing can follow.
     is_ended: bool,
@@ -40,7 +40,7 @@ pub struct ByteWriter {
 
 /// The receiving end of a stream of bytes.
 pub struct ByteReader {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Monitor<Inbox>>,
     transport: Transport,
 }
 
@@ -69,9 +69,9 @@ impl Transport {
     }
 
     /// As [`Transport::failure`]; the task is woken when there is one.
-    fn poll_failure(&self, context: &Context<'_>) -> Option<Error> {
-        let lost = self.control.poll_failure(context.waker());
-        self.transfer.as_ref().and_then(Transfer::failure).or(lost)
+    fn poll_failure(&self, context: &Context<'_>) -> Poll<Error> {
+        let lost = self.control.poll_failure(context);
+        self.transfer.as_ref().and_then(Transfer::failure).map_or(lost, Poll::Ready)
     }
 
     fn statistics(&self) -> StreamStatistics {
@@ -146,8 +146,8 @@ impl ByteWriter {
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
-        let (outbox, waker) = (Arc::new(Outbox::default()), Waker::new()?);
-        let transfer = session.start_sending(Box::new(outbox.source()), waker.clone())?;
+        let (outbox, waker) = (Arc::<Monitor<Outbox>>::default(), Waker::new()?);
+        let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker.clone())?;
         Ok(Self { outbox, transport: Transport::new(&session, transfer, waker), is_ended: false })
     }
 
@@ -178,16 +178,15 @@ impl ByteWriter {
     fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
         if !self.is_ended {
             self.is_ended = true;
-            self.outbox.end();
+            self.outbox.lock().ended = true;
             self.transport.waker.wake();
         }
         if let Some(transfer) = self.transport.transfer.as_ref().filter(|_| !self.transport.is_over) {
             match transfer.poll_delivered(context) {
                 Poll::Ready(delivered) => delivered?,
-                Poll::Pending => match self.transport.control.poll_failure(context.waker()) {
-                    Some(error) => return Poll::Ready(Err(error.into())),
-                    None => return Poll::Pending,
-                },
+                Poll::Pending => {
+                    return self.transport.control.poll_failure(context).map(|error| Err(error.into()));
+                }
             }
         }
         self.transport.is_over = true;
@@ -213,7 +212,7 @@ impl ByteWriter {
 
     /// Bytes that were written and have not arrived for certain.
     pub fn outstanding(&self) -> usize {
-        self.outbox.len()
+        self.outbox.lock().bytes.len()
     }
 
     /// As [`Write::write`], for tasks.
@@ -230,13 +229,12 @@ impl ByteWriter {
     /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
-        let taken = self.outbox.push(bytes, context.waker());
-        if taken > 0 || bytes.is_empty() {
+        if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
             self.transport.waker.wake();
             return Poll::Ready(Ok(taken));
         }
         // Either wakes the task. A failure before this call has woken nobody.
-        self.transport.poll_failure(context).map_or(Poll::Pending, |error| Poll::Ready(Err(to_io(error))))
+        self.transport.poll_failure(context).map(|error| Err(to_io(error)))
     }
 
     /// As [`Write::write`], with a limit for the wait.
@@ -312,8 +310,8 @@ impl ByteReader {
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
-        let (inbox, waker) = (Arc::new(Inbox::default()), Waker::new()?);
-        let transfer = session.start_receiving(Box::new(inbox.sink()), waker.clone())?;
+        let (inbox, waker) = (Arc::<Monitor<Inbox>>::default(), Waker::new()?);
+        let transfer = session.start_receiving(Box::new(Sink(inbox.clone())), waker.clone())?;
         Ok(Self { inbox, transport: Transport::new(&session, transfer, waker) })
     }
 
@@ -327,22 +325,21 @@ impl ByteReader {
 
     /// Bytes if there are some, 0 behind the last.
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        let taken = self.inbox.pull(into, context.waker());
-        if taken.has_freed_room {
-            self.transport.waker.wake();
-        }
-        if taken.bytes > 0 || into.is_empty() || taken.is_end {
-            return Poll::Ready(Ok(taken.bytes));
+        if let Poll::Ready((bytes, has_freed_room)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
+            if has_freed_room {
+                self.transport.waker.wake();
+            }
+            return Poll::Ready(Ok(bytes));
         }
         // What failed may have failed after the last byte came.
         match self.transport.poll_failure(context) {
-            Some(_) if self.inbox.is_readable() => self.poll_take(context, into),
-            Some(error) => Poll::Ready(Err(to_io(error))),
-            None if self.inbox.is_broken() => {
+            Poll::Ready(_) if self.inbox.lock().is_readable() => self.poll_take(context, into),
+            Poll::Ready(error) => Poll::Ready(Err(to_io(error))),
+            Poll::Pending if self.inbox.lock().broken => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
                 Poll::Ready(Err(to_io(Error::Protocol { reason })))
             }
-            None => Poll::Pending,
+            Poll::Pending => Poll::Pending,
         }
     }
 

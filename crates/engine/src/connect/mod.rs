@@ -22,7 +22,7 @@ use crate::control::Timing;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
-use crate::spawn_blocking::spawn_blocking;
+use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};

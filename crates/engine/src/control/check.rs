@@ -25,10 +25,10 @@ impl Checked {
         let Some(said) = said else { return self.incoming.take(body) };
         let mut bytes = Vec::new();
         encode_frame(&said, &mut bytes).expect("what was decoded can be encoded");
-        let waited = self.shared.lock().outgoing_frames();
+        let waited = self.shared.state.lock().outgoing_frames();
         let taken = self.incoming.take(&bytes);
         self.understood |= taken.is_ok();
-        let waiting = self.shared.lock().outgoing_frames();
+        let waiting = self.shared.state.lock().outgoing_frames();
         assert!(waiting <= waited + 1, "a message has more than one answer");
         assert!(waiting <= waited.max(1) || said == ControlMessage::Bye, "answers pile up");
         taken
@@ -37,7 +37,7 @@ impl Checked {
     /// A user sends a message; after the last one nothing more leaves.
     fn send(&self, body: &[u8]) {
         let Some(message) = message(body) else { return };
-        let closed = self.shared.lock().close_reason.is_some();
+        let closed = self.shared.state.lock().close_reason.is_some();
         let sent = self.shared.push(&message, close_reason_of(&message), Room::OrNot);
         assert!(!closed || sent.is_err(), "something is sent behind the last message");
     }

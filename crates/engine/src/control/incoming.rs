@@ -40,7 +40,7 @@ impl Incoming {
 
     fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
         match message {
-            ControlMessage::Ping(n) if self.shared.lock().has_outgoing() => {
+            ControlMessage::Ping(n) if self.shared.state.lock().has_outgoing() => {
                 // Whoever floods with pings gets no answer to each.
                 tracing::trace!(n, "ping not answered: there is more to send");
             }
@@ -55,7 +55,7 @@ impl Incoming {
                 return Err(EngineError::Peer(fault.from_peer()));
             }
             ControlMessage::Bye => {
-                self.shared.update(|state| state.bye_received = true);
+                self.shared.state.update(|state| state.bye_received = true);
                 self.shared.deliver(ControlMessage::Bye);
                 // Ignored if this side has said it already.
                 let _ = self.shared.push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
@@ -68,6 +68,6 @@ impl Incoming {
 
     fn on_pong(&self, micros: u64) {
         let round_trip = self.started.elapsed().checked_sub(Duration::from_micros(micros));
-        self.shared.update(|state| state.round_trip = round_trip.or(state.round_trip));
+        self.shared.state.update(|state| state.round_trip = round_trip.or(state.round_trip));
     }
 }

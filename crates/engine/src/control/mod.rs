@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -23,6 +23,7 @@ pub(crate) use self::pump::Timing;
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
+use crate::spawn::spawn;
 use crate::wake::block_on;
 
 pub(crate) use check::check;
@@ -50,7 +51,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.update(|state| state.abandoned = true);
+        self.shared.state.update(|state| state.abandoned = true);
         self.shared.wake.wake();
     }
 }
@@ -61,10 +62,7 @@ impl Control {
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::new()?);
         let pump = Pump::new(shared.clone(), tls, tcp, timing);
-        std::thread::Builder::new()
-            .name("haul-control".to_owned())
-            .spawn(move || pump.run())
-            .map_err(|e| EngineError::system("cannot start a thread", e))?;
+        spawn("haul-control", move || pump.run())?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
 
@@ -119,15 +117,15 @@ impl Control {
     /// How the channel failed, if it has; `None` while it works and after a regular end. Cheap enough for a
     /// data path to ask every few milliseconds.
     pub fn failure(&self) -> Option<EngineError> {
-        let ended = self.shared().lock().ended.clone();
+        let ended = self.shared().state.lock().ended.clone();
         ended.filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// As [`Control::failure`], for tasks: `waker` is woken when the channel ends.
-    pub fn poll_failure(&self, waker: &Waker) -> Option<EngineError> {
-        match self.shared().poll(waker, |state| state.ended.clone()) {
-            Poll::Ready(EngineError::Closed) | Poll::Pending => None,
-            Poll::Ready(error) => Some(error),
+    /// As [`Control::failure`]; the task is woken when the channel ends.
+    pub fn poll_failure(&self, context: &Context<'_>) -> Poll<EngineError> {
+        match self.shared().state.poll(context, |state| state.ended.clone()) {
+            Poll::Ready(EngineError::Closed) => Poll::Pending,
+            polled => polled,
         }
     }
 
@@ -160,7 +158,7 @@ impl Control {
 
     /// The round trip of the latest ping, including what was queued in front of it.
     pub fn round_trip(&self) -> Option<Span> {
-        self.shared().lock().round_trip.map(Span::from)
+        self.shared().state.lock().round_trip.map(Span::from)
     }
 
     /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds.
@@ -187,7 +185,7 @@ impl Control {
     /// # Errors
     /// How the channel ended, if not regularly.
     pub fn poll_closed(&self, context: &Context<'_>, timeout: Duration) -> Poll<Result<(), EngineError>> {
-        let ended = self.shared().poll(context.waker(), |state| {
+        let ended = self.shared().state.poll(context, |state| {
             let close_by = Instant::now() + timeout;
             if state.close_by.is_none_or(|known| close_by < known) {
                 state.close_by = Some(close_by);
@@ -210,7 +208,9 @@ impl Control {
     pub(crate) fn end_with(&self, message: &ControlMessage) {
         if self.shared().push(message, Some(CloseReason::Abort), Room::Ignore).is_ok() {
             let until = Some(Instant::now() + ABORT);
-            self.shared().wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
+            self.shared()
+                .state
+                .wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
         }
     }
 }
@@ -225,7 +225,7 @@ fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared().lock();
+        let state = self.shared().state.lock();
         f.debug_struct("Control").field("ended", &state.ended).finish_non_exhaustive()
     }
 }

@@ -81,7 +81,7 @@ impl Pump {
             let _ = self.send_pending();
         }
         let how = end.unwrap_or(EngineError::Closed);
-        self.shared.update(|state| state.ended = Some(how));
+        self.shared.state.update(|state| state.ended = Some(how));
         self.linger();
     }
 
@@ -111,7 +111,7 @@ impl Pump {
             let seconds = self.timing.silence.as_secs_f64();
             return Err(EngineError::lost(format!("nothing was heard for {seconds} seconds")));
         }
-        if self.shared.lock().close_by.is_some_and(|close_by| close_by <= now) {
+        if self.shared.state.lock().close_by.is_some_and(|close_by| close_by <= now) {
             return Err(EngineError::Closed);
         }
         if now >= self.next_ping {
@@ -127,7 +127,7 @@ impl Pump {
 
     fn has_pending(&self) -> bool {
         let is_sending = self.written < self.frame.len() || self.tls.wants_write();
-        is_sending || self.shared.transport.is_full() || self.shared.lock().has_outgoing()
+        is_sending || self.shared.transport.is_full() || self.shared.state.lock().has_outgoing()
     }
 
     /// Sends; if that fails, what the peer said before is better than the bare error.
@@ -141,13 +141,13 @@ impl Pump {
             self.tls.send_close_notify();
             let _ = self.write_tls();
             let _ = self.tcp.shutdown(Shutdown::Write);
-            self.shared.update(|state| state.close_sent = true);
+            self.shared.state.update(|state| state.close_sent = true);
         }
         Ok(())
     }
 
     fn is_close_out(&self) -> bool {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let all_taken = state.close_reason.is_some() && !state.has_outgoing();
         all_taken && self.written == self.frame.len() && !self.tls.wants_write()
     }
@@ -181,7 +181,7 @@ impl Pump {
 
     fn is_over(&mut self, now: Instant) -> bool {
         let (over, abandoned) = {
-            let state = self.shared.lock();
+            let state = self.shared.state.lock();
             let answered = state.bye_received || state.close_reason == Some(CloseReason::Abort);
             (state.close_sent && answered, state.abandoned)
         };
@@ -195,7 +195,7 @@ impl Pump {
     /// Waits for the network, a user or the time; whether there may be something to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
         let mut until = self.next_ping.min(self.last_heard + self.timing.silence);
-        if let Some(close_by) = self.shared.lock().close_by {
+        if let Some(close_by) = self.shared.state.lock().close_by {
             until = until.min(close_by);
         }
         if let Some(since) = self.abandoned_at {
@@ -243,7 +243,7 @@ impl Pump {
 
     /// The connection is gone: regular if both ends are through.
     fn end_of_connection(&self, reason: &str) -> Result<(), EngineError> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         if state.close_sent || state.bye_received {
             return Err(EngineError::Closed);
         }

@@ -2,16 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU16;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, encode_frame};
 
 use super::transport::Transport;
-use crate::EngineError;
 use crate::error::CloseReason;
-use crate::wake::{WakerList, block_until};
+use crate::{EngineError, Monitor};
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
@@ -39,12 +36,10 @@ pub(super) struct State {
     /// When the channel ends, if the peer has not closed it by then.
     pub(super) close_by: Option<Instant>,
     pub(super) round_trip: Option<Duration>,
-    /// Who waits for a change.
-    wakers: WakerList,
 }
 
 pub(super) struct Shared {
-    state: Mutex<State>,
+    pub(super) state: Monitor<State>,
     /// Wakes the channel's thread.
     pub(super) wake: crate::Waker,
     /// Size of the first datagram that the server saw; 0 before.
@@ -66,40 +61,7 @@ pub(super) enum Room {
 impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
         let (wake, udp_seen) = (crate::Waker::new()?, AtomicU16::new(0));
-        Ok(Self { state: Mutex::default(), wake, udp_seen, transport: Transport::default() })
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the state and wakes its users.
-    pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
-        result
-    }
-
-    /// What `done` gives; if it gives nothing, `waker` is woken at the next change.
-    pub(super) fn poll<R>(&self, waker: &Waker, done: impl FnOnce(&mut State) -> Option<R>) -> Poll<R> {
-        let mut state = self.lock();
-        if let Some(result) = done(&mut state) {
-            return Poll::Ready(result);
-        }
-        state.wakers.add(waker);
-        Poll::Pending
-    }
-
-    /// Waits until `done` gives a value or `until` has passed.
-    pub(super) fn wait<R>(
-        &self,
-        until: Option<Instant>,
-        mut done: impl FnMut(&mut State) -> Option<R>,
-    ) -> Option<R> {
-        block_until(until, |context| self.poll(context.waker(), &mut done))
+        Ok(Self { state: Monitor::default(), wake, udp_seen, transport: Transport::default() })
     }
 
     /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,
@@ -113,7 +75,7 @@ impl Shared {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
         let until = Some(Instant::now() + ROOM_WITHIN);
-        let pushed = self.wait(until, |state| match state.refusal() {
+        let pushed = self.state.wait(until, |state| match state.refusal() {
             Some(error) => Some(Err(error)),
             None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
             None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
@@ -134,7 +96,7 @@ impl Shared {
     /// The next frame for the network. Messages of the transport are few and short, and go first.
     pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
         if let Some(message) = self.transport.take_outgoing()
-            && self.lock().close_reason.is_none()
+            && self.state.lock().close_reason.is_none()
         {
             let mut frame = Vec::new();
             // It has at most `MAX_TRANSPORT` bytes, or it is none.
@@ -142,7 +104,7 @@ impl Shared {
                 return Some(frame);
             }
         }
-        self.update(|state| {
+        self.state.update(|state| {
             let frame = state.outgoing.pop_front()?;
             state.outgoing_bytes -= frame.len();
             Some(frame)
@@ -152,7 +114,7 @@ impl Shared {
     /// Hands a message to the users.
     pub(super) fn deliver(&self, message: ControlMessage) {
         let memory = message.memory();
-        self.update(|state| {
+        self.state.update(|state| {
             state.incoming_bytes += memory;
             state.incoming.push_back((message, memory));
         });
@@ -161,7 +123,7 @@ impl Shared {
     /// Takes the next message; `None` if there is none by `until`.
     pub(super) fn take(&self, until: Option<Instant>) -> Result<Option<ControlMessage>, EngineError> {
         let mut was_full = false;
-        let taken = self.wait(until, |state| {
+        let taken = self.state.wait(until, |state| {
             was_full = state.incoming_bytes > INCOMING_ROOM;
             match state.incoming.pop_front() {
                 Some((message, memory)) => {
@@ -179,7 +141,7 @@ impl Shared {
 
     /// Whether so much waits for the users that the peer must wait too.
     pub(super) fn is_full(&self) -> bool {
-        self.lock().incoming_bytes > INCOMING_ROOM
+        self.state.lock().incoming_bytes > INCOMING_ROOM
     }
 }
 

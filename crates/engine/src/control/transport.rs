@@ -7,10 +7,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use haul_wire::control::{ControlMessage, MAX_TRANSPORT};
 
+use crate::guard::lock;
 use crate::{EngineError, Waker};
 
 /// Messages of the other side that may wait for the data thread.
@@ -35,8 +36,7 @@ pub(super) struct Transport {
 
 impl Transport {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Every update is whole, so a panic elsewhere leaves nothing half done.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     /// The data thread to wake when a message comes, and when another one may be sent.

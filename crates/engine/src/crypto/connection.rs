@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::hint::black_box;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
@@ -16,6 +16,7 @@ use haul_wire::packet::{
 use super::direction::{Opening, Origin, Sealing};
 use super::generation::tag_len;
 use super::session::DataKeys;
+use crate::guard::lock;
 use crate::{Role, Secret};
 
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
@@ -233,11 +234,6 @@ fn rehearse(cipher: Cipher) {
     let mut packet = [0; 64];
     key.seal(&mut packet, 16, 0);
     black_box(key.open(&mut packet, 16, 0)).ok();
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A poisoned lock is fine: keys are put in place complete.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for ConnectionKeys {

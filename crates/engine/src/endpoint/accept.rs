@@ -8,7 +8,6 @@ use haul_stack::Ends;
 use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader};
 
 use super::connection::{Connection, Header, received};
-use super::guard::lock;
 use super::path_probe::BARE;
 use super::phase::AddressValidation;
 use super::shared::Shared;
@@ -16,6 +15,7 @@ use super::table::Table;
 use crate::Role;
 use crate::crypto::{FrameKeys, ResumptionSecret};
 use crate::error::CloseReason;
+use crate::guard::lock;
 
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {

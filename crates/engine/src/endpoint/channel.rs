@@ -12,10 +12,10 @@ use haul_wire::packet::ControlFrameKind;
 use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
-use super::guard::lock;
 use super::phase::Phase;
 use super::resumption_file::SavedResumption;
 use crate::error::CloseReason;
+use crate::guard::lock;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
 
@@ -307,11 +307,7 @@ impl Endpoint {
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
-        match self.shared().poll_arrival(context.waker()) {
-            Some(connection) => Poll::Ready(Ok(Channel::new(connection, self.clone(), None))),
-            None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),
-            None => Poll::Pending,
-        }
+        self.shared().poll_arrival(context).map_ok(|connection| Channel::new(connection, self.clone(), None))
     }
 }
 

@@ -12,10 +12,10 @@ use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ConnectionOptions;
-use super::guard::{caught, lock};
 use super::phase::{AddressValidation, KeepAlive, Opening, Phase};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
+use crate::guard::{caught, lock};
 use crate::wake::WakerList;
 use crate::{EngineError, Role};
 

@@ -20,7 +20,7 @@ use super::socket::EndpointSocket;
 use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
 use crate::socket_reader::{Received, SocketReader};
-use crate::{Control, EngineError, Waker};
+use crate::{Control, EngineError, Monitor, Waker};
 
 /// Receive calls before it is time to send again.
 const ROUNDS: usize = 4;
@@ -58,7 +58,7 @@ pub(crate) struct DataThread {
     connection: Arc<Connection>,
     frames: FrameKeys,
     side: SessionSide,
-    published: Arc<Published>,
+    published: Arc<Monitor<Published>>,
     reader: SocketReader,
     /// The receiver's.
     host: Option<HostWatch>,
@@ -74,7 +74,7 @@ impl DataThread {
         shared: Arc<EndpointSocket>,
         connection: Arc<Connection>,
         side: SessionSide,
-        published: Arc<Published>,
+        published: Arc<Monitor<Published>>,
     ) -> Self {
         side.control.set_data_thread(side.waker.clone());
         let host = (side.end == ObjectEnd::Sink).then(|| HostWatch::of_this_thread(&shared.socket)).flatten();
@@ -98,7 +98,7 @@ impl DataThread {
     pub(crate) fn run(mut self) {
         let result = self.turn_until_ended();
         self.publish();
-        self.published.set_ended(result);
+        self.published.update(|published| published.failure = result.err());
     }
 
     fn turn_until_ended(&mut self) -> Result<(), EngineError> {
@@ -142,8 +142,11 @@ impl DataThread {
                 self.is_complete = true;
                 // From now on silence means nothing.
                 state.keep_alive = None;
-                self.published.set_counters(&counters(&state.stack, side.end, self.host_sample));
-                self.published.set_delivered();
+                let counters = counters(&state.stack, side.end, self.host_sample);
+                self.published.update(|published| {
+                    published.set_counters(&counters);
+                    published.is_delivered = true;
+                });
             }
             take_event(&mut state, now, side.end, &event);
         }
@@ -162,7 +165,7 @@ impl DataThread {
 
     fn publish(&self) {
         let counters = counters(&self.connection.lock().stack, self.side.end, self.host_sample);
-        self.published.set_counters(&counters);
+        self.published.lock().set_counters(&counters);
     }
 
     /// Takes what is waiting, a bounded number of calls.

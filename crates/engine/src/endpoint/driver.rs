@@ -20,9 +20,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::event_loop::dispatch;
-use super::guard::{caught, lock};
 use super::shared::Shared;
 use super::timers::Timers;
+use crate::guard::{caught, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::ThreadWaker;

@@ -11,11 +11,11 @@ use haul_wire::packet::{
 };
 
 use super::connection::{Connection, Header, received};
-use super::guard::lock;
 use super::pending::Verdict;
 use super::shared::Shared;
 use super::table::Entry;
 use crate::crypto::FrameKeys;
+use crate::guard::lock;
 
 /// What a datagram is, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]

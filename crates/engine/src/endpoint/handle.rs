@@ -7,11 +7,12 @@ use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
 use super::driver::{self, Driver};
-use super::guard::lock;
 use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared};
 use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
+use crate::guard::lock;
+use crate::spawn::spawn;
 
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
@@ -66,11 +67,8 @@ impl Endpoint {
         let shared = Arc::new(Shared::new(Arc::new(socket), limits, expecting)?);
         let driver = Arc::new(Driver::new(shared.clone())?);
         let ours = driver.clone();
-        let thread = std::thread::Builder::new()
-            .name("haul-endpoint".to_owned())
-            .spawn(move || driver::run(&ours))
-            .map_err(|e| EngineError::system("cannot start a thread", e))?;
-        Ok(Self { handle: Arc::new(Handle { shared, driver, thread: Mutex::new(Some(thread)) }) })
+        let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
+        Ok(Self { handle: Arc::new(Handle { shared, driver, thread }) })
     }
 
     /// The sessions that are registered here.

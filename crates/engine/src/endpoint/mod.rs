@@ -14,7 +14,6 @@ mod control_frames;
 mod data_thread;
 mod driver;
 mod event_loop;
-mod guard;
 mod handle;
 mod host;
 mod options;

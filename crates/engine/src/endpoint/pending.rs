@@ -2,8 +2,7 @@
 //! listener's socket.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::sync::Arc;
 use std::time::Instant;
 
 use haul_base::Ecn;
@@ -13,11 +12,11 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::path_probe::{BARE, Challenges};
 use crate::crypto::{FrameKeys, challenge_number};
-use crate::wake::{WakerList, block_until};
-use crate::{Control, Direction, EngineError};
+use crate::wake::block_until;
+use crate::{Control, Direction, EngineError, Monitor};
 
 /// The UDP side of one session, as an endpoint's driver sees it.
-pub(crate) struct PendingSession(Mutex<State>);
+pub(crate) struct PendingSession(Monitor<State>);
 
 struct State {
     keys: FrameKeys,
@@ -31,8 +30,6 @@ struct State {
     moves: u32,
     challenges: Challenges,
     stage: Stage,
-    /// Who waits for the socket.
-    wakers: WakerList,
 }
 
 /// How far the session is on its way to a socket of its own.
@@ -77,19 +74,14 @@ impl PendingSession {
             moves: 0,
             challenges: Challenges::default(),
             stage: Stage::Undecided,
-            wakers: WakerList::default(),
         };
-        Self(Mutex::new(state))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Self(Monitor::new(state))
     }
 
     /// Takes what claims to be a control frame of this session.
     pub(super) fn on_frame(&self, frame: &ControlFrame, from: SocketAddr) -> Verdict {
         use ControlFrameKind::{Challenge, Ping, Response};
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if !state.keys.verifies(frame) {
             return Verdict::Unauthentic;
         }
@@ -100,46 +92,42 @@ impl PendingSession {
             _ => return Verdict::Unauthentic,
         }
         state.move_to(from);
-        let State { keys, challenges, stage, .. } = &mut *state;
+        let State { keys, challenges, stage, .. } = &mut **state;
         let response = if let Stage::Opened(_) = stage { challenges.respond(keys) } else { None };
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
+        Monitor::release(state);
         Verdict::Taken(response)
     }
 
     /// What authenticates this end's control frames.
     pub(crate) fn keys(&self) -> FrameKeys {
-        self.lock().keys.clone()
+        self.0.lock().keys.clone()
     }
 
     /// The size of the largest challenge that has come by the listener's socket.
     pub(crate) fn largest(&self) -> u16 {
-        self.lock().challenges.largest()
+        self.0.lock().challenges.largest()
     }
 
     /// The session has been accepted: from now on it may have its socket.
     pub(crate) fn serve(&self, service: Service) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.stage = Stage::Accepted(service);
         state.open_socket();
     }
 
     /// The session's socket, once the client's first challenge has come.
     pub(crate) fn wait_for_socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
-        let (port, deadline) = match &self.lock().stage {
+        let (port, deadline) = match &self.0.lock().stage {
             Stage::Opened(socket) => return socket.clone(),
             Stage::Undecided => return Err(EngineError::Closed),
             Stage::Accepted(service) => (service.local.port(), service.deadline),
         };
         let socket = block_until(Some(deadline), |context| {
-            let mut state = self.lock();
-            if let Stage::Opened(socket) = &state.stage {
-                return Poll::Ready(socket.clone());
-            }
-            state.wakers.add(context.waker());
-            drop(state);
-            control.poll_failure(context.waker()).map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+            let opened = self.0.poll(context, |state| match &state.stage {
+                Stage::Opened(socket) => Some(socket.clone()),
+                Stage::Undecided | Stage::Accepted(_) => None,
+            });
+            if opened.is_ready() { opened } else { control.poll_failure(context).map(Err) }
         });
         socket.unwrap_or(Err(EngineError::UdpBlocked { port, direction: Direction::ClientToServer }))
     }

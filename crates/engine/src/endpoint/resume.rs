@@ -7,13 +7,13 @@ use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
 use super::connection::{Connection, ResumptionState};
-use super::guard::lock;
 use super::phase::AddressValidation;
 use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::table::Entry;
 use super::terms::compile;
 use super::{Channel, ConnectionOptions, Endpoint};
 use crate::connect::{OpenOptions, agree};
+use crate::guard::lock;
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 

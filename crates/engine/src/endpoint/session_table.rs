@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use haul_wire::packet::ControlFrame;
 
 use super::pending::PendingSession;
 use crate::crypto::FrameKeys;
+use crate::guard::lock;
 
 /// Control frames kept for sessions that may be about to exist.
 const MAX_EARLY: usize = 64;
@@ -32,7 +33,7 @@ struct Early {
 
 impl SessionTable {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Makes room for the session with these keys, of whoever is connected from `control_peer` over TCP; `None` if

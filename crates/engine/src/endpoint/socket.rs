@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use haul_base::{AlignedBytes, Ecn};
 use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
 
-use super::guard::lock;
 use super::timers::Timers;
 use crate::counters::counters;
+use crate::guard::lock;
 use crate::identity::random;
 use crate::{Clock, EngineError};
 

@@ -9,9 +9,9 @@ use haul_wire::packet::IDENTITY_AT;
 
 use super::Endpoint;
 use super::connection::{ResumptionState, panicked};
-use super::guard::{caught, lock};
 use super::table::{Entry, NotAdded};
 use crate::crypto::tag_len;
+use crate::guard::{caught, lock};
 use crate::recipe::{read_offer, refusal, session_recipe};
 use crate::{EngineError, Incoming, Role};
 

@@ -25,6 +25,7 @@ use self::refusals::RefusalLog;
 use crate::counters::counters;
 use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
+use crate::spawn::spawn;
 use crate::tls::server_config;
 use crate::{Endpoint, EngineError, HaulUrl, Waker};
 
@@ -117,7 +118,7 @@ pub struct Listener {
     local: SocketAddr,
     incoming: Receiver<Incoming>,
     endpoint: Endpoint,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
@@ -149,15 +150,9 @@ impl Listener {
             stop: Waker::new()?,
             options,
         });
-        let mut listener = Self { server: server.clone(), local, incoming, endpoint, threads: Vec::new() };
-        listener.start("haul-accept", move || accept::run(&server, &tcp))?;
-        Ok(listener)
-    }
-
-    fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-        self.threads.push(thread.map_err(|e| EngineError::system("cannot start a thread", e))?);
-        Ok(())
+        let ours = server.clone();
+        let thread = Some(spawn("haul-accept", move || accept::run(&ours, &tcp))?);
+        Ok(Self { server, local, incoming, endpoint, thread })
     }
 
     /// The address and port that it listens on.
@@ -214,7 +209,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // It stays readable, so no wake-up is missed.
         self.server.stop.wake();
-        for thread in self.threads.drain(..) {
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }

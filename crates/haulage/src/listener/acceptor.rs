@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use haul_engine::{EngineError as Error, Incoming, Terms, WakerList};
+use haul_engine::{EngineError as Error, Incoming, Monitor, Terms, spawn};
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use super::options::StreamsPermitted;
@@ -40,7 +40,7 @@ impl Accepted {
 
 /// Streams that clients ask for, and the tasks that wait for them.
 #[derive(Default)]
-pub(super) struct WaitingStreams(Mutex<State>);
+pub(super) struct WaitingStreams(Monitor<State>);
 
 #[derive(Default)]
 struct State {
@@ -48,62 +48,42 @@ struct State {
     /// How many are about to begin.
     beginning: usize,
     begun: VecDeque<Result<Accepted, Error>>,
-    wakers: WakerList,
 }
 
 impl WaitingStreams {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is fine: every change is complete before anything can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes something and wakes the tasks that wait.
-    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
-        result
-    }
-
     /// Queues a client; gives it back if too many wait.
     fn offer(&self, incoming: Incoming) -> Option<Incoming> {
-        let state = self.lock();
+        let mut state = self.0.lock();
         if state.pending.len() + state.beginning + state.begun.len() >= MOST_STREAMS {
             return Some(incoming);
         }
-        drop(state);
-        self.update(|state| state.pending.push_back(incoming));
+        state.pending.push_back(incoming);
+        Monitor::release(state);
         None
     }
 
     /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
     /// again.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if let Some(begun) = state.begun.pop_front() {
             return Poll::Ready(begun);
         }
-        state.wakers.add(context.waker());
+        state.wake_later(context.waker());
         let Some(incoming) = state.pending.pop_front() else { return Poll::Pending };
         state.beginning += 1;
         drop(state);
         let ours = self.clone();
-        let run = move || {
+        let started = spawn("haul-begin", move || {
             let begun = begin(incoming);
-            ours.update(|state| {
+            ours.0.update(|state| {
                 state.beginning -= 1;
                 state.begun.push_back(begun);
             });
-        };
-        match std::thread::Builder::new().name("haul-begin".to_owned()).spawn(run) {
-            Ok(_) => Poll::Pending,
-            Err(e) => {
-                self.update(|state| state.beginning -= 1);
-                Poll::Ready(Err(Error::System { what: "cannot start a thread", reason: e.to_string() }))
-            }
-        }
+        });
+        let Err(error) = started else { return Poll::Pending };
+        self.0.update(|state| state.beginning -= 1);
+        Poll::Ready(Err(error))
     }
 }
 

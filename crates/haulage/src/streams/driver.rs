@@ -3,11 +3,11 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Instant;
 
-use haul_engine::{Channel, EngineError as Error, Message};
+use haul_engine::{Channel, EngineError as Error, Message, lock};
 use haul_proto::micro::StreamLimits;
 use haul_stack::{SendError as MessageError, SendOptions};
 
@@ -58,8 +58,7 @@ impl Streams {
 
     /// Changes the multiplexer, then wakes whom that concerns.
     fn with<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
-        // A poisoned lock is fine: no code of others runs under it.
-        let mut multiplexer = self.multiplexer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut multiplexer = lock(&self.multiplexer);
         let result = change(&mut multiplexer);
         let woken = multiplexer.take_woken();
         drop(multiplexer);
