@@ -4,7 +4,7 @@
 const WINDOW_WORDS: usize = 16;
 
 /// Which of the latest packet numbers have come.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Window {
     /// One more than the highest that has come.
     pub(super) end: u64,
