@@ -130,7 +130,9 @@ impl Incoming {
                 return Err(EngineError::Peer(fault));
             }
         };
-        let (identity, secret, round_trip) = self.resumption();
+        let accept = self.answer();
+        let (identity, round_trip) = (accept.session, self.session.round_trip);
+        let secret = self.secret.clone();
         let resumption =
             ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
         let shared = endpoint.shared();
@@ -141,10 +143,9 @@ impl Incoming {
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
         }
-        let (control, accept) = self.agree_with_client();
-        control.send(ControlMessage::Accept(accept))?;
+        self.session.control.send(ControlMessage::Accept(accept))?;
         // It has been agreed on whether or not the close leaves.
-        let _ = control.send_now(&ControlMessage::Bye);
+        let _ = self.session.control.send_now(&ControlMessage::Bye);
         Ok(())
     }
 }

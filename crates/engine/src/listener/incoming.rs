@@ -2,13 +2,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
 use crate::crypto::ResumptionSecret;
 use crate::endpoint::{Registration, Service};
 use crate::session::{UdpSide, udp_options};
-use crate::{Control, EngineError, Session, recipe};
+use crate::{EngineError, Session, recipe};
 
 /// How this program calls itself to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
@@ -16,9 +15,9 @@ pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 /// A client that has authenticated and waits for the server's decision. Dropping it closes the connection.
 pub struct Incoming {
     /// As it begins if it is accepted, without its UDP side.
-    pub(super) session: Session,
+    pub(crate) session: Session,
     pub(super) registration: Registration,
-    pub(super) secret: ResumptionSecret,
+    pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
     pub(super) udp_timeout: Duration,
 }
@@ -82,7 +81,8 @@ impl Incoming {
         Ok(session)
     }
 
-    fn answer(&self) -> Accept {
+    /// The answer to a client that may come in.
+    pub(crate) fn answer(&self) -> Accept {
         Accept {
             session: self.registration.session(),
             cipher: self.cipher(),
@@ -90,17 +90,6 @@ impl Incoming {
             server: PROGRAM.to_owned(),
             settings: self.settings().clone(),
         }
-    }
-
-    /// What connections with this client are made of: its number, its secret, and about one round trip.
-    pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
-        (self.registration.session(), self.secret.clone(), self.session.round_trip())
-    }
-
-    /// The answer to a client that wants connections, and the channel to send it by.
-    pub(crate) fn agree_with_client(self) -> (Control, Accept) {
-        let accept = self.answer();
-        (self.session.control, accept)
     }
 
     /// Sends the client away and tells it why.
