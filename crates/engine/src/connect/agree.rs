@@ -72,18 +72,6 @@ pub(crate) async fn agree(
     })
 }
 
-/// The connection has failed while it had so long to answer.
-fn lost(error: HandshakeError, timeout: Duration) -> EngineError {
-    match error {
-        HandshakeError::TimedOut => {
-            EngineError::timed_out("the server's answer to the request", Some(timeout))
-        }
-        HandshakeError::Closed => EngineError::lost("the other side went away without closing"),
-        HandshakeError::Io(error) => EngineError::lost(error.to_string()),
-        HandshakeError::Tls(error) => EngineError::lost(format!("the encryption broke: {error}")),
-    }
-}
-
 impl Reached {
     /// Sends a message, or as much of it as the connection takes now.
     fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
@@ -100,7 +88,12 @@ impl Reached {
         readiness: &impl Readiness,
     ) -> Result<Accept, EngineError> {
         let deadline = Instant::now() + timeout;
-        let lost = |error| lost(error, timeout);
+        let lost = |error| match error {
+            HandshakeError::TimedOut => {
+                EngineError::timed_out("the server's answer to the request", Some(timeout))
+            }
+            error => error.into(),
+        };
         let (mut decoder, mut buffer) = (FrameDecoder::new(), [0; 4_096]);
         loop {
             // Nothing comes now, or nothing any more: the next read tells which.

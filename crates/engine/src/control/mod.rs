@@ -137,23 +137,24 @@ impl Control {
 
     /// The data thread to wake when a message of the transport comes, and when another one may be sent.
     pub(crate) fn set_data_thread(&self, waker: crate::Waker) {
-        self.shared().transport.set_data_thread(waker);
+        // There is one.
+        let _ = self.shared().transport.data_thread.set(waker);
     }
 
     /// Whether a message of the transport may be sent: the one before is on its way.
     pub(crate) fn takes_transport(&self) -> bool {
-        !self.shared().transport.is_full()
+        !self.shared().transport.outgoing.is_full()
     }
 
     /// Sends a message of the transport. Never waits.
     pub(crate) fn send_transport(&self, message: Vec<u8>) {
-        self.shared().transport.put(message);
+        self.shared().transport.outgoing.force_push(message);
         self.shared().wake.wake();
     }
 
     /// The other side's messages of the transport since the last time, the newest few.
-    pub(crate) fn take_transport(&self) -> std::collections::VecDeque<Vec<u8>> {
-        self.shared().transport.take_incoming()
+    pub(crate) fn take_transport(&self) -> impl Iterator<Item = Vec<u8>> {
+        std::iter::from_fn(|| self.shared().transport.incoming.pop())
     }
 
     /// The round trip of the latest ping, including what was queued in front of it.

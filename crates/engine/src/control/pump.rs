@@ -13,6 +13,7 @@ use super::incoming::Incoming;
 use super::state::{Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
+use crate::tls::{HandshakeError, flush, receive};
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
@@ -127,7 +128,7 @@ impl Pump {
 
     fn has_pending(&self) -> bool {
         let is_sending = self.written < self.frame.len() || self.tls.wants_write();
-        is_sending || self.shared.transport.is_full() || self.shared.state.lock().has_outgoing()
+        is_sending || self.shared.transport.outgoing.is_full() || self.shared.state.lock().has_outgoing()
     }
 
     /// Sends; if that fails, what the peer said before is better than the bare error.
@@ -139,7 +140,7 @@ impl Pump {
         if !self.at_end && self.is_close_out() {
             self.at_end = true;
             self.tls.send_close_notify();
-            let _ = self.write_tls();
+            let _ = flush(&mut self.tls, &self.tcp);
             let _ = self.tcp.shutdown(Shutdown::Write);
             self.shared.state.update(|state| state.close_sent = true);
         }
@@ -160,23 +161,11 @@ impl Pump {
                 self.frame = self.shared.next_frame().unwrap_or_default();
             }
             self.written += self.tls.writer().write(&self.frame[self.written..])?;
-            if !self.write_tls()? || !self.has_pending() {
+            flush(&mut self.tls, &self.tcp)?;
+            if self.tls.wants_write() || !self.has_pending() {
                 return Ok(());
             }
         }
-    }
-
-    /// Writes TLS records; false when TCP takes no more now.
-    fn write_tls(&mut self) -> io::Result<bool> {
-        while self.tls.wants_write() {
-            match self.tls.write_tls(&mut &self.tcp) {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(true)
     }
 
     fn is_over(&mut self, now: Instant) -> bool {
@@ -224,16 +213,12 @@ impl Pump {
     /// Reads all that has come.
     fn receive(&mut self) -> Result<(), EngineError> {
         loop {
-            match self.tls.read_tls(&mut &self.tcp) {
-                Ok(0) => return self.end_of_connection("the other side went away without closing"),
-                Ok(_) => self.last_heard = Instant::now(),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return self.end_of_connection(&e.to_string()),
+            match receive(&mut self.tls, &self.tcp) {
+                Ok(true) => self.last_heard = Instant::now(),
+                Ok(false) => return Ok(()),
+                Err(error @ HandshakeError::Tls(_)) => return Err(error.into()),
+                Err(error) => return Err(self.end_of_connection(error.into())),
             }
-            self.tls
-                .process_new_packets()
-                .map_err(|e| EngineError::lost(format!("the encryption broke: {e}")))?;
             self.take_received()?;
             if self.shared.is_full() {
                 return Ok(());
@@ -242,12 +227,9 @@ impl Pump {
     }
 
     /// The connection is gone: regular if both ends are through.
-    fn end_of_connection(&self, reason: &str) -> Result<(), EngineError> {
+    fn end_of_connection(&self, reason: EngineError) -> EngineError {
         let state = self.shared.state.lock();
-        if state.close_sent || state.bye_received {
-            return Err(EngineError::Closed);
-        }
-        Err(EngineError::lost(reason))
+        if state.close_sent || state.bye_received { EngineError::Closed } else { reason }
     }
 
     /// Takes the plain bytes that TLS holds.

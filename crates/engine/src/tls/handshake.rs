@@ -31,6 +31,18 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
+/// Of a connection whose handshake is complete.
+impl From<HandshakeError> for EngineError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Closed => Self::lost("the other side went away without closing"),
+            HandshakeError::TimedOut => Self::lost("the other side is silent"),
+            HandshakeError::Io(error) => Self::lost(error.to_string()),
+            HandshakeError::Tls(error) => Self::lost(format!("the encryption broke: {error}")),
+        }
+    }
+}
+
 /// Prepares a TCP connection for TLS and control messages: non-blocking, nothing held back, and with BBR
 /// where the system has it, as CUBIC suffers from losses that the data path does not mind.
 pub(crate) fn prepare_tcp(tcp: &TcpStream) -> Result<(), EngineError> {
