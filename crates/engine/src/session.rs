@@ -9,7 +9,7 @@ use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
 use crate::crypto::{DataKeys, FrameKeys};
-use crate::endpoint::{PathProbe, Registration};
+use crate::endpoint::{PathProbe, PendingSession};
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
@@ -29,7 +29,7 @@ pub struct Session {
 /// What the UDP side of a session is until the data thread has it.
 pub(crate) enum UdpSide {
     Client(Box<(Arc<UdpSocket>, PathProbe)>),
-    Server(Registration),
+    Server(Arc<PendingSession>),
 }
 
 /// A socket that is connected to the peer's UDP address.
@@ -39,7 +39,7 @@ pub(crate) struct OpenPath {
     /// The client's.
     pub(crate) probe: Option<PathProbe>,
     /// The server's: late challenges find the session by it.
-    pub(crate) registration: Option<Registration>,
+    pub(crate) pending: Option<Arc<PendingSession>>,
 }
 
 impl Session {
@@ -100,18 +100,14 @@ impl Session {
         Ok(match self.udp.take().expect("a session moves one object") {
             UdpSide::Client(udp) => {
                 let (socket, probe) = *udp;
-                OpenPath { socket, keys: probe.keys().clone(), probe: Some(probe), registration: None }
+                OpenPath { socket, keys: probe.keys().clone(), probe: Some(probe), pending: None }
             }
-            UdpSide::Server(registration) => {
-                let (socket, keys) = (self.wait_for_client(&registration)?, registration.pending().keys());
-                OpenPath { socket, keys, probe: None, registration: Some(registration) }
+            UdpSide::Server(pending) => {
+                let socket = pending.wait_for_socket(&self.control);
+                let socket = socket.inspect_err(|error| self.control.abort(error.fault()))?;
+                OpenPath { socket, keys: pending.keys(), probe: None, pending: Some(pending) }
             }
         })
-    }
-
-    fn wait_for_client(&self, registration: &Registration) -> Result<Arc<UdpSocket>, EngineError> {
-        let waited = registration.pending().wait_for_socket(&self.control);
-        waited.inspect_err(|error| self.control.abort(error.fault()))
     }
 }
 

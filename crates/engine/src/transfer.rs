@@ -63,9 +63,9 @@ impl Transfer {
         stack: Stack,
         waker: Waker,
     ) -> Result<Self, EngineError> {
-        let OpenPath { socket, keys, probe, registration } = path;
+        let OpenPath { socket, keys, probe, pending } = path;
         let (control, clock, role) = (session.control.clone(), session.clock, session.role);
-        let side = SessionSide { end, probe, control, waker, _registration: registration };
+        let side = SessionSide { end, probe, control, waker, _pending: pending };
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
         let shared = Arc::new(EndpointSocket::of_one(socket, clock)?);
@@ -224,7 +224,7 @@ impl Session {
         let initial_rtt = probe.and_then(PathProbe::round_trip).unwrap_or(self.round_trip);
         let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
         // One that has come from there probably passes the other way.
-        let heard = path.registration.as_ref().map_or(0, |it| it.pending().largest());
+        let heard = path.pending.as_ref().map_or(0, |it| it.largest());
         let config = SenderConfig {
             chunk: Bytes(settings.chunk_bytes.max(1)),
             datagram,

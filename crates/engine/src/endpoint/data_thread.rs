@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::connection::{Connection, State, received};
 use super::host::HostWatch;
 use super::path_probe::{PathProbe, send_probes};
+use super::pending::PendingSession;
 use super::published::{Counters, Published, Sending};
-use super::session_table::Registration;
 use super::socket::EndpointSocket;
 use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
@@ -49,7 +49,7 @@ pub(crate) struct SessionSide {
     pub(crate) control: Control,
     pub(crate) waker: Waker,
     /// The server's: late challenges find the session by it.
-    pub(crate) _registration: Option<Registration>,
+    pub(crate) _pending: Option<Arc<PendingSession>>,
 }
 
 /// One connection, its socket and its session.

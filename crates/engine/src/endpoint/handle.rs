@@ -7,7 +7,7 @@ use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
 use super::driver::{self, Driver};
-use super::session_table::SessionTable;
+use super::pending::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared};
 use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;

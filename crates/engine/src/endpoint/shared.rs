@@ -11,7 +11,7 @@ use haul_udp::UdpSocket;
 
 use super::ConnectionOptions;
 use super::connection::Connection;
-use super::session_table::SessionTable;
+use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use super::table::Table;
 use crate::guard::lock;

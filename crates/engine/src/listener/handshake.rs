@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::TrySendError;
@@ -18,7 +19,7 @@ use super::Server;
 use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
 use crate::control::Timing;
-use crate::endpoint::Registration;
+use crate::endpoint::PendingSession;
 use crate::identity::random;
 use crate::tls::{
     ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
@@ -95,7 +96,7 @@ struct Client<'s> {
 
 /// A client that may come in.
 struct Admitted {
-    registration: Registration,
+    pending: Arc<PendingSession>,
     hello: Hello,
     cipher: Cipher,
 }
@@ -121,15 +122,15 @@ impl<'s> Client<'s> {
         let (frame, len) = self.authenticate()?;
         // From here on challenges find the session, although it is not accepted yet.
         let (keys, peer) = (self.secrets.frame_keys(Role::Server), self.handshake.peer.ip());
-        let registration = server.sessions.register(keys, peer, random::<32>()?);
+        let pending = server.sessions.register(keys, peer, random::<32>()?);
         if !self.handshake.leave() {
             return Err(Refusal::Broken("closed in favour of another".to_owned()));
         }
-        let registration = registration.ok_or_else(number_taken)?;
+        let pending = pending.ok_or_else(number_taken)?;
         let hello = self.read_hello(frame, len)?;
         let options = &server.options;
         let cipher = choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none)?;
-        Ok(Admitted { registration, hello, cipher })
+        Ok(Admitted { pending, hello, cipher })
     }
 
     /// Reads as much of the Hello as tells whether the client knows the secret, and looks whether that is so. Gives the
@@ -171,7 +172,7 @@ impl<'s> Client<'s> {
 
     /// Starts the control channel.
     fn begin(self, admitted: Admitted) -> Result<Incoming, Refusal> {
-        let Admitted { registration, hello, cipher } = admitted;
+        let Admitted { pending, hello, cipher } = admitted;
         let Self { server, handshake, tls, round_trip, secrets, .. } = self;
         let peer = handshake.peer;
         let tcp = handshake.into_tcp().ok_or(EngineError::Closed)?;
@@ -190,7 +191,7 @@ impl<'s> Client<'s> {
         };
         server.counters.sessions.add_one();
         let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
-        Ok(Incoming { session, registration, secret, local, udp_timeout })
+        Ok(Incoming { session, pending, secret, local, udp_timeout })
     }
 
     /// Notes that the client may not come in, and tells it why.

@@ -1,11 +1,12 @@
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
 use crate::crypto::ResumptionSecret;
-use crate::endpoint::{Registration, Service};
+use crate::endpoint::{PendingSession, Service};
 use crate::session::{UdpSide, udp_options};
 use crate::{EngineError, Session, recipe};
 
@@ -16,7 +17,7 @@ pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 pub struct Incoming {
     /// As it begins if it is accepted, without its UDP side.
     pub(crate) session: Session,
-    pub(super) registration: Registration,
+    pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
     pub(super) udp_timeout: Duration,
@@ -68,23 +69,23 @@ impl Incoming {
         }
         self.session.settings = settings;
         let accept = self.answer();
-        let Self { mut session, registration, local, udp_timeout, .. } = self;
+        let Self { mut session, pending, local, udp_timeout, .. } = self;
         // The socket first: data can follow the accept at once.
-        registration.pending().serve(Service {
+        pending.serve(Service {
             control: session.control.clone(),
             local,
             options: udp_options(&session.settings, true),
             deadline: Instant::now() + udp_timeout,
         });
         session.control.send(ControlMessage::Accept(accept))?;
-        session.udp = Some(UdpSide::Server(registration));
+        session.udp = Some(UdpSide::Server(pending));
         Ok(session)
     }
 
     /// The answer to a client that may come in.
     pub(crate) fn answer(&self) -> Accept {
         Accept {
-            session: self.registration.session(),
+            session: self.pending.number(),
             cipher: self.cipher(),
             udp_port: self.local.port(),
             server: PROGRAM.to_owned(),
