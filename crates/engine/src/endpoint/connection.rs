@@ -12,7 +12,7 @@ use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ConnectionOptions;
-use super::phase::{AddressValidation, KeepAlive, Opening, Phase};
+use super::phase::{KeepAlive, Opening, Phase};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
 use crate::guard::{caught, lock};
@@ -65,10 +65,9 @@ pub(crate) struct Connection {
 pub(crate) struct State {
     pub(crate) stack: Stack,
     pub(super) peer: SocketAddr,
-    /// Whether that address is validated.
-    pub(super) validation: AddressValidation,
-    /// How often it has moved.
-    pub(super) moves: u32,
+    /// How often it has moved. `None`: the address is not validated, as the other end has neither answered a challenge
+    /// there nor the address of its TCP connection or of an earlier connection.
+    pub(super) moves: Option<u32>,
     pub(super) phase: Phase,
     pub(super) heard: Time,
     /// What the driver's timer for this connection is set to.
@@ -113,7 +112,7 @@ impl Connection {
         now: Time,
         resumption: &ResumptionState,
         id: ConnectionId,
-        (peer, validation): (SocketAddr, AddressValidation),
+        (peer, is_validated): (SocketAddr, bool),
         options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
@@ -146,7 +145,11 @@ impl Connection {
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let stack = build(&resumption.compiled, setup)?;
-        let state = State { validation, keep_alive: every, ..State::new(now, stack, peer, phase, options) };
+        let state = State {
+            moves: is_validated.then_some(0),
+            keep_alive: every,
+            ..State::new(now, stack, peer, phase, options)
+        };
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }
@@ -394,8 +397,7 @@ impl State {
         Self {
             stack,
             peer,
-            validation: AddressValidation::Validated,
-            moves: 0,
+            moves: Some(0),
             phase,
             heard: now,
             timer: None,

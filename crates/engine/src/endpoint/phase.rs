@@ -20,40 +20,8 @@ pub(super) enum Phase {
     Running,
     /// This end closes. The other end may not know of the connection yet.
     Closing(Box<Closing>),
-    /// Over.
-    Ended(Ending),
-}
-
-/// How a connection has ended. The error is boxed, so that the many that close gracefully stay small.
-#[derive(Debug)]
-pub(super) enum Ending {
-    Closed,
-    Failed(Box<EngineError>),
-}
-
-impl Ending {
-    pub(super) fn new(error: EngineError) -> Self {
-        match error {
-            EngineError::Closed => Self::Closed,
-            error => Self::Failed(Box::new(error)),
-        }
-    }
-
-    pub(super) fn error(&self) -> EngineError {
-        match self {
-            Self::Closed => EngineError::Closed,
-            Self::Failed(error) => (**error).clone(),
-        }
-    }
-}
-
-/// Whether the other end is known to receive at its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AddressValidation {
-    /// It has answered a challenge there, or has the address of its TCP connection or of an earlier connection.
-    Validated,
-    /// Its packets come from there.
-    Unvalidated,
+    /// Over: closed, or failed. The error is boxed, so that the many that close gracefully stay small.
+    Ended(Option<Box<EngineError>>),
 }
 
 /// Bare initial headers are sent at intervals: the stack may have nothing to send, or packets too large for the path.

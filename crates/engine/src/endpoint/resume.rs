@@ -7,7 +7,6 @@ use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
 use super::connection::{Connection, ResumptionState};
-use super::phase::AddressValidation;
 use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::table::Entry;
 use super::terms::compile;
@@ -120,14 +119,8 @@ impl Endpoint {
             salt: u64::from_be_bytes(salt),
         };
         let now = shared.clock.now();
-        let connection = Connection::new(
-            now,
-            &resumption,
-            id,
-            (shared.reachable(saved.server), AddressValidation::Validated),
-            options,
-            ends,
-        )?;
+        let connection =
+            Connection::new(now, &resumption, id, (shared.reachable(saved.server), true), options, ends)?;
         let connection = Arc::new(connection);
         let live = Some(connection.clone());
         let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };

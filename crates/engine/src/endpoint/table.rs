@@ -154,7 +154,6 @@ mod tests {
     use crate::Role;
     use crate::crypto::ResumptionSecret;
     use crate::endpoint::options::ConnectionOptions;
-    use crate::endpoint::phase::AddressValidation;
 
     const MOST: usize = 5;
 
@@ -188,7 +187,7 @@ mod tests {
         }
 
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
-            let from = ("127.0.0.1:9".parse().unwrap(), AddressValidation::Validated);
+            let from = ("127.0.0.1:9".parse().unwrap(), true);
             let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ConnectionOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());
