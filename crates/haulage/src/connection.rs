@@ -81,9 +81,6 @@ impl Connection {
     }
 
     /// As [`Connection::send`]; `None` if there is no room now.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
     pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
         match self.poll_send(&mut Context::from_waker(Waker::noop()), data, SendOptions::default()) {
             Poll::Ready(sent) => Ok(Some(sent?)),
@@ -92,9 +89,6 @@ impl Connection {
     }
 
     /// As [`Connection::send`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
     pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
         Ok(poll_fn(|context| self.poll_send(context, data, SendOptions::default())).await?)
     }
@@ -142,9 +136,6 @@ impl Connection {
     }
 
     /// As [`Connection::recv`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Connection::recv`].
     pub async fn recv_async(&self) -> Result<Message, WaitError> {
         Ok(poll_fn(|context| self.poll_recv(context)).await?)
     }

@@ -39,9 +39,6 @@ impl Listener {
     }
 
     /// As [`Listener::bind`].
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
     pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
@@ -100,9 +97,6 @@ impl Listener {
     }
 
     /// As [`Listener::accept_any`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Listener::accept_any`].
     pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
         poll_fn(|context| self.poll_any(context)).await
     }

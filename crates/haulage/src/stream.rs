@@ -137,9 +137,6 @@ impl ByteWriter {
     }
 
     /// As [`ByteWriter::open`], for tasks: a thread of its own does the handshake.
-    ///
-    /// # Errors
-    /// As [`ByteWriter::open`].
     pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
         spawn_blocking(move || Self::open(&url, &options)).await
@@ -168,9 +165,6 @@ impl ByteWriter {
     }
 
     /// As [`ByteWriter::finish`], for tasks.
-    ///
-    /// # Errors
-    /// As [`ByteWriter::finish`].
     pub async fn finish_async(mut self) -> Result<(), WaitError> {
         poll_fn(|context| self.poll_finish(context)).await
     }
@@ -216,17 +210,11 @@ impl ByteWriter {
     }
 
     /// As [`Write::write`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
     /// As [`Write::write`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
         if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
@@ -301,9 +289,6 @@ impl ByteReader {
     }
 
     /// As [`ByteReader::open`], for tasks, as [`ByteWriter::open_async`].
-    ///
-    /// # Errors
-    /// As [`ByteReader::open`].
     pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
         spawn_blocking(move || Self::open(&url, &options)).await
@@ -365,17 +350,11 @@ impl ByteReader {
     }
 
     /// As [`Read::read`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub async fn read_async(&mut self, into: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, into)).await
     }
 
     /// As [`Read::read`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.poll_take(context, into) {
             Poll::Ready(Ok(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),

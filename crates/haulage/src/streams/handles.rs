@@ -35,9 +35,6 @@ pub struct RecvStream {
 
 impl SendStream {
     /// As [`Write::write`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_finished {
             return Poll::Ready(Err(io::Error::other("the end of the stream was said already")));
@@ -46,9 +43,6 @@ impl SendStream {
     }
 
     /// As [`Write::write`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
     }
@@ -103,9 +97,6 @@ impl Drop for SendStream {
 
 impl RecvStream {
     /// As [`Read::read`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Some(failed) = self.failed {
             return Poll::Ready(Err(failed.into()));
@@ -118,9 +109,6 @@ impl RecvStream {
     }
 
     /// As [`Read::read`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub async fn read_async(&mut self, into: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, into)).await
     }
