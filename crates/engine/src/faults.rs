@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use haul_base::{Ecn, Rng};
 use haul_udp::{Full, Method, SendError, Sent, UdpSocket};
 
-/// The environment variable that configures it.
 const VARIABLE: &str = "HAUL_FAULTS";
 /// Datagrams that pass one that is held back, at most.
 const LONGEST_HOLD: u64 = 64;
@@ -171,7 +170,6 @@ impl Mangler {
     }
 }
 
-/// Stands before a socket's `send`.
 #[derive(Debug)]
 pub(crate) struct Faults {
     mangler: Mangler,

@@ -100,7 +100,7 @@ impl Session {
         Ok(match self.udp.take().expect("a session moves one object") {
             UdpSide::Client(udp) => {
                 let (socket, probe) = *udp;
-                OpenPath { socket, keys: probe.keys().clone(), probe: Some(probe), pending: None }
+                OpenPath { socket, keys: probe.keys.clone(), probe: Some(probe), pending: None }
             }
             UdpSide::Server(pending) => {
                 let socket = pending.wait_for_socket(&self.control);

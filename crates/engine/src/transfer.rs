@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -22,7 +21,7 @@ use haul_wire::control::Settings;
 
 use crate::endpoint::{
     Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
-    SessionSide,
+    SessionSide, sizes_for,
 };
 use crate::recipe::{feedback_interval, in_force};
 use crate::session::OpenPath;
@@ -32,18 +31,8 @@ use crate::{EngineError, Monitor, Role, Session, Waker};
 
 /// Silence after which either end gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);
-/// Feedback packets of this size pass on every path that is supported.
-const FEEDBACK_DATAGRAM: u16 = 1_200;
 /// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
 pub const FIRST_LIMIT: u64 = 64 << 20;
-
-/// UDP payload of a jumbo frame of 9,000 bytes.
-fn largest_datagram(peer: SocketAddr) -> u16 {
-    match peer.ip() {
-        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => 8_952,
-        _ => 8_972,
-    }
-}
 
 /// A transfer that runs on a thread of its own. Dropping it stops the thread.
 pub struct Transfer {
@@ -55,7 +44,6 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Runs a stack of the session on a thread of its own.
     fn spawn(
         session: &Session,
         path: OpenPath,
@@ -87,7 +75,7 @@ impl Transfer {
 
     /// What the socket can do, and what it has to do without.
     pub fn capabilities(&self) -> &Capabilities {
-        self.shared.capabilities()
+        self.shared.socket.capabilities()
     }
 
     /// The counters, at most a twentieth of a second old; `None` before the first.
@@ -221,7 +209,7 @@ impl Session {
         let path = self.take_path()?;
         let (settings, now) = (&self.settings, self.clock.now());
         let probe = path.probe.as_ref();
-        let initial_rtt = probe.and_then(PathProbe::round_trip).unwrap_or(self.round_trip);
+        let initial_rtt = probe.and_then(|probe| probe.round_trip).unwrap_or(self.round_trip);
         let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
         // One that has come from there probably passes the other way.
         let heard = path.pending.as_ref().map_or(0, |it| it.largest());
@@ -229,7 +217,8 @@ impl Session {
             chunk: Bytes(settings.chunk_bytes.max(1)),
             datagram,
             likely_datagram: datagram.max(heard),
-            max_datagram: largest_datagram(self.peer),
+            // UDP payload of a jumbo frame.
+            max_datagram: sizes_for(self.peer)[2],
             initial_rtt,
             feedback_interval: feedback_interval(settings),
             silence: SILENCE,
@@ -262,7 +251,7 @@ impl Session {
         let (settings, now) = (&self.settings, self.clock.now());
         let config = ReceiverConfig {
             feedback_interval: feedback_interval(settings),
-            feedback_datagram: FEEDBACK_DATAGRAM,
+            feedback_datagram: MIN_DATAGRAM,
             silence: SILENCE,
         };
         let receiver = match in_force(settings)? {
@@ -295,7 +284,6 @@ impl Session {
     }
 }
 
-/// An object without contents.
 struct Nothing;
 
 impl ObjectSource for Nothing {

@@ -14,7 +14,6 @@ use zeroize::Zeroizing;
 
 use crate::Secret;
 
-/// The version of what `k` holds.
 const KEY_VERSION: u8 = 1;
 /// Version, fingerprint, secret, expiry.
 const LONGEST_KEY: usize = 1 + 32 + 32 + 8;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
+use smallvec::SmallVec;
 
 use crate::EngineError;
 use crate::guard::{caught, lock};
@@ -46,37 +47,27 @@ impl Waker {
     }
 }
 
-/// Tasks and threads that wait for the same thing. Each is in it once, however often it polls.
+/// Tasks and threads that wait for the same thing. Each is in it once, however often it polls. There are many thousand
+/// lists, with one waker at most nearly always.
 #[derive(Debug, Default)]
-#[expect(
-    clippy::box_collection,
-    reason = "there are many thousand lists, with one waker at most nearly always"
-)]
-pub struct WakerList {
-    first: Option<task::Waker>,
-    others: Option<Box<Vec<task::Waker>>>,
-}
+pub struct WakerList(SmallVec<[task::Waker; 1]>);
 
 impl WakerList {
     /// Adds a waker that the next change wakes, unless it is there already.
     pub fn add(&mut self, waker: &task::Waker) {
-        if !self.iter().any(|known| known.will_wake(waker)) {
-            self.append([waker.clone()]);
+        if !self.0.iter().any(|known| known.will_wake(waker)) {
+            self.0.push(waker.clone());
         }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &task::Waker> {
-        self.first.iter().chain(self.others.iter().flat_map(|others| others.iter()))
     }
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.iter().count()
+        self.0.len()
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.0.is_empty()
     }
 
     /// Takes those that wait, to be woken once no lock is held.
@@ -87,12 +78,7 @@ impl WakerList {
 
     /// Adds those of another list, or of a waker alone.
     pub fn append(&mut self, others: impl IntoIterator<Item = task::Waker>) {
-        for waker in others {
-            match &self.first {
-                None => self.first = Some(waker),
-                Some(_) => self.others.get_or_insert_default().push(waker),
-            }
-        }
+        self.0.extend(others);
     }
 
     /// Wakes each, also if another one's waker panics: its message has reported that. No lock may be held.
@@ -105,10 +91,10 @@ impl WakerList {
 
 impl IntoIterator for WakerList {
     type Item = task::Waker;
-    type IntoIter = std::iter::Chain<std::option::IntoIter<task::Waker>, std::vec::IntoIter<task::Waker>>;
+    type IntoIter = smallvec::IntoIter<[task::Waker; 1]>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.first.into_iter().chain(self.others.map_or_else(Vec::new, |others| *others))
+        self.0.into_iter()
     }
 }
 

@@ -52,7 +52,6 @@ struct Transport {
     is_over: bool,
     /// The counters of a transfer that is over.
     last: Option<Counters>,
-    /// Name of the recipe.
     recipe: String,
     /// What it says of its law now.
     law: Option<Part>,
@@ -233,7 +232,6 @@ impl ByteWriter {
         block_io(Some(timeout), |context| self.poll_write(context, bytes))
     }
 
-    /// Whether the stream takes bytes.
     fn check_open(&self) -> io::Result<()> {
         if self.is_ended {
             return Err(io::Error::other("the end of the stream was said already"));

@@ -81,7 +81,6 @@ impl Reached {
         sent.map(drop).map_err(|error| EngineError::lost(error.to_string()))
     }
 
-    /// The server's answer.
     async fn wait_for_accept(
         &mut self,
         timeout: Duration,

@@ -242,7 +242,7 @@ impl Udp {
             if left.is_zero() {
                 return Err(EngineError::timed_out("the server's answer to the request", Some(timeout)));
             }
-            let wait = self.probe.deadline().map_or(left, |at| at.since(now).into()).min(left);
+            let wait = self.probe.next_round.map_or(left, |at| at.since(now).into()).min(left);
             if let Some(message) = control.try_recv(wait)? {
                 break message;
             }

@@ -59,7 +59,6 @@ impl Checked {
     }
 }
 
-/// See [`crate::check::control_sequence`].
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let shared = Arc::new(Shared::new().expect("there is a file descriptor"));
     let incoming = Incoming::new(shared.clone(), Instant::now());

@@ -91,7 +91,6 @@ impl Control {
         self.shared().push(message, close_reason_of(message), Room::OrNot)
     }
 
-    /// Sends a message without waiting for room.
     pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
         self.shared().push(message, close_reason_of(message), Room::Ignore).map(|_| ())
     }
@@ -202,7 +201,6 @@ impl Control {
         self.end_with(&ControlMessage::Abort(fault));
     }
 
-    /// Sends the last message of an irregular end.
     pub(crate) fn end_with(&self, message: &ControlMessage) {
         if self.shared().push(message, Some(CloseReason::Abort), Room::Ignore).is_ok() {
             let until = Some(Instant::now() + ABORT);

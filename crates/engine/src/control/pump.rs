@@ -23,7 +23,6 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often to show life and how long to believe in the peer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
-    /// Time between pings.
     pub(crate) ping: Duration,
     /// Nothing heard for so long: the peer is gone.
     pub(crate) silence: Duration,
@@ -210,7 +209,6 @@ impl Pump {
         Ok(events.intersects(PollFlags::IN) || events.intersects(broken))
     }
 
-    /// Reads all that has come.
     fn receive(&mut self) -> Result<(), EngineError> {
         loop {
             match receive(&mut self.tls, &self.tcp) {

@@ -40,7 +40,6 @@ pub(super) struct State {
 
 pub(super) struct Shared {
     pub(super) state: Monitor<State>,
-    /// Wakes the channel's thread.
     pub(super) wake: crate::Waker,
     /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
@@ -111,7 +110,6 @@ impl Shared {
         })
     }
 
-    /// Hands a message to the users.
     pub(super) fn deliver(&self, message: ControlMessage) {
         let memory = message.memory();
         self.state.update(|state| {

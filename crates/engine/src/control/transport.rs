@@ -31,7 +31,6 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// Takes the message to be sent.
     pub(super) fn take_outgoing(&self) -> Option<ControlMessage> {
         let message = self.outgoing.pop()?;
         self.wake_data_thread();

@@ -27,7 +27,6 @@ const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and 
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {
-    /// The first secret of a direction of a connection.
     fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
         self.derive(DATA_CONTEXT, sender, &[id.epoch.to_be_bytes(), id.salt.to_be_bytes()].concat())
     }
@@ -63,18 +62,13 @@ pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
 pub(crate) struct FrameKeys {
     ours: Secret,
     theirs: Secret,
-    id: ConnectionId,
+    pub(crate) id: ConnectionId,
 }
 
 impl FrameKeys {
-    /// Those of `role`'s end.
     pub(crate) fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
         let [ours, theirs] = [role, role.peer()].map(|sender| secret.derive(CONTROL_CONTEXT, sender, &[]));
         Self { ours, theirs, id }
-    }
-
-    pub(crate) fn id(&self) -> ConnectionId {
-        self.id
     }
 
     /// A control frame of this end, as a datagram of `size` bytes.
@@ -86,7 +80,6 @@ impl FrameKeys {
         datagram
     }
 
-    /// The client's initial header.
     pub(crate) fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
         let mac = mac(&self.ours, &InitialHeader::authenticated(&self.id));
         InitialHeader { id: self.id, mac }.to_bytes()
@@ -127,7 +120,6 @@ pub(crate) struct ConnectionKeys {
 }
 
 impl ConnectionKeys {
-    /// The keys of `role`'s end.
     pub(crate) fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role, cipher: Cipher) -> Arc<Self> {
         let (secret, id) = (secret.clone(), *id);
         Arc::new(Self { secret, id, role, cipher, sealing: Mutex::default(), opening: Mutex::default() })

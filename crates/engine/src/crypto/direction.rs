@@ -18,7 +18,6 @@ pub(super) fn never_again(_: u64) -> Option<Secret> {
 #[derive(Debug)]
 struct Live {
     key: PacketKey,
-    /// The secret of the next generation.
     next: Secret,
 }
 
@@ -38,7 +37,6 @@ pub(super) struct Sealing {
 }
 
 impl Sealing {
-    /// With the secret of the first generation.
     pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
         Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
     }
@@ -104,7 +102,6 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// With the secret of the first generation.
     pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
         Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
     }

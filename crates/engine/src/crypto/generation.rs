@@ -37,14 +37,12 @@ pub(crate) const fn tag_len(cipher: Cipher) -> usize {
     }
 }
 
-/// What one generation of one direction starts from.
 impl Secret {
     /// The secret of the next generation. It does not tell the present one.
     pub(super) fn next(&self) -> Self {
         blake3::derive_key(NEXT_CONTEXT, self.as_bytes()).into()
     }
 
-    /// The expanded packet key of this generation.
     pub(super) fn packet_key(&self, cipher: Cipher) -> PacketKey {
         let mut material = Zeroizing::new([0; 44]);
         let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);

@@ -62,7 +62,6 @@ impl Window {
         seen
     }
 
-    /// Keeps the latest 64 bits only.
     pub(super) fn release_idle(&mut self) {
         let Some(seen) = self.seen.take() else { return };
         self.latest = (self.end.saturating_sub(64)..self.end)

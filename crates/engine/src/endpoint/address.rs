@@ -11,7 +11,6 @@ use super::socket::EndpointSocket;
 use crate::crypto::challenge_number;
 
 impl Connection {
-    /// Sends a challenge to an address.
     pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
         self.send_frame(
             shared,
@@ -66,7 +65,6 @@ impl Connection {
 }
 
 impl State {
-    /// The other end's address, if it is validated.
     pub(super) fn validated_peer(&self) -> Option<SocketAddr> {
         self.moves.map(|_| self.peer)
     }

@@ -52,7 +52,6 @@ pub(crate) struct ResumptionState {
     pub(crate) round_trip: Span,
 }
 
-/// One end of a connection.
 pub(crate) struct Connection {
     pub(super) keys: Keys,
     state: Mutex<State>,
@@ -224,7 +223,6 @@ impl Connection {
         changed
     }
 
-    /// Sends what there is to send.
     pub(super) fn flush(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
         self.settle(shared, &mut state, now);
@@ -330,7 +328,6 @@ impl Connection {
         }
     }
 
-    /// The timer of this connection has expired.
     pub(super) fn on_timer(&self, shared: &EndpointSocket, now: Time, at: Time) {
         let mut state = self.lock();
         if state.timer != Some(at) {
@@ -502,7 +499,6 @@ fn brings_data(packets: &[u8], stride: usize) -> bool {
     })
 }
 
-/// Received packets side by side, for a stack.
 pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option<Time>) -> Received<'_> {
     Received { data, stride, arrival, path: PathId::default(), ecn, socket_drops: None }
 }

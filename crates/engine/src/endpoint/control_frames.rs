@@ -113,7 +113,6 @@ impl Connection {
 }
 
 impl State {
-    /// How the connection has ended, if it has.
     pub(super) fn ended(&self) -> Option<EngineError> {
         match &self.phase {
             Phase::Ended(failure) => Some(failure.as_deref().cloned().unwrap_or(EngineError::Closed)),
@@ -151,7 +150,6 @@ impl State {
         });
     }
 
-    /// This end closes.
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         if self.validated_peer().is_none() {
             return self.end(EngineError::Closed);

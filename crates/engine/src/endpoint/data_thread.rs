@@ -52,7 +52,6 @@ pub(crate) struct SessionSide {
     pub(crate) _pending: Option<Arc<PendingSession>>,
 }
 
-/// One connection, its socket and its session.
 pub(crate) struct DataThread {
     shared: Arc<EndpointSocket>,
     connection: Arc<Connection>,
@@ -69,7 +68,6 @@ pub(crate) struct DataThread {
 }
 
 impl DataThread {
-    /// For the thread that calls this.
     pub(crate) fn new(
         shared: Arc<EndpointSocket>,
         connection: Arc<Connection>,
@@ -201,7 +199,6 @@ impl DataThread {
         probe.failure(now, seen).map_or(Ok(()), Err)
     }
 
-    /// Sleeps until something is due or has come.
     fn wait(&mut self) -> Result<(), EngineError> {
         let state = self.connection.lock();
         if state.transmit_at.is_some() {
@@ -210,8 +207,8 @@ impl DataThread {
         let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
         let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
         drop(state);
-        let until =
-            [deadline, self.side.probe.as_ref().and_then(PathProbe::deadline)].into_iter().flatten().min();
+        let probing = self.side.probe.as_ref().and_then(|probe| probe.next_round);
+        let until = [deadline, probing].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
         if timeout == Span::ZERO {
             return Ok(());

@@ -7,7 +7,6 @@ use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
 use super::driver::{self, Driver};
-use super::pending::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared};
 use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
@@ -58,7 +57,6 @@ impl Endpoint {
         Self::start(socket, EndpointLimits::CLIENT, Box::new(|| false))
     }
 
-    /// Runs an endpoint on this socket.
     pub(crate) fn start(
         socket: UdpSocket,
         limits: EndpointLimits,
@@ -69,11 +67,6 @@ impl Endpoint {
         let ours = driver.clone();
         let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
         Ok(Self { handle: Arc::new(Handle { shared, driver, thread }) })
-    }
-
-    /// The sessions that are registered here.
-    pub(crate) fn sessions(&self) -> &Arc<SessionTable> {
-        &self.shared().sessions
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -35,7 +35,7 @@ pub(crate) use connection::Connection;
 pub(crate) use data_thread::{DataThread, ObjectEnd, SessionSide};
 pub use handle::Endpoint;
 pub use options::ConnectionOptions;
-pub(crate) use path_probe::{MIN_DATAGRAM, PathProbe, send_probes};
+pub(crate) use path_probe::{MIN_DATAGRAM, PathProbe, send_probes, sizes_for};
 pub(crate) use pending::{PendingSession, Service, SessionTable};
 pub(crate) use published::Published;
 pub use published::{Counters, Sending};

@@ -46,7 +46,7 @@ impl SessionTable {
         control_peer: IpAddr,
         challenge_key: [u8; 32],
     ) -> Option<Arc<PendingSession>> {
-        let session = keys.id().identity;
+        let session = keys.id.identity;
         let mut sessions = lock(&self.0);
         let Vacant(place) = sessions.by_number.entry(session) else { return None };
         let pending = Arc::new(PendingSession::new(keys, control_peer, challenge_key, Arc::downgrade(self)));
@@ -115,7 +115,6 @@ struct State {
     control_peer: IpAddr,
     /// Where the client is: the source of the latest authentic frame that showed it.
     source: Option<SocketAddr>,
-    /// How often it has moved.
     moves: u32,
     challenges: Challenges,
     stage: Stage,
@@ -159,7 +158,7 @@ impl PendingSession {
         challenge_key: [u8; 32],
         table: Weak<SessionTable>,
     ) -> Self {
-        let session = keys.id().identity;
+        let session = keys.id.identity;
         let state = Monitor::new(State {
             keys,
             challenge_key,
@@ -172,7 +171,6 @@ impl PendingSession {
         Self { session, table, state }
     }
 
-    /// Its number.
     pub(crate) fn number(&self) -> u32 {
         self.session
     }
@@ -204,7 +202,7 @@ impl PendingSession {
 
     /// The size of the largest challenge that has come by the listener's socket.
     pub(crate) fn largest(&self) -> u16 {
-        self.state.lock().challenges.largest()
+        self.state.lock().challenges.largest
     }
 
     /// The session has been accepted: from now on it may have its socket.
@@ -276,7 +274,7 @@ impl State {
             .map_err(|e| EngineError::system("cannot open the session's UDP socket", e));
         if let Ok(socket) = &socket {
             // If the channel has failed the session finds out by itself; the client repeats a challenge that is lost.
-            let size = self.challenges.largest().max(BARE);
+            let size = self.challenges.largest.max(BARE);
             let _ = service.control.send_now(&ControlMessage::UdpSeen { size });
             while let Some(response) = self.challenges.respond(&self.keys) {
                 let _ = socket.send(&response, response.len(), Ecn::NotEct);

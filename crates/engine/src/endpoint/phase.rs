@@ -11,7 +11,6 @@ const SHORTEST: Span = Span::from_millis(50);
 /// How often a close frame is sent before the connection ends without an answer.
 const MOST_CLOSES: u32 = 6;
 
-/// The phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The client has had no packet of the server yet: its own carry the initial header.
@@ -56,7 +55,6 @@ impl Opening {
         }
     }
 
-    /// A bare header leaves.
     pub(super) fn on_bare(&mut self, now: Time) {
         self.sent = Some(now);
         self.was_deferred = false;
@@ -107,7 +105,6 @@ impl Closing {
     }
 }
 
-/// The state of keep-alives.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     pub(super) every: Span,

@@ -32,7 +32,6 @@ pub enum Counters {
     Receiving(ReceiverStats),
 }
 
-/// What a data thread tells of itself.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     pub(crate) counters: Option<Counters>,
@@ -40,7 +39,6 @@ pub(crate) struct Published {
     pub(super) is_delivered: bool,
     /// Why the thread has ended, if it has failed.
     pub(crate) failure: Option<EngineError>,
-    /// Processor time of the thread.
     pub(crate) cpu: Span,
 }
 

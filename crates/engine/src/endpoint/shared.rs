@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     io: EndpointSocket,
     pub(super) table: Mutex<Table>,
     /// Sessions whose control frames may come to this socket.
-    pub(super) sessions: Arc<SessionTable>,
+    pub(crate) sessions: Arc<SessionTable>,
     pub(super) expecting: Expecting,
     /// How connections run that the other side begins.
     pub(super) options: Mutex<ConnectionOptions>,
@@ -121,7 +121,6 @@ impl Shared {
         Some(arrivals.take_wakers())
     }
 
-    /// The next connection that the other side has begun.
     pub(super) fn poll_arrival(&self, context: &Context<'_>) -> Poll<Result<Arc<Connection>, EngineError>> {
         self.arrivals.poll(context, |arrivals| match arrivals.pop_front() {
             None => self.is_stopped().then_some(Err(EngineError::Closed)),

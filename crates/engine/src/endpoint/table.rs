@@ -38,13 +38,11 @@ pub(super) enum NotAdded {
     Full,
 }
 
-/// Peers by identity.
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
     entries: HashMap<u32, Box<Entry>>,
     /// Those without a connection, by when they were used last: at the limit the first gives way to a new one.
     idle: BTreeSet<(Time, u32)>,
-    /// Most entries.
     most: usize,
 }
 

@@ -13,7 +13,6 @@ use crate::spawn::spawn;
 /// After a failed accept, most often for lack of file descriptors, wait so long.
 const RECOVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Accepts until the listener stops.
 pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
     let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
     loop {

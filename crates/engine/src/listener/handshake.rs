@@ -126,7 +126,9 @@ impl<'s> Client<'s> {
         if !self.handshake.leave() {
             return Err(Refusal::Broken("closed in favour of another".to_owned()));
         }
-        let pending = pending.ok_or_else(number_taken)?;
+        let pending = pending.ok_or_else(|| {
+            Fault::new(FaultCode::Busy, "the session's number is taken", "run the same command again")
+        })?;
         let hello = self.read_hello(frame, len)?;
         let options = &server.options;
         let cipher = choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none)?;
@@ -147,11 +149,21 @@ impl<'s> Client<'s> {
             HelloHead::OtherVersion(theirs) => return Err(EngineError::Version { theirs }.fault().into()),
         };
         // The comparison of two hashes takes the same time wherever they differ.
-        if self.secrets.proof(self.server.identity.secret()) != proof {
-            return Err(wrong_secret().into());
+        if self.secrets.proof(&self.server.identity.secret) != proof {
+            return Err(Fault::new(
+                FaultCode::NotAuthorised,
+                "the secret in the URL is not the server's",
+                "use the URL that `haul serve` printed last, all of it",
+            )
+            .into());
         }
         if self.server.identity.is_expired() {
-            return Err(expired().into());
+            return Err(Fault::new(
+                FaultCode::Expired,
+                "the URL has expired",
+                "ask for a new URL: start `haul serve` again on the server",
+            )
+            .into());
         }
         Ok(([&length[..], head].concat(), length.len() + len))
     }
@@ -170,7 +182,6 @@ impl<'s> Client<'s> {
         }
     }
 
-    /// Starts the control channel.
     fn begin(self, admitted: Admitted) -> Result<Incoming, Refusal> {
         let Admitted { pending, hello, cipher } = admitted;
         let Self { server, handshake, tls, round_trip, secrets, .. } = self;
@@ -250,26 +261,6 @@ impl<'s> Client<'s> {
         }
         Ok(())
     }
-}
-
-fn wrong_secret() -> Fault {
-    Fault::new(
-        FaultCode::NotAuthorised,
-        "the secret in the URL is not the server's",
-        "use the URL that `haul serve` printed last, all of it",
-    )
-}
-
-fn expired() -> Fault {
-    Fault::new(
-        FaultCode::Expired,
-        "the URL has expired",
-        "ask for a new URL: start `haul serve` again on the server",
-    )
-}
-
-fn number_taken() -> Fault {
-    Fault::new(FaultCode::Busy, "the session's number is taken", "run the same command again")
 }
 
 /// The first of the client's ciphers that the server permits; none at all only if the client wants nothing

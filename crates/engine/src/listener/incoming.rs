@@ -44,7 +44,6 @@ impl Incoming {
         self.session.peer()
     }
 
-    /// The client has gone away.
     pub(super) fn is_gone(&self) -> bool {
         self.session.control().failure().is_some()
     }

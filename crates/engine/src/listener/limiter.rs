@@ -53,7 +53,6 @@ struct Inside {
     tcp: Arc<TcpStream>,
     peer: SocketAddr,
     arrived: Instant,
-    /// A thread serves it.
     is_served: bool,
 }
 
@@ -63,11 +62,9 @@ impl Inside {
     }
 }
 
-/// What [`HandshakeLimiter::accept`] has done.
 pub(super) struct Accepted {
     /// For a new thread, if there may be one more. Otherwise a present one serves the connection.
     pub(super) permit: Option<WorkerPermit>,
-    /// Another connection was closed for it.
     pub(super) evicted: bool,
 }
 
@@ -98,7 +95,6 @@ impl HandshakeLimiter {
         Accepted { permit, evicted: victim.is_some() }
     }
 
-    /// Whether anyone is in the handshake.
     pub(super) fn is_busy(&self) -> bool {
         !self.lock().inside.is_empty()
     }
@@ -145,7 +141,6 @@ impl State {
     }
 }
 
-/// The keys that occur most often.
 fn most<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<K> {
     let mut counts = HashMap::new();
     for key in keys {

@@ -142,7 +142,7 @@ impl Listener {
         let server = Arc::new(Server {
             tls: Arc::new(server_config(&identity)?),
             identity,
-            sessions: endpoint.sessions().clone(),
+            sessions: endpoint.shared().sessions.clone(),
             limiter,
             refusals: RefusalLog::default(),
             counters: Counters::default(),
@@ -167,8 +167,8 @@ impl Listener {
             port: self.local.port(),
             path: path.to_vec(),
             fingerprint: self.server.identity.fingerprint(),
-            secret: self.server.identity.secret().clone(),
-            expires: self.server.identity.expires(),
+            secret: self.server.identity.secret.clone(),
+            expires: self.server.identity.expires,
         }
     }
 

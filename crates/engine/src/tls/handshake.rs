@@ -12,7 +12,6 @@ use socket2::SockRef;
 
 use crate::EngineError;
 
-/// Why a handshake did not come to its end.
 #[derive(Debug)]
 pub(crate) enum HandshakeError {
     /// The peer closed the connection.

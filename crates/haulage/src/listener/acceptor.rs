@@ -45,7 +45,6 @@ pub(super) struct WaitingStreams(Monitor<State>);
 #[derive(Default)]
 struct State {
     pending: VecDeque<Incoming>,
-    /// How many are about to begin.
     beginning: usize,
     begun: VecDeque<Result<Accepted, Error>>,
 }
@@ -98,7 +97,6 @@ fn begin(incoming: Incoming) -> Result<Accepted, Error> {
     })
 }
 
-/// What the thread that accepts clients needs.
 pub(super) struct Acceptor {
     pub(super) engine: Arc<haul_engine::Listener>,
     pub(super) terms: Terms,

@@ -7,7 +7,6 @@ use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_wire::control::Request;
 
-/// Says why a recipe is not permitted.
 pub(super) type Permit = Box<dyn Fn(&Recipe) -> Result<(), String> + Send + Sync>;
 
 /// Which streams of bytes clients may open.

@@ -12,7 +12,6 @@ use crate::reassembly::Reassembly;
 /// come, not before.
 const ROOM: u64 = FIRST_LIMIT;
 
-/// See the module's text.
 pub(super) struct Inbox {
     bytes: Reassembly,
     /// The sender has sent what it was not permitted to.

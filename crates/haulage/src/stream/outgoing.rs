@@ -9,13 +9,11 @@ use haul_proto::{Available, ObjectSource};
 /// Most bytes that are kept: what fits into 100 ms at 5 Gbit/s.
 const MOST: usize = 64 << 20;
 
-/// See the module's text.
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) bytes: VecDeque<u8>,
     /// Where the first of them lies in the stream.
     base: u64,
-    /// Nothing follows.
     pub(super) ended: bool,
 }
 

@@ -119,17 +119,14 @@ impl Streams {
         }
     }
 
-    /// Opens a stream.
     pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
         self.with(|it| it.open(context.waker()))
     }
 
-    /// The next stream of the other end.
     pub(crate) fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
         self.with(|it| it.accept(context.waker()))
     }
 
-    /// Sends a message of the application.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -148,7 +145,6 @@ impl Streams {
         sent
     }
 
-    /// The next message of the application.
     pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<Result<Message, Error>> {
         let message = self.with(|it| it.message(context.waker()));
         self.run_if_owing();
@@ -205,7 +201,6 @@ impl Streams {
         self.channel.block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Ends a direction of a stream.
     pub(super) fn end<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
         let result = self.with(change);
         self.run_if_owing();

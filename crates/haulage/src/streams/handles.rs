@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::driver::Streams;
 use super::frame::Number;
 
-/// The two directions of a stream.
 pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
     let streams = || streams.clone();
     (

@@ -81,7 +81,6 @@ enum Wait {
     NothingOwed,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Multiplexer {
     role: Role,
@@ -191,12 +190,10 @@ impl Multiplexer {
         })
     }
 
-    /// The next stream that the other end has opened.
     pub(super) fn accept(&mut self, waker: &Waker) -> Poll<Result<Number, Error>> {
         self.poll(waker, Wait::Stream, |this| this.to_accept.pop_front())
     }
 
-    /// The next message of the application.
     pub(super) fn message(&mut self, waker: &Waker) -> Poll<Result<Message, Error>> {
         let window = self.limits.window;
         self.poll(waker, Wait::Message, |this| {
@@ -278,7 +275,6 @@ impl Multiplexer {
         }
     }
 
-    /// Bytes of a stream were sent.
     pub(super) fn on_sent(&mut self, number: Number, len: usize) {
         if let Some(stream) = self.streams.get_mut(&number) {
             stream.sent += len as u64;
@@ -341,7 +337,6 @@ impl Multiplexer {
         self.wake(Wait::Permit);
     }
 
-    /// Whether a frame is to leave.
     pub(super) fn owes(&self) -> bool {
         !self.owed.is_empty()
     }
@@ -373,13 +368,11 @@ impl Multiplexer {
         None
     }
 
-    /// There was no room for this frame.
     pub(super) fn owe(&mut self, owed: Owed) {
         self.owed.insert(owed);
         self.on_left();
     }
 
-    /// A frame was dealt with.
     pub(super) fn on_left(&mut self) {
         self.leaving -= 1;
         self.wake_flushing();
