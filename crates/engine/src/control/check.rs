@@ -7,8 +7,7 @@ use haul_wire::check::{Steps, message};
 use haul_wire::control::{ControlMessage, encode_frame};
 
 use super::close_reason_of;
-use super::incoming::Incoming;
-use super::state::{Room, Shared};
+use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 
 /// One end of a channel, without its network.

@@ -1,10 +1,8 @@
 //! The control channel: messages over TLS over TCP, carried by a thread of their own.
 
 mod check;
-mod incoming;
 mod pump;
 mod state;
-mod transport;
 
 use std::fmt;
 use std::future::poll_fn;

@@ -9,8 +9,7 @@ use haul_wire::control::ControlMessage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 
-use super::incoming::Incoming;
-use super::state::{Room, Shared};
+use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
 use crate::tls::{HandshakeError, flush, receive};

@@ -1,14 +1,15 @@
 //! What the control channel's thread and its users share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, encode_frame};
+use crossbeam_queue::ArrayQueue;
+use haul_wire::control::{ControlMessage, FrameDecoder, MAX_TRANSPORT, encode_frame};
 
-use super::transport::Transport;
 use crate::error::CloseReason;
-use crate::{EngineError, Monitor};
+use crate::{EngineError, Monitor, Waker};
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
@@ -40,7 +41,7 @@ pub(super) struct State {
 
 pub(super) struct Shared {
     pub(super) state: Monitor<State>,
-    pub(super) wake: crate::Waker,
+    pub(super) wake: Waker,
     /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
     pub(super) transport: Transport,
@@ -59,7 +60,7 @@ pub(super) enum Room {
 
 impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
-        let (wake, udp_seen) = (crate::Waker::new()?, AtomicU16::new(0));
+        let (wake, udp_seen) = (Waker::new()?, AtomicU16::new(0));
         Ok(Self { state: Monitor::default(), wake, udp_seen, transport: Transport::default() })
     }
 
@@ -167,5 +168,142 @@ impl State {
         self.outgoing_bytes += frame.len();
         self.outgoing.push_back(frame);
         self.close_reason = close_reason;
+    }
+}
+
+/// Messages of the other side that may wait for the data thread.
+const MOST_INCOMING: usize = 16;
+
+/// Messages of the transport on the control channel. They go from data thread to data thread; the channel's users do
+/// not see them.
+///
+/// No data thread waits for the channel, and neither end keeps more than a few messages. At most one waits to be sent:
+/// the data thread writes the next when it has left. Of those that were received and not taken, the oldest are dropped.
+/// A report that is dropped costs no more than one that is lost over UDP.
+/// The data thread looks at both queues in each turn, without a lock.
+pub(super) struct Transport {
+    pub(super) outgoing: ArrayQueue<Vec<u8>>,
+    pub(super) incoming: ArrayQueue<Vec<u8>>,
+    /// To be woken when a message comes, and when another one may be sent.
+    pub(super) data_thread: OnceLock<Waker>,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        let (outgoing, incoming) = (ArrayQueue::new(1), ArrayQueue::new(MOST_INCOMING));
+        Self { outgoing, incoming, data_thread: OnceLock::new() }
+    }
+}
+
+impl Transport {
+    pub(super) fn take_outgoing(&self) -> Option<ControlMessage> {
+        let message = self.outgoing.pop()?;
+        self.wake_data_thread();
+        Some(ControlMessage::Transport(message))
+    }
+
+    fn wake_data_thread(&self) {
+        if let Some(data_thread) = self.data_thread.get() {
+            data_thread.wake();
+        }
+    }
+
+    /// Takes a message that has come.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub(super) fn deliver(&self, message: Vec<u8>) -> Result<(), EngineError> {
+        let len = message.len();
+        if len > MAX_TRANSPORT {
+            return Err(EngineError::protocol(format!("a message of the transport has {len} bytes")));
+        }
+        self.incoming.force_push(message);
+        self.wake_data_thread();
+        Ok(())
+    }
+}
+
+/// Takes the bytes that have come, deals with the messages that are the channel's own, and hands the others to its users.
+pub(super) struct Incoming {
+    shared: Arc<Shared>,
+    decoder: FrameDecoder,
+    /// Pings carry the time since then.
+    started: Instant,
+}
+
+impl Incoming {
+    pub(super) fn new(shared: Arc<Shared>, started: Instant) -> Self {
+        Self { shared, decoder: FrameDecoder::new(), started }
+    }
+
+    /// Takes the next bytes, and does what the messages in them ask for.
+    ///
+    /// # Errors
+    /// How the channel ends: bytes that are no message, or what the peer says of its own end.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
+        self.decoder.feed(bytes);
+        loop {
+            match self.decoder.next_message() {
+                Ok(None) => return Ok(()),
+                Ok(Some(message)) => self.dispatch(message)?,
+                Err(error) => return Err(EngineError::protocol(error.to_string())),
+            }
+        }
+    }
+
+    fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
+        match message {
+            ControlMessage::Ping(n) if self.shared.state.lock().has_outgoing() => {
+                // Whoever floods with pings gets no answer to each.
+                tracing::trace!(n, "ping not answered: there is more to send");
+            }
+            ControlMessage::Ping(n) => {
+                let _ = self.shared.push(&ControlMessage::Pong(n), None, Room::Ignore);
+            }
+            ControlMessage::Pong(n) => self.on_pong(n),
+            ControlMessage::UdpSeen { size } => {
+                self.shared.udp_seen.store(size, Ordering::Relaxed);
+            }
+            ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
+                return Err(EngineError::Peer(fault.from_peer()));
+            }
+            ControlMessage::Bye => {
+                self.shared.state.update(|state| state.bye_received = true);
+                self.shared.deliver(ControlMessage::Bye);
+                // Ignored if this side has said it already.
+                let _ = self.shared.push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
+            }
+            ControlMessage::Transport(message) => self.shared.transport.deliver(message)?,
+            message => self.shared.deliver(message),
+        }
+        Ok(())
+    }
+
+    fn on_pong(&self, micros: u64) {
+        let round_trip = self.started.elapsed().checked_sub(Duration::from_micros(micros));
+        self.shared.state.update(|state| state.round_trip = round_trip.or(state.round_trip));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_waits_to_be_sent_and_of_those_that_come_the_newest_few() {
+        let transport = Transport::default();
+        assert!(transport.take_outgoing().is_none());
+        transport.outgoing.push(vec![2]).unwrap();
+        assert!(transport.outgoing.is_full());
+        assert_eq!(transport.take_outgoing(), Some(ControlMessage::Transport(vec![2])));
+        assert!(!transport.outgoing.is_full() && transport.take_outgoing().is_none());
+        for n in 0..1_000_u32 {
+            transport.deliver(n.to_be_bytes().to_vec()).unwrap();
+        }
+        let came: Vec<_> = std::iter::from_fn(|| transport.incoming.pop()).collect();
+        assert_eq!(came.len(), MOST_INCOMING);
+        assert_eq!(came.last().unwrap()[..], 999_u32.to_be_bytes());
+        transport.deliver(vec![0; MAX_TRANSPORT]).unwrap();
+        assert!(matches!(transport.deliver(vec![0; MAX_TRANSPORT + 1]), Err(EngineError::Protocol { .. })));
     }
 }
