@@ -1,6 +1,5 @@
 //! Who a server is for as long as it runs: a fresh certificate, a fresh secret, and when both end.
 
-use std::fmt;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
@@ -11,6 +10,8 @@ use crate::clock::unix_now;
 use crate::{EngineError, Secret};
 
 /// A server's certificate and key, the secret that lets clients in, and the expiry of both.
+#[derive(derive_more::Debug)]
+#[debug("ServerIdentity({expires:?})")]
 pub(crate) struct ServerIdentity {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: Zeroizing<PrivatePkcs8KeyDer<'static>>,
@@ -41,12 +42,6 @@ impl ServerIdentity {
 
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         fingerprint(&self.certificate)
-    }
-}
-
-impl fmt::Debug for ServerIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerIdentity").field("expires", &self.expires).finish_non_exhaustive()
     }
 }
 

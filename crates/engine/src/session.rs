@@ -1,6 +1,5 @@
 //! A session: two ends that have proved themselves to each other and agreed on what to do.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,6 +12,8 @@ use crate::endpoint::{PathProbe, PendingSession};
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
+#[derive(derive_more::Debug)]
+#[debug("Session({role:?}, {peer}, {request:?})")]
 pub struct Session {
     pub(crate) role: Role,
     pub(crate) peer: SocketAddr,
@@ -119,12 +120,4 @@ pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     // What a peer may ask of this machine's memory; the kernel's own limit is lower as a rule.
     let buffer = buffer.clamp(Bytes(64 << 10), Bytes(256 << 20));
     Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer, ..Options::default() }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Session");
-        out.field("role", &self.role).field("peer", &self.peer).field("request", &self.request);
-        out.finish_non_exhaustive()
-    }
 }

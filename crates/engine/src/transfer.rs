@@ -1,7 +1,6 @@
 //! Moving one object: the data thread of a session, which runs a sender's or a receiver's stack.
 
 use std::any::Any;
-use std::fmt;
 use std::num::NonZero;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -35,6 +34,8 @@ const SILENCE: Span = Span::from_secs(15);
 pub const FIRST_LIMIT: u64 = 64 << 20;
 
 /// A transfer that runs on a thread of its own. Dropping it stops the thread.
+#[derive(derive_more::Debug)]
+#[debug("Transfer({published:?})")]
 pub struct Transfer {
     shared: Arc<EndpointSocket>,
     connection: Weak<Connection>,
@@ -163,12 +164,6 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         self.halt();
-    }
-}
-
-impl fmt::Debug for Transfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("published", &self.published).finish_non_exhaustive()
     }
 }
 

@@ -23,7 +23,8 @@ const SCHEME: &str = "haul://";
 
 /// The address of a path on a server, with what proves both ends to each other. It contains a secret:
 /// [`fmt::Display`] shows it, because that is what the URL is for, and [`fmt::Debug`] does not.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("{}?k=(secret)", self.without_key())]
 pub struct HaulUrl {
     /// Host name, IPv4 address, or IPv6 address without brackets.
     pub host: String,
@@ -109,12 +110,6 @@ fn display_host(host: &str) -> String {
 impl fmt::Display for HaulUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}?k={}", self.without_key(), *self.key())
-    }
-}
-
-impl fmt::Debug for HaulUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}?k=(secret)", self.without_key())
     }
 }
 

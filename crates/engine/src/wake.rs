@@ -1,7 +1,6 @@
 //! Who waits for what, and how it is woken: threads at descriptors, threads that poll, and tasks.
 
 use std::cell::Cell;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +9,7 @@ use std::task::{self, Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use derive_more::{Deref, DerefMut, IntoIterator};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 use smallvec::SmallVec;
@@ -50,7 +50,7 @@ impl Waker {
 
 /// Tasks and threads that wait for the same thing. Each is in it once, however often it polls. There are many thousand
 /// lists, with one waker at most nearly always.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoIterator)]
 pub struct WakerList(SmallVec<[task::Waker; 1]>);
 
 impl WakerList {
@@ -90,22 +90,15 @@ impl WakerList {
     }
 }
 
-impl IntoIterator for WakerList {
-    type Item = task::Waker;
-    type IntoIter = smallvec::IntoIter<[task::Waker; 1]>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
 /// A value behind a lock, and those who wait for it to change.
 #[derive(Debug, Default)]
 pub struct Monitor<T>(Mutex<Watched<T>>);
 
 /// The value of a [`Monitor`] that is locked.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deref, DerefMut)]
 pub struct Watched<T> {
+    #[deref]
+    #[deref_mut]
     value: T,
     wakers: WakerList,
 }
@@ -161,20 +154,6 @@ impl<T> Watched<T> {
     /// Takes those who wait, to be woken once no lock is held.
     pub(crate) fn take_wakers(&mut self) -> WakerList {
         self.wakers.take()
-    }
-}
-
-impl<T> Deref for Watched<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T> DerefMut for Watched<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.value
     }
 }
 

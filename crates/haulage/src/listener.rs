@@ -21,6 +21,8 @@ use self::acceptor::{Acceptor, WaitingStreams};
 use crate::{AcceptError, ByteReader, Connection, Endpoint};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
+#[derive(derive_more::Debug)]
+#[debug("Listener({})", self.local_addr())]
 pub struct Listener {
     engine: Arc<haul_engine::Listener>,
     endpoint: Endpoint,
@@ -141,11 +143,5 @@ impl Drop for Listener {
             // A panic there has been reported by its message.
             let _ = thread.join();
         }
-    }
-}
-
-impl std::fmt::Debug for Listener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("addr", &self.local_addr()).finish_non_exhaustive()
     }
 }

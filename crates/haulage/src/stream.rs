@@ -31,6 +31,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The sending end of a stream of bytes. [`ByteWriter::finish`] ends it; dropped before, it ends with an error at the
 /// other side.
+#[derive(derive_more::Debug)]
+#[debug("ByteWriter({} outstanding)", self.outstanding())]
 pub struct ByteWriter {
     outbox: Arc<Monitor<Outbox>>,
     transport: Transport,
@@ -39,6 +41,8 @@ pub struct ByteWriter {
 }
 
 /// The receiving end of a stream of bytes.
+#[derive(derive_more::Debug)]
+#[debug("ByteReader")]
 pub struct ByteReader {
     inbox: Arc<Monitor<Inbox>>,
     transport: Transport,
@@ -371,17 +375,5 @@ impl Read for ByteReader {
 impl Drop for ByteReader {
     fn drop(&mut self) {
         self.transport.abort("the reader of the stream has gone before its end");
-    }
-}
-
-impl std::fmt::Debug for ByteWriter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByteWriter").field("outstanding", &self.outstanding()).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for ByteReader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByteReader").finish_non_exhaustive()
     }
 }

@@ -4,7 +4,6 @@ mod check;
 mod pump;
 mod state;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -38,7 +37,8 @@ const ABORT: Duration = Duration::from_secs(1);
 /// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
 /// comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and
 /// the connection ends without a close.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("Control({:?})", handle.shared.state.lock().ended)]
 pub struct Control {
     handle: Arc<Handle>,
 }
@@ -214,13 +214,6 @@ fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
         ControlMessage::Bye => Some(CloseReason::Graceful),
         ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
         _ => None,
-    }
-}
-
-impl fmt::Debug for Control {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared().state.lock();
-        f.debug_struct("Control").field("ended", &state.ended).finish_non_exhaustive()
     }
 }
 

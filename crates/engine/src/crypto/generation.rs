@@ -1,8 +1,6 @@
 //! Key generations: generation g serves the packet numbers `g << 22 ..`, and each secret is derived from the
 //! one before, which is then dropped.
 
-use std::fmt;
-
 use aws_lc_rs::aead;
 use haul_proto::Unauthentic;
 use haul_wire::control::Cipher;
@@ -52,10 +50,13 @@ impl Secret {
 }
 
 /// The expanded key of one generation.
+#[derive(derive_more::Debug)]
 pub(super) enum PacketKey {
     /// AWS-LC overwrites its key itself.
+    #[debug("(secret)")]
     Aead { key: aead::LessSafeKey, iv: Zeroizing<[u8; 12]> },
     /// Of SipHash-2-4 (Aumasson and Bernstein, 2012), which is cheap on inputs of a few bytes.
+    #[debug("(secret)")]
     Token(Zeroizing<[u8; 16]>),
 }
 
@@ -112,12 +113,6 @@ impl PacketKey {
                 same.map(|()| body_len).map_err(|_| Unauthentic)
             }
         }
-    }
-}
-
-impl fmt::Debug for PacketKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
     }
 }
 

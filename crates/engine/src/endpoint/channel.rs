@@ -1,4 +1,3 @@
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -30,6 +29,8 @@ pub struct Message {
 
 /// One end of a connection. Any thread may use it; dropping it closes the connection without waiting for the arrival of
 /// what was sent.
+#[derive(derive_more::Debug)]
+#[debug("Channel({:?}, {})", self.role(), self.identity())]
 pub struct Channel {
     connection: Arc<Connection>,
     endpoint: Endpoint,
@@ -379,12 +380,5 @@ impl State {
             return Ok(Some(()));
         }
         self.ended().map_or(Ok(None), Err)
-    }
-}
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Channel");
-        out.field("role", &self.connection.role()).field("identity", &self.identity()).finish_non_exhaustive()
     }
 }

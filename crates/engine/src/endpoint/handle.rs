@@ -1,4 +1,3 @@
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,7 +17,8 @@ const BUFFER: Bytes = Bytes(16 << 20);
 
 /// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("Endpoint({:?})", handle.shared.socket)]
 pub struct Endpoint {
     handle: Arc<Handle>,
 }
@@ -90,11 +90,5 @@ impl Endpoint {
     /// The counters.
     pub fn stats(&self) -> EndpointStats {
         self.shared().counters.read()
-    }
-}
-
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("socket", &self.shared().socket).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! What lets a client come back without a handshake, in memory and in a file.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -48,7 +48,8 @@ pub enum ResumptionError {
 }
 
 /// What lets a client come back to a server that knows it. It holds a secret.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(derive_more::Debug, Clone, PartialEq, Eq)]
+#[debug("SavedResumption({server}, {identity})")]
 pub struct SavedResumption {
     pub(crate) server: SocketAddr,
     pub(crate) identity: u32,
@@ -139,13 +140,6 @@ fn parsed<T: FromStr>(text: &str, what: &'static str) -> Result<T, ResumptionErr
 fn cipher(name: &str) -> Option<Cipher> {
     let all = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
     all.into_iter().find(|cipher| cipher.as_str() == name)
-}
-
-impl fmt::Debug for SavedResumption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("SavedResumption");
-        out.field("server", &self.server).field("identity", &self.identity).finish_non_exhaustive()
-    }
 }
 
 /// Resumption state in a file that only its owner can read. Programs that use it at once take turns.

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::mem::take;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use derive_more::Deref;
 use haul_base::{Span, Time};
 use haul_udp::UdpSocket;
 
@@ -41,7 +41,10 @@ impl EndpointLimits {
 pub(crate) type Expecting = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The connections of an endpoint, and what it knows of its peers.
+#[derive(Deref)]
 pub(crate) struct Shared {
+    /// By which connections send; they know nothing of each other.
+    #[deref]
     io: EndpointSocket,
     pub(super) table: Mutex<Table>,
     /// Sessions whose control frames may come to this socket.
@@ -54,15 +57,6 @@ pub(crate) struct Shared {
     most_arrivals: usize,
     /// When idle connections last released what can be made again.
     released: Mutex<Time>,
-}
-
-/// Connections send by the socket, and know nothing of each other.
-impl Deref for Shared {
-    type Target = EndpointSocket;
-
-    fn deref(&self) -> &EndpointSocket {
-        &self.io
-    }
 }
 
 impl Shared {

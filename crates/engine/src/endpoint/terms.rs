@@ -1,6 +1,5 @@
 //! What a server asks of the recipe that a client brings.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
@@ -25,6 +24,8 @@ const OBJECT: &str = "it carries an object, which takes a session; a connection 
                       a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
 
 /// What a server asks of the recipe that a client brings.
+#[derive(derive_more::Debug)]
+#[debug("Terms")]
 pub struct Terms {
     /// Holds the policy, which therefore goes with every stack and its later changes.
     registry: Arc<Registry>,
@@ -156,10 +157,4 @@ fn not_added(reason: NotAdded) -> Fault {
         NotAdded::Full => ("the server has no room for another client", "connect again in a while"),
     };
     Fault::new(FaultCode::Busy, message, hint)
-}
-
-impl fmt::Debug for Terms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terms").finish_non_exhaustive()
-    }
 }

@@ -48,11 +48,12 @@ pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
 }
 
 /// Why a client may not come in.
+#[derive(derive_more::From)]
 enum Refusal {
     /// Its connection is of no more use.
     Broken(String),
     /// It is told.
-    Fault(Fault),
+    Fault(#[from] Fault),
 }
 
 impl From<EngineError> for Refusal {
@@ -64,12 +65,6 @@ impl From<EngineError> for Refusal {
 impl From<HandshakeError> for Refusal {
     fn from(error: HandshakeError) -> Self {
         Self::Broken(format!("{error:?}"))
-    }
-}
-
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
     }
 }
 

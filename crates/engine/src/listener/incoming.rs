@@ -1,4 +1,3 @@
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,8 @@ use crate::{EngineError, Session, recipe};
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
 /// A client that has authenticated and waits for the server's decision. Dropping it closes the connection.
+#[derive(derive_more::Debug)]
+#[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
     /// As it begins if it is accepted, without its UDP side.
     pub(crate) session: Session,
@@ -95,12 +96,5 @@ impl Incoming {
     /// Sends the client away and tells it why.
     pub fn refuse(self, fault: Fault) {
         self.session.control.end_with(&ControlMessage::Refuse(fault));
-    }
-}
-
-impl fmt::Debug for Incoming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Incoming");
-        out.field("peer", &self.peer()).field("request", self.request()).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,6 @@ mod incoming;
 mod limiter;
 mod refusals;
 
-use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -113,6 +112,8 @@ struct Server {
 
 /// A server that accepts sessions. Handshakes run in threads of their own, no more than there are places, so that a
 /// slow or hostile peer holds up nobody. Dropping it stops listening; sessions and channels that were accepted go on.
+#[derive(derive_more::Debug)]
+#[debug("Listener({local})")]
 pub struct Listener {
     server: Arc<Server>,
     local: SocketAddr,
@@ -212,12 +213,6 @@ impl Drop for Listener {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("local", &self.local).finish_non_exhaustive()
     }
 }
 

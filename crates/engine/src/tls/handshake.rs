@@ -12,22 +12,16 @@ use socket2::SockRef;
 
 use crate::EngineError;
 
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub(crate) enum HandshakeError {
     /// The peer closed the connection.
     Closed,
     /// The deadline passed.
     TimedOut,
     /// The connection broke.
-    Io(io::Error),
+    Io(#[from] io::Error),
     /// TLS says no.
-    Tls(rustls::Error),
-}
-
-impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    Tls(#[from] rustls::Error),
 }
 
 /// Of a connection whose handshake is complete.

@@ -37,6 +37,8 @@ impl StreamsPermitted {
 }
 
 /// How a server listens.
+#[derive(derive_more::Debug)]
+#[debug("ListenOptions({addr})")]
 pub struct ListenOptions {
     /// Address and port for both TCP and UDP; port 0 lets the system choose.
     pub addr: SocketAddr,
@@ -67,11 +69,5 @@ impl ListenOptions {
             streams: StreamsPermitted::Both,
             connection: ConnectionOptions::default(),
         }
-    }
-}
-
-impl std::fmt::Debug for ListenOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ListenOptions").field("addr", &self.addr).finish_non_exhaustive()
     }
 }

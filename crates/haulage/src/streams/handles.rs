@@ -1,4 +1,3 @@
-use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -18,6 +17,8 @@ pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvS
 
 /// The sending direction of a stream. [`SendStream::finish`] ends it; dropped before, it ends with an error at the other
 /// side.
+#[derive(derive_more::Debug)]
+#[debug("SendStream({number})")]
 pub struct SendStream {
     streams: Arc<Streams>,
     number: Number,
@@ -25,6 +26,8 @@ pub struct SendStream {
 }
 
 /// The receiving direction of a stream. When it is dropped before the end the other side is told that nobody reads.
+#[derive(derive_more::Debug)]
+#[debug("RecvStream({number})")]
 pub struct RecvStream {
     streams: Arc<Streams>,
     number: Number,
@@ -134,17 +137,5 @@ impl Read for RecvStream {
 impl Drop for RecvStream {
     fn drop(&mut self) {
         self.streams.end(|it| it.stop(self.number));
-    }
-}
-
-impl fmt::Debug for SendStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendStream").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for RecvStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvStream").field("number", &self.number).finish_non_exhaustive()
     }
 }
