@@ -1,9 +1,7 @@
 //! Reliable streams of bytes, over the bulk transport or any other recipe of an object.
 
-mod incoming;
-mod outgoing;
+mod buffers;
 mod settings;
-mod statistics;
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -11,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use haul_base::{Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
     block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
@@ -19,10 +18,7 @@ use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
-pub use self::statistics::StreamStatistics;
-
-use self::incoming::{Inbox, Sink};
-use self::outgoing::{Outbox, Source};
+use self::buffers::{Inbox, Outbox, Sink, Source};
 use crate::error::to_io;
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
@@ -46,6 +42,46 @@ pub struct ByteWriter {
 pub struct ByteReader {
     inbox: Arc<Monitor<Inbox>>,
     transport: Transport,
+}
+
+/// What a stream of bytes has done so far; at most a twentieth of a second old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStatistics {
+    /// Bytes of the stream that have arrived: at the writer, that are known to.
+    pub bytes: u64,
+    /// Data packets that were sent or received, repeated ones included.
+    pub packets: u64,
+    /// The writer: of these, repeated ones.
+    pub resent: u64,
+    /// Packets that came although they had come before: at the writer, as the reader last said.
+    pub duplicates: u64,
+    /// The writer: the rate at which the control law sends at present.
+    pub rate: Option<Rate>,
+    /// The round trip: the writer's is smoothed, the reader's that of the control channel.
+    pub rtt: Option<Span>,
+}
+
+impl StreamStatistics {
+    fn of(counters: Option<&Counters>, control: Option<Span>) -> Self {
+        match counters {
+            None => Self { rtt: control, ..Self::default() },
+            Some(Counters::Sending(sending)) => Self {
+                bytes: sending.stats.object_acked,
+                packets: sending.stats.packets,
+                resent: sending.stats.resent,
+                duplicates: u64::from(sending.stats.receiver_duplicates),
+                rate: Some(sending.rate),
+                rtt: Some(sending.stats.rtt),
+            },
+            Some(Counters::Receiving(stats)) => Self {
+                bytes: stats.object_bytes,
+                packets: stats.packets,
+                duplicates: stats.duplicates,
+                rtt: control,
+                ..Self::default()
+            },
+        }
+    }
 }
 
 /// The session that carries a stream. Dropping the transfer stops its thread.

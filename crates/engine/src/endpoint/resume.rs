@@ -34,28 +34,20 @@ impl Endpoint {
         let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
         // A recipe that does not compile here fails before anything is sent.
         compile(registry, recipe, first)?;
-        let mut saved = self.agree_on_a_number(url, recipe, registry, options).await?;
-        saved.next_epoch();
-        self.begin(saved, recipe, registry, &options.channel, ends)
-    }
-
-    /// Agrees with the server. The identity is random; if one of the ends has it already, a second try draws
-    /// another.
-    async fn agree_on_a_number(
-        &self,
-        url: &HaulUrl,
-        recipe: &Recipe,
-        registry: &Arc<Registry>,
-        options: &OpenOptions,
-    ) -> Result<SavedResumption, EngineError> {
         let (shared, driver) = (self.shared(), self.driver());
-        let first = agree(url, recipe, registry, options, driver).await;
-        let is_taken = match &first {
+        let mut saved = agree(url, recipe, registry, options, driver).await;
+        // The identity is random; if one of the ends has it already, a second try draws another.
+        let is_taken = match &saved {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
             Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
             Err(_) => false,
         };
-        if is_taken { agree(url, recipe, registry, options, driver).await } else { first }
+        if is_taken {
+            saved = agree(url, recipe, registry, options, driver).await;
+        }
+        let mut saved = saved?;
+        saved.next_epoch();
+        self.begin(saved, recipe, registry, &options.channel, ends)
     }
 }
 

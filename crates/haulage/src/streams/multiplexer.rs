@@ -57,7 +57,7 @@ struct Stream {
 }
 
 /// Messages of the application. Each counts for its bytes and [`MESSAGE_COST`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Messages {
     received: VecDeque<Message>,
     /// Costs of what has come, of what was taken, and the limit that the other end knows.
@@ -108,14 +108,7 @@ pub(super) struct Multiplexer {
 
 impl Multiplexer {
     pub(super) fn new(role: Role, limits: StreamLimits) -> Self {
-        let messages = Messages {
-            received: VecDeque::new(),
-            came: 0,
-            taken: 0,
-            told: limits.window,
-            sent: 0,
-            limit: limits.window,
-        };
+        let messages = Messages { told: limits.window, limit: limits.window, ..Messages::default() };
         Self {
             role,
             limits,
