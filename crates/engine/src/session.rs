@@ -8,8 +8,8 @@ use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
 use crate::crypto::{DataKeys, FrameKeys};
-use crate::endpoint::{PathProbe, PendingSession};
-use crate::{Clock, Control, EngineError, Role};
+use crate::endpoint::{ObjectEnd, PathProbe, PendingSession, SessionSide};
+use crate::{Clock, Control, EngineError, Role, Waker};
 
 /// One end of a running session.
 #[derive(derive_more::Debug)]
@@ -33,15 +33,9 @@ pub(crate) enum UdpSide {
     Server(Arc<PendingSession>),
 }
 
-/// A socket that is connected to the peer's UDP address.
-pub(crate) struct OpenPath {
-    pub(crate) socket: Arc<UdpSocket>,
-    pub(crate) keys: FrameKeys,
-    /// The client's.
-    pub(crate) probe: Option<PathProbe>,
-    /// The server's: late challenges find the session by it.
-    pub(crate) pending: Option<Arc<PendingSession>>,
-}
+/// A socket that is connected to the peer's UDP address, what authenticates control frames there, and what its data thread
+/// knows of the session.
+pub(crate) type OpenPath = (Arc<UdpSocket>, FrameKeys, SessionSide);
 
 impl Session {
     /// Which end this is.
@@ -97,16 +91,19 @@ impl Session {
     ///
     /// # Panics
     /// When called again after it has succeeded or failed.
-    pub(crate) fn take_path(&mut self) -> Result<OpenPath, EngineError> {
-        Ok(match self.udp.take().expect("a session moves one object") {
+    pub(crate) fn take_path(&mut self, end: ObjectEnd, waker: Waker) -> Result<OpenPath, EngineError> {
+        let (control, udp) = (self.control.clone(), self.udp.take());
+        Ok(match udp.expect("a session moves one object") {
             UdpSide::Client(udp) => {
                 let (socket, probe) = *udp;
-                OpenPath { socket, keys: probe.keys.clone(), probe: Some(probe), pending: None }
+                let keys = probe.keys.clone();
+                (socket, keys, SessionSide { end, waker, control, probe: Some(probe), pending: None })
             }
             UdpSide::Server(pending) => {
-                let socket = pending.wait_for_socket(&self.control);
-                let socket = socket.inspect_err(|error| self.control.abort(error.fault()))?;
-                OpenPath { socket, keys: pending.keys(), probe: None, pending: Some(pending) }
+                let socket = pending.wait_for_socket(&control);
+                let socket = socket.inspect_err(|error| control.abort(error.fault()))?;
+                let keys = pending.keys();
+                (socket, keys, SessionSide { end, waker, control, probe: None, pending: Some(pending) })
             }
         })
     }

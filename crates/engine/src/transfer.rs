@@ -20,7 +20,7 @@ use haul_wire::control::Settings;
 
 use crate::endpoint::{
     Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
-    SessionSide, sizes_for,
+    sizes_for,
 };
 use crate::recipe::{feedback_interval, in_force};
 use crate::session::OpenPath;
@@ -45,16 +45,8 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    fn spawn(
-        session: &Session,
-        path: OpenPath,
-        end: ObjectEnd,
-        stack: Stack,
-        waker: Waker,
-    ) -> Result<Self, EngineError> {
-        let OpenPath { socket, keys, probe, pending } = path;
-        let (control, clock, role) = (session.control.clone(), session.clock, session.role);
-        let side = SessionSide { end, probe, control, waker, _pending: pending };
+    fn spawn(session: &Session, (socket, keys, side): OpenPath, stack: Stack) -> Result<Self, EngineError> {
+        let (clock, role) = (session.clock, session.role);
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
         let shared = Arc::new(EndpointSocket::of_one(socket, clock)?);
@@ -201,13 +193,13 @@ impl Session {
         source: Box<dyn ObjectSource>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_path()?;
-        let (settings, now) = (&self.settings, self.clock.now());
-        let probe = path.probe.as_ref();
+        let path = self.take_path(ObjectEnd::Source, waker)?;
+        let (settings, now, (_, _, side)) = (&self.settings, self.clock.now(), &path);
+        let probe = side.probe.as_ref();
         let initial_rtt = probe.and_then(|probe| probe.round_trip).unwrap_or(self.round_trip);
         let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
         // One that has come from there probably passes the other way.
-        let heard = path.pending.as_ref().map_or(0, |it| it.largest());
+        let heard = side.pending.as_ref().map_or(0, |it| it.largest());
         let config = SenderConfig {
             chunk: Bytes(settings.chunk_bytes.max(1)),
             datagram,
@@ -226,7 +218,7 @@ impl Session {
             }
             Some(recipe) => Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?,
         };
-        Transfer::spawn(self, path, ObjectEnd::Source, sender.into_stack(), waker)
+        Transfer::spawn(self, path, sender.into_stack())
     }
 
     /// Receives an object on a thread of its own, until the sender closes or the transfer is stopped: feedback goes on
@@ -242,7 +234,7 @@ impl Session {
         sink: Box<dyn ObjectSink>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_path()?;
+        let path = self.take_path(ObjectEnd::Sink, waker)?;
         let (settings, now) = (&self.settings, self.clock.now());
         let config = ReceiverConfig {
             feedback_interval: feedback_interval(settings),
@@ -253,7 +245,7 @@ impl Session {
             None => Receiver::with_config(now, config, self.link(), sink)?,
             Some(recipe) => Receiver::of_recipe(now, &recipe, config, self.link(), sink)?,
         };
-        Transfer::spawn(self, path, ObjectEnd::Sink, receiver.into_stack(), waker)
+        Transfer::spawn(self, path, receiver.into_stack())
     }
 
     /// Sees whether packets get through both ways: the client sends an empty object. The server's transfer has to be

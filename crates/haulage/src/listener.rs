@@ -1,5 +1,4 @@
 mod acceptor;
-mod options;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -14,11 +13,10 @@ use haul_engine::{
 };
 
 pub use self::acceptor::Accepted;
-pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::acceptor::{Acceptor, WaitingStreams};
 
-use crate::{AcceptError, ByteReader, Connection, Endpoint};
+use crate::{AcceptError, ByteReader, Connection, Endpoint, ListenOptions};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
 #[derive(derive_more::Debug)]

@@ -317,11 +317,7 @@ impl ByteReader {
         Ok(Self::of(open(url, None, options, Request::StreamReceive)?)?)
     }
 
-    /// As [`ByteReader::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server
-    /// runs what the client brings. [`Options::rate`] goes before the recipe's.
-    ///
-    /// # Errors
-    /// As [`ByteReader::open`]; if the recipe does not carry an object, or cannot be used.
+    /// As [`ByteReader::open`], by another recipe of an object, as [`ByteWriter::open_with`].
     pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
     }

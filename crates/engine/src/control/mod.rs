@@ -23,7 +23,7 @@ use crate::error::CloseReason;
 use crate::spawn::spawn;
 use crate::wake::block_on;
 
-pub(crate) use check::check;
+pub use check::control_sequence;
 
 /// How long [`Control::close`] tries to get its close out and waits for the peer's.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::error::CloseReason;
-use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+use haul_base::{Bytes, Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
-use super::ConnectionOptions;
 use super::phase::{KeepAlive, Opening, Phase};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
@@ -38,6 +38,37 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// The initial round trip of RFC 9002, section 6.2.2, as an upper bound of the first estimate. That is measured over
 /// TCP, and takes seconds where TCP had to retransmit.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
+
+/// How one end of a connection is to run.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionOptions {
+    /// Bytes of messages that may wait to be sent; above, sending waits.
+    pub queue: Bytes,
+    /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
+    pub inbox: Bytes,
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
+    pub datagram: u16,
+    /// How long a client waits for the server's first packet before it gives up.
+    pub open_timeout: Duration,
+    /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
+    pub keep_alive: Option<Duration>,
+    /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
+    /// all. It saves a wake-up and costs a processor.
+    pub busy_poll: Duration,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self {
+            queue: Bytes(1 << 20),
+            inbox: Bytes(4 << 20),
+            datagram: 1_200,
+            open_timeout: Duration::from_secs(5),
+            keep_alive: None,
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
 
 /// What both ends keep, to begin connections without another handshake.
 #[derive(Clone, Debug)]

@@ -49,7 +49,7 @@ pub(crate) struct SessionSide {
     pub(crate) control: Control,
     pub(crate) waker: Waker,
     /// The server's: late challenges find the session by it.
-    pub(crate) _pending: Option<Arc<PendingSession>>,
+    pub(crate) pending: Option<Arc<PendingSession>>,
 }
 
 pub(crate) struct DataThread {

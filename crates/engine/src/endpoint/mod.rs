@@ -16,7 +16,6 @@ mod driver;
 mod event_loop;
 mod handle;
 mod host;
-mod options;
 mod path_probe;
 mod pending;
 mod phase;
@@ -32,9 +31,9 @@ mod transmit;
 
 pub use channel::{Channel, Message};
 pub(crate) use connection::Connection;
+pub use connection::ConnectionOptions;
 pub(crate) use data_thread::{DataThread, ObjectEnd, SessionSide};
 pub use handle::Endpoint;
-pub use options::ConnectionOptions;
 pub(crate) use path_probe::{MIN_DATAGRAM, PathProbe, send_probes, sizes_for};
 pub(crate) use pending::{PendingSession, Service, SessionTable};
 pub(crate) use published::Published;

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::Role;
     use crate::crypto::ResumptionSecret;
-    use crate::endpoint::options::ConnectionOptions;
+    use crate::endpoint::ConnectionOptions;
 
     const MOST: usize = 5;
 

@@ -10,8 +10,7 @@ use std::time::Duration;
 use haul_engine::{EngineError as Error, Incoming, Monitor, Terms, spawn};
 use haul_wire::control::{Fault, FaultCode, Request};
 
-use super::options::StreamsPermitted;
-use crate::{AcceptError, ByteReader, ByteWriter, Connection};
+use crate::{AcceptError, ByteReader, ByteWriter, Connection, StreamsPermitted};
 
 /// How often the thread that accepts clients checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);

@@ -240,7 +240,10 @@ impl Multiplexer {
             }
             Incoming::Reset => {
                 self.finish_incoming(number);
-                return Poll::Ready(Err(reset()));
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "the other side has given the stream up before its end",
+                )));
             }
             Incoming::Stopped | Incoming::Finished => return Poll::Ready(Ok(0)),
         }
@@ -257,7 +260,10 @@ impl Multiplexer {
             return Poll::Ready(Err(to_io(error.clone())));
         }
         match self.streams.get_mut(&number).filter(|stream| stream.sends) {
-            None => Poll::Ready(Err(stopped())),
+            None => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::BrokenPipe,
+                "the other side does not read the stream any more",
+            ))),
             Some(stream) if stream.sent < stream.limit => {
                 Poll::Ready(Ok((stream.sent, stream.limit - stream.sent)))
             }
@@ -500,14 +506,6 @@ fn number_of(index: u32, opener: Role) -> Number {
 
 fn cost(data: &[u8]) -> u64 {
     data.len() as u64 + MESSAGE_COST
-}
-
-fn reset() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, "the other side has given the stream up before its end")
-}
-
-fn stopped() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the other side does not read the stream any more")
 }
 
 #[cfg(test)]
