@@ -61,16 +61,6 @@ impl WakerList {
         }
     }
 
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether nobody waits.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Takes those that wait, to be woken once no lock is held.
     #[must_use]
     pub fn take(&mut self) -> Self {
@@ -320,9 +310,9 @@ mod tests {
                 list.add(waker);
             }
         }
-        assert_eq!(list.len(), 2);
+        assert_eq!(list.0.len(), 2);
         list.take().wake();
-        assert!(woken.load(Ordering::SeqCst) && list.is_empty());
+        assert!(woken.load(Ordering::SeqCst) && list.0.is_empty());
     }
 
     #[test]
@@ -332,9 +322,9 @@ mod tests {
         for _ in 0..100 {
             assert!(monitor.poll(&context, |value| (*value > 0).then_some(())).is_pending());
         }
-        assert_eq!(monitor.lock().wakers.len(), 1);
+        assert_eq!(monitor.lock().wakers.0.len(), 1);
         monitor.update(|value| *value = 1);
-        assert!(monitor.lock().wakers.is_empty());
+        assert!(monitor.lock().wakers.0.is_empty());
         assert_eq!(monitor.wait(None, |value| (*value > 0).then_some(*value)), Some(1));
     }
 }

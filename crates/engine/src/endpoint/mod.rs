@@ -15,7 +15,6 @@ mod data_thread;
 mod driver;
 mod event_loop;
 mod handle;
-mod host;
 mod path_probe;
 mod pending;
 mod phase;

@@ -94,7 +94,7 @@ impl SessionTable {
 
 /// The UDP side of one session. It is in the table for as long as it is held.
 pub(crate) struct PendingSession {
-    session: u32,
+    pub(crate) session: u32,
     table: Weak<SessionTable>,
     state: Monitor<State>,
 }
@@ -169,10 +169,6 @@ impl PendingSession {
             stage: Stage::Undecided,
         });
         Self { session, table, state }
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        self.session
     }
 
     /// Takes what claims to be a control frame of this session.

@@ -85,7 +85,7 @@ impl Incoming {
     /// The answer to a client that may come in.
     pub(crate) fn answer(&self) -> Accept {
         Accept {
-            session: self.pending.number(),
+            session: self.pending.session,
             cipher: self.cipher(),
             udp_port: self.local.port(),
             server: PROGRAM.to_owned(),
