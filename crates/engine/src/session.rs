@@ -33,8 +33,8 @@ pub(crate) enum UdpSide {
     Server(Arc<PendingSession>),
 }
 
-/// A socket that is connected to the peer's UDP address, what authenticates control frames there, and what its data thread
-/// knows of the session.
+/// A socket that is connected to the peer's UDP address, what authenticates control frames there, and what its data
+/// thread knows of the session.
 pub(crate) type OpenPath = (Arc<UdpSocket>, FrameKeys, SessionSide);
 
 impl Session {

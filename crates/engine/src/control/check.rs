@@ -59,9 +59,10 @@ impl Checked {
 }
 
 /// Checks a control channel, from the frames that come to what its users are given: a peer's message has one answer at
-/// most, and answers do not pile up; nothing is sent behind the last message; the channel's own messages are not given out;
-/// and only what the peer did ends it. Arbitrary bytes are [`Steps`](haul_wire::check::Steps): messages and other bytes that
-/// come, messages that a user sends, frames that leave, messages that a user takes. True if a message was understood.
+/// most, and answers do not pile up; nothing is sent behind the last message; the channel's own messages are not given
+/// out; and only what the peer did ends it. Arbitrary bytes are [`Steps`](haul_wire::check::Steps): messages and other
+/// bytes that come, messages that a user sends, frames that leave, messages that a user takes. True if a message was
+/// understood.
 ///
 /// # Panics
 /// If a rule is broken.

@@ -223,7 +223,7 @@ impl Transport {
     }
 }
 
-/// Takes the bytes that have come, deals with the messages that are the channel's own, and hands the others to its users.
+/// Takes the bytes that have come, deals with the channel's own messages, and hands the others to its users.
 pub(super) struct Incoming {
     shared: Arc<Shared>,
     decoder: FrameDecoder,

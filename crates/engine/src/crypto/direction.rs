@@ -7,9 +7,8 @@ use super::generation::{PacketKey, generation_of};
 use super::window::Window;
 use crate::Secret;
 
-/// Secrets of a TLS exporter are dropped once they are used, so whoever takes over this end later learns nothing of
-/// earlier generations. In the place of what derives the secret of a generation again, so that keys may be dropped while
-/// they are not used.
+/// Derives no secret again: those of a session are dropped once they are used, so whoever takes over this end later
+/// learns nothing of earlier generations.
 pub(super) fn never_again(_: u64) -> Option<Secret> {
     None
 }

@@ -95,8 +95,8 @@ pub(crate) struct Connection {
 pub(crate) struct State {
     pub(crate) stack: Stack,
     pub(super) peer: SocketAddr,
-    /// How often it has moved. `None`: the address is not validated, as the other end has neither answered a challenge
-    /// there nor the address of its TCP connection or of an earlier connection.
+    /// How often it has moved. `None`: the address is not validated. It is once the other end has answered a challenge
+    /// there, or as that of its TCP connection or of an earlier connection.
     pub(super) moves: Option<u32>,
     pub(super) phase: Phase,
     pub(super) heard: Time,

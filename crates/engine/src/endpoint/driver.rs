@@ -227,8 +227,8 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
 /// in the socket.
 type Ready = [bool; 4];
 
-/// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most. Without `packets`, a thread that
-/// drives inline takes the packets.
+/// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most. Without `packets`, a thread
+/// that drives inline takes the packets.
 fn wait(driver: &Driver, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
     let (timers, socket) = (driver.timers(), &driver.shared.socket);
     let mut own = [

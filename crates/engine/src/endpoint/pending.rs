@@ -1,5 +1,5 @@
-//! The sessions that control frames can be for, and the UDP side of each until it has its own socket, which is opened for
-//! the client's first challenge to the listener's socket.
+//! The sessions that control frames can be for, and the UDP side of each until it has its own socket, which is opened
+//! for the client's first challenge to the listener's socket.
 
 use std::collections::hash_map::Entry::Vacant;
 use std::collections::{HashMap, VecDeque};
