@@ -1,6 +1,7 @@
 //! The rules of URLs and of the control channel as functions, for fuzz targets and tests, as in `haul_wire::check`.
 
 use crate::HaulUrl;
+pub use crate::control::control_sequence;
 
 /// Checks [`HaulUrl`]: what is read is written back to an equal URL, of one form, and without its key it does not show it.
 /// True if the bytes are a URL.
@@ -21,15 +22,4 @@ pub fn url(bytes: &[u8]) -> bool {
     // A path may hold the key's text: then that shows, as any path does.
     assert_eq!(format!("{url:?}"), format!("{shown}?k=(secret)"));
     true
-}
-
-/// Checks a control channel, from the frames that come to what its users are given: a peer's message has one answer at
-/// most, and answers do not pile up; nothing is sent behind the last message; the channel's own messages are not given out;
-/// and only what the peer did ends it. Arbitrary bytes are [`Steps`](haul_wire::check::Steps): messages and other bytes that
-/// come, messages that a user sends, frames that leave, messages that a user takes. True if a message was understood.
-///
-/// # Panics
-/// If a rule is broken.
-pub fn control_sequence(bytes: &[u8]) -> bool {
-    crate::control::check(bytes)
 }

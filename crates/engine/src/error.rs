@@ -11,10 +11,10 @@ use crate::{Direction, UrlError};
 /// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels and that people
 /// read.
 #[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 #[non_exhaustive]
 pub enum EngineError {
     /// The URL cannot be used as it is.
-    #[error("{0}")]
     Url(#[from] UrlError),
     /// The URL has expired before anything was sent.
     #[error("the URL for {authority} has expired")]
@@ -115,7 +115,6 @@ pub enum EngineError {
     #[error("the session has ended")]
     Closed,
     /// What was to be sent does not fit a control message.
-    #[error("{0}")]
     TooLong(String),
     /// The server's address and port cannot be had.
     #[error("cannot listen on {addr}: {reason}")]
@@ -129,7 +128,6 @@ pub enum EngineError {
     #[error("the recipe cannot be used: {0}")]
     Recipe(#[from] haul_stack::RecipeError),
     /// The recipe does not carry this message.
-    #[error("{0}")]
     Message(#[from] haul_stack::SendError),
     /// A micro-protocol has failed, and its session with it.
     #[error("the micro-protocol `{protocol}` has failed: {message}")]
@@ -140,7 +138,6 @@ pub enum EngineError {
         message: String,
     },
     /// The resumption state cannot be used.
-    #[error("{0}")]
     Resumption(#[from] crate::ResumptionError),
     /// The system refused something that should always work.
     #[error("{what}: {reason}")]
@@ -180,17 +177,14 @@ impl EngineError {
         Self::System { what, reason: error.to_string() }
     }
 
-    /// Nothing came in time.
     pub(crate) fn timed_out(what: &'static str, timeout: Option<Duration>) -> Self {
         Self::TimedOut { what, seconds: timeout.unwrap_or_default().as_secs_f64() }
     }
 
-    /// The control channel broke.
     pub(crate) fn lost(reason: impl Into<String>) -> Self {
         Self::ControlLost { reason: reason.into() }
     }
 
-    /// The peer broke the rules.
     pub(crate) fn protocol(reason: impl Into<String>) -> Self {
         Self::Protocol { reason: reason.into() }
     }

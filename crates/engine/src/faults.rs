@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use haul_base::{Ecn, Rng};
 use haul_udp::{Full, Method, SendError, Sent, UdpSocket};
 
-/// The environment variable that configures it.
 const VARIABLE: &str = "HAUL_FAULTS";
 /// Datagrams that pass one that is held back, at most.
 const LONGEST_HOLD: u64 = 64;
@@ -86,9 +85,9 @@ struct Held {
     passes: u64,
 }
 
-/// Decides what becomes of each datagram.
+/// Decides what becomes of each datagram, before a socket sends it.
 #[derive(Debug)]
-struct Mangler {
+pub(crate) struct Faults {
     plan: Plan,
     rng: Rng,
     held: VecDeque<Held>,
@@ -96,7 +95,7 @@ struct Mangler {
     queue: VecDeque<Run>,
 }
 
-impl Mangler {
+impl Faults {
     fn new(plan: Plan) -> Self {
         let (held, remembered, queue) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         Self { plan, rng: Rng::from_seed(plan.seed), held, remembered, queue }
@@ -171,12 +170,6 @@ impl Mangler {
     }
 }
 
-/// Stands before a socket's `send`.
-#[derive(Debug)]
-pub(crate) struct Faults {
-    mangler: Mangler,
-}
-
 impl Faults {
     /// What `HAUL_FAULTS` asks for; says on the log what it does, or why it does nothing.
     pub(crate) fn from_environment() -> Option<Self> {
@@ -184,7 +177,7 @@ impl Faults {
         match Plan::parse(&text) {
             Ok(plan) => {
                 tracing::warn!("{VARIABLE}: this process damages what it sends: {plan:?}");
-                Some(Self { mangler: Mangler::new(plan) })
+                Some(Self::new(plan))
             }
             Err(error) => {
                 tracing::error!("{VARIABLE} is ignored: {error}");
@@ -202,12 +195,12 @@ impl Faults {
         ecn: Ecn,
     ) -> Result<Sent, SendError> {
         self.flush(socket, segment_size, ecn)?;
-        if self.mangler.queue.len() >= LONGEST_QUEUE {
+        if self.queue.len() >= LONGEST_QUEUE {
             return Err(SendError::WouldBlock(Full::SocketBuffer));
         }
         let mut datagrams = 0;
         for datagram in data.chunks(segment_size.max(1)) {
-            self.mangler.pass(datagram);
+            self.pass(datagram);
             datagrams += 1;
         }
         match self.flush(socket, segment_size, ecn) {
@@ -219,22 +212,22 @@ impl Faults {
     }
 
     fn flush(&mut self, socket: &UdpSocket, segment_size: usize, ecn: Ecn) -> Result<(), SendError> {
-        while let Some(run) = self.mangler.queue.front_mut() {
+        while let Some(run) = self.queue.front_mut() {
             match socket.send(&run.bytes, run.segment, ecn) {
                 Ok(sent) if sent.bytes < run.bytes.len() => {
                     run.bytes.drain(..sent.bytes);
                 }
                 // A replayed datagram may be too large by now; that is nobody's business.
                 Err(SendError::TooLarge) if run.segment != segment_size => {
-                    self.mangler.queue.pop_front();
+                    self.queue.pop_front();
                 }
                 Err(SendError::TooLarge) => {
-                    self.mangler.queue.pop_front();
+                    self.queue.pop_front();
                     return Err(SendError::TooLarge);
                 }
                 Err(error) => return Err(error),
                 Ok(_) => {
-                    self.mangler.queue.pop_front();
+                    self.queue.pop_front();
                 }
             }
         }

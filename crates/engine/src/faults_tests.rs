@@ -9,14 +9,14 @@ fn datagrams(count: u32, size: usize) -> Vec<Vec<u8>> {
 
 /// What leaves when `sent` go in.
 fn through(plan: &str, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut mangler = Mangler::new(Plan::parse(plan).unwrap());
+    let mut mangler = Faults::new(Plan::parse(plan).unwrap());
     for datagram in sent {
         mangler.pass(datagram);
     }
     left(&mangler)
 }
 
-fn left(mangler: &Mangler) -> Vec<Vec<u8>> {
+fn left(mangler: &Faults) -> Vec<Vec<u8>> {
     mangler.queue.iter().flat_map(|run| run.bytes.chunks(run.segment).map(<[u8]>::to_vec)).collect()
 }
 
@@ -80,7 +80,7 @@ proptest! {
         sizes in prop::collection::vec(1_usize..9_000, 1..100),
     ) {
         let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(i, &size)| vec![i as u8; size]).collect();
-        let mut mangler = Mangler::new(Plan::default());
+        let mut mangler = Faults::new(Plan::default());
         for datagram in &sent {
             mangler.pass(datagram);
         }
@@ -91,7 +91,7 @@ proptest! {
     #[test]
     fn nothing_panics(text in "[a-z]{0,9}=?[0-9.]{0,4},?seed=[0-9]{1,3}", datagram in prop::collection::vec(any::<u8>(), 0..50)) {
         if let Ok(plan) = Plan::parse(&text) {
-            let mut mangler = Mangler::new(plan);
+            let mut mangler = Faults::new(plan);
             (0..200).for_each(|_| mangler.pass(&datagram));
         }
     }

@@ -1,21 +1,24 @@
 //! Who a server is for as long as it runs: a fresh certificate, a fresh secret, and when both end.
 
-use std::fmt;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::clock::unix_now;
 use crate::{EngineError, Secret};
 
 /// A server's certificate and key, the secret that lets clients in, and the expiry of both.
+#[derive(derive_more::Debug)]
+#[debug("ServerIdentity({expires:?})")]
 pub(crate) struct ServerIdentity {
-    certificate: CertificateDer<'static>,
-    key: Zeroizing<PrivatePkcs8KeyDer<'static>>,
-    secret: Secret,
-    expires: Option<u64>,
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) key: Zeroizing<PrivatePkcs8KeyDer<'static>>,
+    /// What clients must know.
+    pub(crate) secret: Secret,
+    /// Seconds since 1970 from which on nobody is let in.
+    pub(crate) expires: Option<u64>,
 }
 
 impl ServerIdentity {
@@ -33,40 +36,12 @@ impl ServerIdentity {
         })
     }
 
-    /// The certificate as the TLS server shows it.
-    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
-        self.certificate.clone()
-    }
-
-    /// The certificate's private key.
-    pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
-        PrivateKeyDer::Pkcs8(self.key.clone_key())
-    }
-
-    /// What clients must know.
-    pub(crate) fn secret(&self) -> &Secret {
-        &self.secret
-    }
-
-    /// Seconds since 1970 from which on nobody is let in.
-    pub(crate) fn expires(&self) -> Option<u64> {
-        self.expires
-    }
-
-    /// Whether nobody is let in any more.
     pub(crate) fn is_expired(&self) -> bool {
         self.expires.is_some_and(|at| unix_now() >= at)
     }
 
-    /// SHA-256 of the certificate.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         fingerprint(&self.certificate)
-    }
-}
-
-impl fmt::Debug for ServerIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerIdentity").field("expires", &self.expires).finish_non_exhaustive()
     }
 }
 
@@ -94,7 +69,7 @@ mod tests {
         let a = ServerIdentity::generate(None).unwrap();
         let b = ServerIdentity::generate(None).unwrap();
         assert_ne!(a.fingerprint(), b.fingerprint());
-        assert_ne!(a.secret(), b.secret());
+        assert_ne!(a.secret, b.secret);
         assert!(!a.is_expired());
         assert!(!format!("{a:?}").contains("secret"));
     }
@@ -104,7 +79,7 @@ mod tests {
         let lifetime = Duration::from_secs(3600);
         let before = unix_now();
         let identity = ServerIdentity::generate(Some(lifetime)).unwrap();
-        let at = identity.expires().unwrap();
+        let at = identity.expires.unwrap();
         assert!((before + 3600..=unix_now() + 3600).contains(&at));
     }
 }

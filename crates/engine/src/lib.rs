@@ -16,6 +16,7 @@ mod endpoint;
 mod error;
 #[cfg(feature = "faults")]
 mod faults;
+mod guard;
 mod identity;
 mod listener;
 mod recipe;
@@ -23,7 +24,7 @@ mod role;
 mod secret;
 mod session;
 mod socket_reader;
-mod spawn_blocking;
+mod spawn;
 mod tls;
 mod transfer;
 mod url;
@@ -38,12 +39,13 @@ pub use endpoint::{
     SavedResumption, Sending, Terms,
 };
 pub use error::EngineError;
+pub use guard::lock;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
 pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;
-pub use spawn_blocking::spawn_blocking;
+pub use spawn::{spawn, spawn_blocking};
 pub use transfer::{FIRST_LIMIT, Transfer};
 pub use url::{HaulUrl, UrlError};
-pub use wake::{Waker, WakerList, block_on, block_until, wait_for};
+pub use wake::{Monitor, Waker, WakerList, block_on, block_until, wait_for};

@@ -1,7 +1,5 @@
 //! Who is who in a session.
 
-use std::fmt;
-
 /// Which end of a session this is. Both can send and receive files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
@@ -23,19 +21,12 @@ impl Role {
 }
 
 /// A direction of the path between the two ends.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, derive_more::Display)]
 pub enum Direction {
     /// From the client to the server.
+    #[display("from the client to the server")]
     ClientToServer,
     /// From the server to the client.
+    #[display("from the server to the client")]
     ServerToClient,
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ClientToServer => "from the client to the server",
-            Self::ServerToClient => "from the server to the client",
-        })
-    }
 }

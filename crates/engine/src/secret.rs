@@ -1,6 +1,5 @@
 //! What must not leave this process but on purpose: in memory, and in files.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,19 +8,15 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use zeroize::Zeroizing;
 
 /// 32 secret bytes. They are overwritten when they are dropped, compared in the same time wherever they differ, and not shown.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug, derive_more::From)]
+#[debug("(secret)")]
+#[from([u8; 32])]
 pub struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
-    }
-}
-
-impl From<[u8; 32]> for Secret {
-    fn from(bytes: [u8; 32]) -> Self {
-        Self(Zeroizing::new(bytes))
     }
 }
 
@@ -32,12 +27,6 @@ impl PartialEq for Secret {
 }
 
 impl Eq for Secret {}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
-}
 
 /// Writes a file that only its owner can read. What was there is replaced as a whole, whatever its mode was; a symbolic link,
 /// or anything else that is no file, is neither followed nor replaced. When this returns, the file is on the disk.

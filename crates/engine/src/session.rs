@@ -1,6 +1,5 @@
 //! A session: two ends that have proved themselves to each other and agreed on what to do.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,10 +8,12 @@ use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
 use crate::crypto::{DataKeys, FrameKeys};
-use crate::endpoint::{PathProbe, Registration};
-use crate::{Clock, Control, EngineError, Role};
+use crate::endpoint::{ObjectEnd, PathProbe, PendingSession, SessionSide};
+use crate::{Clock, Control, EngineError, Role, Waker};
 
 /// One end of a running session.
+#[derive(derive_more::Debug)]
+#[debug("Session({role:?}, {peer}, {request:?})")]
 pub struct Session {
     pub(crate) role: Role,
     pub(crate) peer: SocketAddr,
@@ -29,18 +30,12 @@ pub struct Session {
 /// What the UDP side of a session is until the data thread has it.
 pub(crate) enum UdpSide {
     Client(Box<(Arc<UdpSocket>, PathProbe)>),
-    Server(Registration),
+    Server(Arc<PendingSession>),
 }
 
-/// A socket that is connected to the peer's UDP address.
-pub(crate) struct OpenPath {
-    pub(crate) socket: Arc<UdpSocket>,
-    pub(crate) keys: FrameKeys,
-    /// The client's.
-    pub(crate) probe: Option<PathProbe>,
-    /// The server's: late challenges find the session by it.
-    pub(crate) registration: Option<Registration>,
-}
+/// A socket that is connected to the peer's UDP address, what authenticates control frames there, and what its data
+/// thread knows of the session.
+pub(crate) type OpenPath = (Arc<UdpSocket>, FrameKeys, SessionSide);
 
 impl Session {
     /// Which end this is.
@@ -96,22 +91,21 @@ impl Session {
     ///
     /// # Panics
     /// When called again after it has succeeded or failed.
-    pub(crate) fn take_path(&mut self) -> Result<OpenPath, EngineError> {
-        Ok(match self.udp.take().expect("a session moves one object") {
+    pub(crate) fn take_path(&mut self, end: ObjectEnd, waker: Waker) -> Result<OpenPath, EngineError> {
+        let (control, udp) = (self.control.clone(), self.udp.take());
+        Ok(match udp.expect("a session moves one object") {
             UdpSide::Client(udp) => {
                 let (socket, probe) = *udp;
-                OpenPath { socket, keys: probe.keys().clone(), probe: Some(probe), registration: None }
+                let keys = probe.keys.clone();
+                (socket, keys, SessionSide { end, waker, control, probe: Some(probe), pending: None })
             }
-            UdpSide::Server(registration) => {
-                let (socket, keys) = (self.wait_for_client(&registration)?, registration.pending().keys());
-                OpenPath { socket, keys, probe: None, registration: Some(registration) }
+            UdpSide::Server(pending) => {
+                let socket = pending.wait_for_socket(&control);
+                let socket = socket.inspect_err(|error| control.abort(error.fault()))?;
+                let keys = pending.keys();
+                (socket, keys, SessionSide { end, waker, control, probe: None, pending: Some(pending) })
             }
         })
-    }
-
-    fn wait_for_client(&self, registration: &Registration) -> Result<Arc<UdpSocket>, EngineError> {
-        let waited = registration.pending().wait_for_socket(&self.control);
-        waited.inspect_err(|error| self.control.abort(error.fault()))
     }
 }
 
@@ -123,12 +117,4 @@ pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     // What a peer may ask of this machine's memory; the kernel's own limit is lower as a rule.
     let buffer = buffer.clamp(Bytes(64 << 10), Bytes(256 << 20));
     Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer, ..Options::default() }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Session");
-        out.field("role", &self.role).field("peer", &self.peer).field("request", &self.request);
-        out.finish_non_exhaustive()
-    }
 }

@@ -5,7 +5,6 @@ use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
 
 use crate::{Clock, EngineError};
 
-/// What receiving has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// No packet.

@@ -1,8 +1,6 @@
 //! Moving one object: the data thread of a session, which runs a sender's or a receiver's stack.
 
 use std::any::Any;
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -22,51 +20,37 @@ use haul_udp::Capabilities;
 use crate::clock::after;
 use crate::endpoint::{
     Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
-    SessionSide,
+    sizes_for,
 };
 use crate::recipe::session_recipe;
 use crate::session::OpenPath;
+use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
-use crate::{EngineError, Role, Session, Waker};
+use crate::{EngineError, Monitor, Role, Session, Waker};
 
 /// Silence after which either end gives up: as long as the control channel waits.
 const SILENCE: Span = Span::from_secs(15);
 /// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
 pub const FIRST_LIMIT: u64 = 64 << 20;
 
-/// UDP payload of a jumbo frame of 9,000 bytes.
-fn largest_datagram(peer: SocketAddr) -> u16 {
-    match peer.ip() {
-        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => 8_952,
-        _ => 8_972,
-    }
-}
-
 /// A transfer that runs on a thread of its own. Dropping it stops the thread.
+#[derive(derive_more::Debug)]
+#[debug("Transfer({published:?})")]
 pub struct Transfer {
     shared: Arc<EndpointSocket>,
     connection: Weak<Connection>,
-    published: Arc<Published>,
+    published: Arc<Monitor<Published>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Transfer {
-    /// Runs a stack of the session on a thread of its own.
-    fn spawn(
-        session: &Session,
-        path: OpenPath,
-        end: ObjectEnd,
-        stack: Stack,
-        waker: Waker,
-    ) -> Result<Self, EngineError> {
-        let OpenPath { socket, keys, probe, registration } = path;
-        let (control, clock, role) = (session.control.clone(), session.clock, session.role);
-        let side = SessionSide { end, probe, control, waker, _registration: registration };
+    fn spawn(session: &Session, (socket, keys, side): OpenPath, stack: Stack) -> Result<Self, EngineError> {
+        let (clock, role) = (session.clock, session.role);
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
         let shared = Arc::new(EndpointSocket::of_one(socket, clock)?);
-        let (connection, published) = (Arc::new(connection), Arc::new(Published::default()));
+        let (connection, published) = (Arc::new(connection), Arc::<Monitor<Published>>::default());
         let waker = side.waker.clone();
         let name = match side.end {
             ObjectEnd::Source => "haul-send",
@@ -79,26 +63,22 @@ impl Transfer {
             let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
             DataThread::new(thread_shared, connection, side, thread_published).run();
         };
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
-            .map_err(|error| EngineError::system("cannot start a thread", error))?;
-        Ok(Self { shared, connection: weak, published, waker, thread: Some(thread) })
+        Ok(Self { shared, connection: weak, published, waker, thread: Some(spawn(name, run)?) })
     }
 
     /// What the socket can do, and what it has to do without.
     pub fn capabilities(&self) -> &Capabilities {
-        self.shared.capabilities()
+        self.shared.socket.capabilities()
     }
 
     /// The counters, at most a twentieth of a second old; `None` before the first.
     pub fn counters(&self) -> Option<Counters> {
-        self.published.counters()
+        self.published.lock().counters
     }
 
     /// CPU time of the data thread.
     pub fn cpu(&self) -> Span {
-        self.published.cpu()
+        self.published.lock().cpu
     }
 
     /// The other side assigns this one a rate, UDP payload; for a receiver it means nothing.
@@ -137,7 +117,7 @@ impl Transfer {
 
     /// Why the data thread has ended, if it has failed.
     pub fn failure(&self) -> Option<EngineError> {
-        self.published.failure()
+        self.published.lock().failure.clone()
     }
 
     /// Waits until every byte has arrived. `Ok(false)` if that takes longer than `timeout`.
@@ -154,13 +134,13 @@ impl Transfer {
     /// # Errors
     /// What ended the data thread.
     pub fn poll_delivered(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
-        self.published.poll_delivered(context)
+        self.published.poll(context, Published::delivered)
     }
 
     /// Stops the thread and returns the last counters.
     pub fn stop(mut self) -> Option<Counters> {
         self.halt();
-        self.published.counters()
+        self.published.lock().counters
     }
 
     fn halt(&mut self) {
@@ -176,12 +156,6 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         self.halt();
-    }
-}
-
-impl fmt::Debug for Transfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("published", &self.published).finish_non_exhaustive()
     }
 }
 
@@ -202,23 +176,24 @@ impl Session {
         source: Box<dyn ObjectSource>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_path()?;
-        let (settings, now) = (&self.settings, self.clock.now());
-        let probe = path.probe.as_ref();
-        let initial_rtt = probe.and_then(PathProbe::round_trip).unwrap_or(self.round_trip);
+        let path = self.take_path(ObjectEnd::Source, waker)?;
+        let (settings, now, (_, _, side)) = (&self.settings, self.clock.now(), &path);
+        let probe = side.probe.as_ref();
+        let initial_rtt = probe.and_then(|probe| probe.round_trip).unwrap_or(self.round_trip);
         let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
         // One that has come from there probably passes the other way.
-        let heard = path.registration.as_ref().map_or(0, |it| it.pending().largest());
+        let heard = side.pending.as_ref().map_or(0, |it| it.largest());
         let config = SenderConfig {
             datagram,
             likely_datagram: datagram.max(heard),
-            max_datagram: largest_datagram(self.peer),
+            // UDP payload of a jumbo frame.
+            max_datagram: sizes_for(self.peer)[2],
             initial_rtt,
             ..SenderConfig::default()
         };
         let recipe = session_recipe(settings)?;
         let sender = Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?;
-        Transfer::spawn(self, path, ObjectEnd::Source, sender.into_stack(), waker)
+        Transfer::spawn(self, path, sender.into_stack())
     }
 
     /// Receives an object on a thread of its own, until the sender closes or the transfer is stopped: feedback goes on
@@ -234,10 +209,10 @@ impl Session {
         sink: Box<dyn ObjectSink>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_path()?;
+        let path = self.take_path(ObjectEnd::Sink, waker)?;
         let (recipe, config) = (session_recipe(&self.settings)?, ReceiverConfig::default());
         let receiver = Receiver::of_recipe(self.clock.now(), &recipe, config, self.link(), sink)?;
-        Transfer::spawn(self, path, ObjectEnd::Sink, receiver.into_stack(), waker)
+        Transfer::spawn(self, path, receiver.into_stack())
     }
 
     /// Sees whether packets get through both ways: the client sends an empty object. The server's transfer has to be
@@ -263,7 +238,6 @@ impl Session {
     }
 }
 
-/// An object without contents.
 struct Nothing;
 
 impl ObjectSource for Nothing {

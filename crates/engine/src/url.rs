@@ -14,7 +14,6 @@ use zeroize::Zeroizing;
 
 use crate::Secret;
 
-/// The version of what `k` holds.
 const KEY_VERSION: u8 = 1;
 /// Version, fingerprint, secret, expiry.
 const LONGEST_KEY: usize = 1 + 32 + 32 + 8;
@@ -24,7 +23,8 @@ const SCHEME: &str = "haul://";
 
 /// The address of a path on a server, with what proves both ends to each other. It contains a secret:
 /// [`fmt::Display`] shows it, because that is what the URL is for, and [`fmt::Debug`] does not.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("{}?k=(secret)", self.without_key())]
 pub struct HaulUrl {
     /// Host name, IPv4 address, or IPv6 address without brackets.
     pub host: String,
@@ -113,12 +113,6 @@ impl fmt::Display for HaulUrl {
     }
 }
 
-impl fmt::Debug for HaulUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}?k=(secret)", self.without_key())
-    }
-}
-
 impl FromStr for HaulUrl {
     type Err = UrlError;
 
@@ -143,7 +137,7 @@ fn parse_authority(authority: &str) -> Result<(String, u16), UrlError> {
         (parse_v6(host)?, port)
     } else {
         let (host, port) = authority.rsplit_once(':').ok_or(UrlError::Port)?;
-        (parse_name(host)?, port)
+        (checked(host)?.to_owned(), port)
     };
     if !port.bytes().all(|b| b.is_ascii_digit()) {
         return Err(UrlError::Port);
@@ -163,18 +157,14 @@ fn parse_v6(text: &str) -> Result<String, UrlError> {
     address.parse::<Ipv6Addr>().map_err(|_| UrlError::Host)?;
     match zone {
         None => Ok(address.to_owned()),
-        Some(zone) if is_name(zone) => Ok(format!("{address}%{zone}")),
-        Some(_) => Err(UrlError::Host),
+        Some(zone) => Ok(format!("{address}%{}", checked(zone)?)),
     }
 }
 
-fn parse_name(text: &str) -> Result<String, UrlError> {
-    if is_name(text) { Ok(text.to_owned()) } else { Err(UrlError::Host) }
-}
-
-fn is_name(text: &str) -> bool {
+fn checked(name: &str) -> Result<&str, UrlError> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
-    (1..=253).contains(&text.len()) && text.bytes().all(allowed)
+    let is_name = (1..=253).contains(&name.len()) && name.bytes().all(allowed);
+    is_name.then_some(name).ok_or(UrlError::Host)
 }
 
 type Key = ([u8; 32], Secret, Option<u64>);

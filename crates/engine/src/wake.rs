@@ -1,20 +1,22 @@
-//! Who waits, and how it is woken: threads at descriptors, threads that poll, and tasks.
+//! Who waits for what, and how it is woken: threads at descriptors, threads that poll, and tasks.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{self, Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use derive_more::{Deref, DerefMut, IntoIterator};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
+use smallvec::SmallVec;
 
 use crate::EngineError;
 use crate::clock::after;
+use crate::guard::{caught, lock};
 
 /// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
 /// again. Cheap to clone; waking a thread that has ended does nothing.
@@ -47,37 +49,17 @@ impl Waker {
     }
 }
 
-/// Tasks and threads that wait for the same thing. Each is in it once, however often it polls.
-#[derive(Debug, Default)]
-#[expect(
-    clippy::box_collection,
-    reason = "there are many thousand lists, with one waker at most nearly always"
-)]
-pub struct WakerList {
-    first: Option<task::Waker>,
-    others: Option<Box<Vec<task::Waker>>>,
-}
+/// Tasks and threads that wait for the same thing. Each is in it once, however often it polls. There are many thousand
+/// lists, with one waker at most nearly always.
+#[derive(Debug, Default, IntoIterator)]
+pub struct WakerList(SmallVec<[task::Waker; 1]>);
 
 impl WakerList {
     /// Adds a waker that the next change wakes, unless it is there already.
     pub fn add(&mut self, waker: &task::Waker) {
-        if !self.iter().any(|known| known.will_wake(waker)) {
-            self.append([waker.clone()]);
+        if !self.0.iter().any(|known| known.will_wake(waker)) {
+            self.0.push(waker.clone());
         }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &task::Waker> {
-        self.first.iter().chain(self.others.iter().flat_map(|others| others.iter()))
-    }
-
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.iter().count()
-    }
-
-    /// Whether nobody waits.
-    pub fn is_empty(&self) -> bool {
-        self.first.is_none()
     }
 
     /// Takes those that wait, to be woken once no lock is held.
@@ -88,28 +70,81 @@ impl WakerList {
 
     /// Adds those of another list, or of a waker alone.
     pub fn append(&mut self, others: impl IntoIterator<Item = task::Waker>) {
-        for waker in others {
-            match &self.first {
-                None => self.first = Some(waker),
-                Some(_) => self.others.get_or_insert_default().push(waker),
-            }
-        }
+        self.0.extend(others);
     }
 
     /// Wakes each, also if another one's waker panics: its message has reported that. No lock may be held.
     pub fn wake(self) {
         for waker in self {
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            let _ = caught(|| waker.wake());
         }
     }
 }
 
-impl IntoIterator for WakerList {
-    type Item = task::Waker;
-    type IntoIter = std::iter::Chain<std::option::IntoIter<task::Waker>, std::vec::IntoIter<task::Waker>>;
+/// A value behind a lock, and those who wait for it to change.
+#[derive(Debug, Default)]
+pub struct Monitor<T>(Mutex<Watched<T>>);
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.first.into_iter().chain(self.others.map_or_else(Vec::new, |others| *others))
+/// The value of a [`Monitor`] that is locked.
+#[derive(Debug, Default, Deref, DerefMut)]
+pub struct Watched<T> {
+    #[deref]
+    #[deref_mut]
+    value: T,
+    wakers: WakerList,
+}
+
+impl<T> Monitor<T> {
+    /// With this value.
+    pub fn new(value: T) -> Self {
+        Self(Mutex::new(Watched { value, wakers: WakerList::default() }))
+    }
+
+    /// Locks the value. Whoever changes it wakes those who wait: [`Monitor::release`].
+    pub fn lock(&self) -> MutexGuard<'_, Watched<T>> {
+        lock(&self.0)
+    }
+
+    /// Unlocks the value, and wakes those who wait.
+    pub fn release(mut watched: MutexGuard<'_, Watched<T>>) {
+        let wakers = watched.take_wakers();
+        drop(watched);
+        wakers.wake();
+    }
+
+    /// Changes the value and wakes those who wait.
+    pub fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let mut watched = self.lock();
+        let result = change(&mut watched);
+        Self::release(watched);
+        result
+    }
+
+    /// What `done` gives; if it gives nothing, the task is woken at the next change.
+    pub fn poll<R>(&self, context: &Context<'_>, done: impl FnOnce(&mut T) -> Option<R>) -> Poll<R> {
+        let mut watched = self.lock();
+        if let Some(result) = done(&mut watched) {
+            return Poll::Ready(result);
+        }
+        watched.wake_later(context.waker());
+        Poll::Pending
+    }
+
+    /// Waits in this thread until `done` gives something, or `until` has passed.
+    pub fn wait<R>(&self, until: Option<Instant>, mut done: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
+        block_until(until, |context| self.poll(context, &mut done))
+    }
+}
+
+impl<T> Watched<T> {
+    /// Has the next change wake this waker too.
+    pub fn wake_later(&mut self, waker: &task::Waker) {
+        self.wakers.add(waker);
+    }
+
+    /// Takes those who wait, to be woken once no lock is held.
+    pub(crate) fn take_wakers(&mut self) -> WakerList {
+        self.wakers.take()
     }
 }
 
@@ -130,7 +165,7 @@ impl ThreadWaker {
 
     /// From now on the thread waits for `descriptor`, or is parked. Ask afterwards whether it was woken before.
     pub(crate) fn wait_for(&self, descriptor: Option<Waker>) {
-        *self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) = descriptor;
+        *lock(&self.descriptor) = descriptor;
     }
 }
 
@@ -142,7 +177,7 @@ impl Wake for ThreadWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.is_woken.store(true, Ordering::SeqCst);
         if thread::current().id() != self.thread.id() {
-            match &*self.descriptor.lock().unwrap_or_else(PoisonError::into_inner) {
+            match &*lock(&self.descriptor) {
                 Some(descriptor) => descriptor.wake(),
                 None => self.thread.unpark(),
             }
@@ -276,8 +311,21 @@ mod tests {
                 list.add(waker);
             }
         }
-        assert_eq!(list.len(), 2);
+        assert_eq!(list.0.len(), 2);
         list.take().wake();
-        assert!(woken.load(Ordering::SeqCst) && list.is_empty());
+        assert!(woken.load(Ordering::SeqCst) && list.0.is_empty());
+    }
+
+    #[test]
+    fn a_task_that_polls_again_and_again_is_woken_once_and_a_change_wakes_it() {
+        let monitor = Monitor::new(0);
+        let context = Context::from_waker(task::Waker::noop());
+        for _ in 0..100 {
+            assert!(monitor.poll(&context, |value| (*value > 0).then_some(())).is_pending());
+        }
+        assert_eq!(monitor.lock().wakers.0.len(), 1);
+        monitor.update(|value| *value = 1);
+        assert!(monitor.lock().wakers.0.is_empty());
+        assert_eq!(monitor.wait(None, |value| (*value > 0).then_some(*value)), Some(1));
     }
 }

@@ -81,20 +81,11 @@ impl Connection {
     }
 
     /// As [`Connection::send`]; `None` if there is no room now.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
     pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
-        match self.poll_send(&mut Context::from_waker(Waker::noop()), data, SendOptions::default()) {
-            Poll::Ready(sent) => Ok(Some(sent?)),
-            Poll::Pending => Ok(None),
-        }
+        Ok(tried(|context| self.poll_send(context, data, SendOptions::default()))?)
     }
 
     /// As [`Connection::send`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
     pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
         Ok(poll_fn(|context| self.poll_send(context, data, SendOptions::default())).await?)
     }
@@ -135,16 +126,10 @@ impl Connection {
     /// # Errors
     /// As [`Connection::recv`].
     pub fn try_recv(&self) -> Result<Option<Message>, WaitError> {
-        match self.poll_recv(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(message) => Ok(Some(message?)),
-            Poll::Pending => Ok(None),
-        }
+        Ok(tried(|context| self.poll_recv(context))?)
     }
 
     /// As [`Connection::recv`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Connection::recv`].
     pub async fn recv_async(&self) -> Result<Message, WaitError> {
         Ok(poll_fn(|context| self.poll_recv(context)).await?)
     }
@@ -256,10 +241,7 @@ impl Connection {
 
     /// The next event, if one waits.
     pub fn try_event(&self) -> Option<StackEvent> {
-        match self.channel.poll_event(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(event) => event.ok(),
-            Poll::Pending => None,
-        }
+        tried(|context| self.channel.poll_event(context)).ok().flatten()
     }
 
     /// What has been sent and received.
@@ -338,6 +320,14 @@ impl Connection {
         self.wait_for(Some(timeout), "the answer to the closing", |context| {
             self.channel.poll_ended(context).map(|how| Ok(how.into()))
         })
+    }
+}
+
+/// What there is now.
+fn tried<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T, Error>>) -> Result<Option<T>, Error> {
+    match poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(found) => found.map(Some),
+        Poll::Pending => Ok(None),
     }
 }
 

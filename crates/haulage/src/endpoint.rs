@@ -35,9 +35,6 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::connect`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
     pub async fn connect_async(
         &self,
         url: &str,
@@ -57,9 +54,6 @@ impl Endpoint {
     /// those of `ends.message_source` are taken when the path can take them, and written straight into their packets.
     /// Both run on the thread that serves the socket: the endpoint's own, or one that waits on a connection. They must
     /// not block.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
     pub fn connect_with(
         &self,
         url: &str,
@@ -141,9 +135,6 @@ impl Endpoint {
 
 impl Connection {
     /// As [`Endpoint::connect`], with an endpoint for this connection alone.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
     pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
         Endpoint::client()?.connect(url, recipe, options)
     }

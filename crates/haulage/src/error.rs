@@ -8,34 +8,26 @@ use haul_stack::{RecipeError, SendError as MessageError};
 
 /// Why a connection or a stream cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 #[non_exhaustive]
 pub enum OpenError {
     /// The URL cannot be read.
-    #[error("{0}")]
     Url(#[from] UrlError),
     /// The recipe, or its control law, cannot be used.
-    #[error("{0}")]
     Recipe(#[from] RecipeError),
     /// The file with the resumption state cannot be used.
-    #[error("{0}")]
     Resumption(#[from] ResumptionError),
     /// No server answers there.
-    #[error("{0}")]
     Unreachable(#[source] Box<Error>),
     /// The server is not the one that made the URL, or the URL has expired.
-    #[error("{0}")]
     NotTrusted(#[source] Box<Error>),
     /// The server refuses.
-    #[error("{0}")]
     Refused(#[source] Box<Error>),
     /// TCP gets through to the server and UDP does not.
-    #[error("{0}")]
     UdpBlocked(#[source] Box<Error>),
     /// The server did not answer in time.
-    #[error("{0}")]
     TimedOut(#[source] Box<Error>),
     /// Anything else.
-    #[error("{0}")]
     Failed(#[source] Box<Error>),
 }
 
@@ -59,22 +51,19 @@ impl From<Error> for OpenError {
 
 /// How a connection or a stream has ended.
 #[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 #[non_exhaustive]
 pub enum ConnectionError {
     /// One side has closed it: all was said.
     #[error("{}", Error::Closed)]
     Closed,
     /// The other side has broken it off.
-    #[error("{0}")]
     Aborted(#[source] Box<Error>),
     /// The other side is silent, or packets do not get through to it.
-    #[error("{0}")]
     Silent(#[source] Box<Error>),
     /// A micro-protocol of this side has failed.
-    #[error("{0}")]
     MicroProtocol(#[source] Box<Error>),
     /// Anything else.
-    #[error("{0}")]
     Failed(#[source] Box<Error>),
 }
 
@@ -94,46 +83,41 @@ impl From<Error> for ConnectionError {
 
 /// Why a message is not sent.
 #[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 #[non_exhaustive]
 pub enum SendError {
     /// The recipe does not carry such a message.
-    #[error("{0}")]
     Message(#[from] MessageError),
     /// There was no room for it in the time that was given.
-    #[error("{0}")]
     TimedOut(#[source] Error),
     /// The connection has ended.
-    #[error("{0}")]
     Ended(#[from] ConnectionError),
 }
 
 /// Why a wait for a message, an event, the arrival of everything or an end has no result.
 #[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 #[non_exhaustive]
 pub enum WaitError {
     /// Nothing came in the time that was given; the connection goes on.
-    #[error("{0}")]
     TimedOut(#[source] Error),
     /// The connection has ended.
-    #[error("{0}")]
     Ended(#[from] ConnectionError),
 }
 
 /// Why a listener cannot be had, or has no client to give.
 #[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 #[non_exhaustive]
 pub enum AcceptError {
     /// The address and port cannot be had for both TCP and UDP.
-    #[error("{0}")]
     Address(#[source] Error),
     /// No client came in the time that was given.
-    #[error("{0}")]
     TimedOut(#[source] Error),
     /// The listener has stopped.
     #[error("{}", Error::Closed)]
     Closed,
     /// A client came, and its stream could not begin; the next client may be better off.
-    #[error("{0}")]
     Failed(#[source] Error),
 }
 

@@ -59,8 +59,8 @@ pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;
 pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
 pub use haul_wire::control::Cipher;
-pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
-pub use options::Options;
+pub use listener::{Accepted, Listener};
+pub use options::{ListenOptions, Options, StreamsPermitted};
 pub use stream::{ByteReader, ByteWriter, StreamStatistics};
 pub use streams::{RecvStream, SendStream};
 

@@ -1,5 +1,4 @@
 mod acceptor;
-mod options;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -10,17 +9,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haul_engine::{
-    EngineError as Error, ListenOptions as EngineOptions, Terms, after, block_until, wait_for,
+    EngineError as Error, ListenOptions as EngineOptions, Terms, after, block_until, spawn, wait_for,
 };
 
 pub use self::acceptor::Accepted;
-pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::acceptor::{Acceptor, WaitingStreams};
 
-use crate::{AcceptError, ByteReader, Connection, Endpoint};
+use crate::{AcceptError, ByteReader, Connection, Endpoint, ListenOptions};
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
+#[derive(derive_more::Debug)]
+#[debug("Listener({})", self.local_addr())]
 pub struct Listener {
     engine: Arc<haul_engine::Listener>,
     endpoint: Endpoint,
@@ -39,9 +39,6 @@ impl Listener {
     }
 
     /// As [`Listener::bind`].
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
     pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
@@ -56,11 +53,8 @@ impl Listener {
             streams: streams.clone(),
             stop: stop.clone(),
         };
-        let thread = std::thread::Builder::new()
-            .name("haul-acceptor".to_owned())
-            .spawn(move || acceptor.run())
-            .map_err(|e| Error::System { what: "cannot start a thread", reason: e.to_string() })?;
-        Ok(Self { engine, endpoint, stop, streams, thread: Some(thread) })
+        let thread = Some(spawn("haul-acceptor", move || acceptor.run())?);
+        Ok(Self { engine, endpoint, stop, streams, thread })
     }
 
     /// The address and port that it listens on.
@@ -103,9 +97,6 @@ impl Listener {
     }
 
     /// As [`Listener::accept_any`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Listener::accept_any`].
     pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
         poll_fn(|context| self.poll_any(context)).await
     }
@@ -150,11 +141,5 @@ impl Drop for Listener {
             // A panic there has been reported by its message.
             let _ = thread.join();
         }
-    }
-}
-
-impl std::fmt::Debug for Listener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("addr", &self.local_addr()).finish_non_exhaustive()
     }
 }

@@ -22,7 +22,6 @@ impl Reassembly {
         Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, told: room, end: None }
     }
 
-    /// Bytes that can be read.
     pub(crate) fn ready(&self) -> u64 {
         self.arrived.containing(self.read).map_or(0, |range| range.end - self.read)
     }
@@ -37,7 +36,6 @@ impl Reassembly {
         self.end == Some(self.read)
     }
 
-    /// Whether it is known where the stream ends.
     pub(crate) fn has_end(&self) -> bool {
         self.end.is_some()
     }
@@ -87,7 +85,6 @@ impl Reassembly {
         is_possible
     }
 
-    /// Reads bytes in order.
     pub(crate) fn pull(&mut self, into: &mut [u8]) -> usize {
         let bytes = self.ready().min(into.len() as u64) as usize;
         if bytes > 0 {

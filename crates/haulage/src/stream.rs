@@ -1,9 +1,7 @@
 //! Reliable streams of bytes, over the bulk transport or any other recipe of an object.
 
-mod incoming;
-mod outgoing;
+mod buffers;
 mod settings;
-mod statistics;
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -11,18 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use haul_base::{Rate, Span};
 use haul_engine::{
-    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, after,
-    block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
+    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
+    after, block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
 };
 use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
-pub use self::statistics::StreamStatistics;
-
-use self::incoming::Inbox;
-use self::outgoing::Outbox;
+use self::buffers::{Inbox, Outbox, Sink, Source};
 use crate::error::to_io;
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
@@ -31,17 +27,61 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The sending end of a stream of bytes. [`ByteWriter::finish`] ends it; dropped before, it ends with an error at the
 /// other side.
+#[derive(derive_more::Debug)]
+#[debug("ByteWriter({} outstanding)", self.outstanding())]
 pub struct ByteWriter {
-    outbox: Arc<Outbox>,
+    outbox: Arc<Monitor<Outbox>>,
     transport: Transport,
     /// The end of the stream is known: nothing can follow.
     is_ended: bool,
 }
 
 /// The receiving end of a stream of bytes.
+#[derive(derive_more::Debug)]
+#[debug("ByteReader")]
 pub struct ByteReader {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Monitor<Inbox>>,
     transport: Transport,
+}
+
+/// What a stream of bytes has done so far; at most a twentieth of a second old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStatistics {
+    /// Bytes of the stream that have arrived: at the writer, that are known to.
+    pub bytes: u64,
+    /// Data packets that were sent or received, repeated ones included.
+    pub packets: u64,
+    /// The writer: of these, repeated ones.
+    pub resent: u64,
+    /// Packets that came although they had come before: at the writer, as the reader last said.
+    pub duplicates: u64,
+    /// The writer: the rate at which the control law sends at present.
+    pub rate: Option<Rate>,
+    /// The round trip: the writer's is smoothed, the reader's that of the control channel.
+    pub rtt: Option<Span>,
+}
+
+impl StreamStatistics {
+    fn of(counters: Option<&Counters>, control: Option<Span>) -> Self {
+        match counters {
+            None => Self { rtt: control, ..Self::default() },
+            Some(Counters::Sending(sending)) => Self {
+                bytes: sending.stats.object_acked,
+                packets: sending.stats.packets,
+                resent: sending.stats.resent,
+                duplicates: u64::from(sending.stats.receiver_duplicates),
+                rate: Some(sending.rate),
+                rtt: Some(sending.stats.rtt),
+            },
+            Some(Counters::Receiving(stats)) => Self {
+                bytes: stats.object_bytes,
+                packets: stats.packets,
+                duplicates: stats.duplicates,
+                rtt: control,
+                ..Self::default()
+            },
+        }
+    }
 }
 
 /// The session that carries a stream. Dropping the transfer stops its thread.
@@ -52,7 +92,6 @@ struct Transport {
     is_over: bool,
     /// The counters of a transfer that is over.
     last: Option<Counters>,
-    /// Name of the recipe.
     recipe: String,
     /// What it says of its law now.
     law: Option<Part>,
@@ -69,9 +108,9 @@ impl Transport {
     }
 
     /// As [`Transport::failure`]; the task is woken when there is one.
-    fn poll_failure(&self, context: &Context<'_>) -> Option<Error> {
-        let lost = self.control.poll_failure(context.waker());
-        self.transfer.as_ref().and_then(Transfer::failure).or(lost)
+    fn poll_failure(&self, context: &Context<'_>) -> Poll<Error> {
+        let lost = self.control.poll_failure(context);
+        self.transfer.as_ref().and_then(Transfer::failure).map_or(lost, Poll::Ready)
     }
 
     fn statistics(&self) -> StreamStatistics {
@@ -137,17 +176,14 @@ impl ByteWriter {
     }
 
     /// As [`ByteWriter::open`], for tasks: a thread of its own does the handshake.
-    ///
-    /// # Errors
-    /// As [`ByteWriter::open`].
     pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
         spawn_blocking(move || Self::open(&url, &options)).await
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
-        let (outbox, waker) = (Arc::new(Outbox::default()), Waker::new()?);
-        let transfer = session.start_sending(Box::new(outbox.source()), waker.clone())?;
+        let (outbox, waker) = (Arc::<Monitor<Outbox>>::default(), Waker::new()?);
+        let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker.clone())?;
         Ok(Self { outbox, transport: Transport::new(&session, transfer, waker), is_ended: false })
     }
 
@@ -168,9 +204,6 @@ impl ByteWriter {
     }
 
     /// As [`ByteWriter::finish`], for tasks.
-    ///
-    /// # Errors
-    /// As [`ByteWriter::finish`].
     pub async fn finish_async(mut self) -> Result<(), WaitError> {
         poll_fn(|context| self.poll_finish(context)).await
     }
@@ -178,16 +211,15 @@ impl ByteWriter {
     fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
         if !self.is_ended {
             self.is_ended = true;
-            self.outbox.end();
+            self.outbox.lock().ended = true;
             self.transport.waker.wake();
         }
         if let Some(transfer) = self.transport.transfer.as_ref().filter(|_| !self.transport.is_over) {
             match transfer.poll_delivered(context) {
                 Poll::Ready(delivered) => delivered?,
-                Poll::Pending => match self.transport.control.poll_failure(context.waker()) {
-                    Some(error) => return Poll::Ready(Err(error.into())),
-                    None => return Poll::Pending,
-                },
+                Poll::Pending => {
+                    return self.transport.control.poll_failure(context).map(|error| Err(error.into()));
+                }
             }
         }
         self.transport.is_over = true;
@@ -213,30 +245,23 @@ impl ByteWriter {
 
     /// Bytes that were written and have not arrived for certain.
     pub fn outstanding(&self) -> usize {
-        self.outbox.len()
+        self.outbox.lock().bytes.len()
     }
 
     /// As [`Write::write`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
     /// As [`Write::write`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
-        let taken = self.outbox.push(bytes, context.waker());
-        if taken > 0 || bytes.is_empty() {
+        if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
             self.transport.waker.wake();
             return Poll::Ready(Ok(taken));
         }
         // Either wakes the task. A failure before this call has woken nobody.
-        self.transport.poll_failure(context).map_or(Poll::Pending, |error| Poll::Ready(Err(to_io(error))))
+        self.transport.poll_failure(context).map(|error| Err(to_io(error)))
     }
 
     /// As [`Write::write`], with a limit for the wait.
@@ -247,7 +272,6 @@ impl ByteWriter {
         block_io(Some(timeout), |context| self.poll_write(context, bytes))
     }
 
-    /// Whether the stream takes bytes.
     fn check_open(&self) -> io::Result<()> {
         if self.is_ended {
             return Err(io::Error::other("the end of the stream was said already"));
@@ -293,27 +317,20 @@ impl ByteReader {
         Ok(Self::of(open(url, None, options, Request::StreamReceive)?)?)
     }
 
-    /// As [`ByteReader::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server
-    /// runs what the client brings. [`Options::rate`] goes before the recipe's.
-    ///
-    /// # Errors
-    /// As [`ByteReader::open`]; if the recipe does not carry an object, or cannot be used.
+    /// As [`ByteReader::open`], by another recipe of an object, as [`ByteWriter::open_with`].
     pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
         Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
     }
 
     /// As [`ByteReader::open`], for tasks, as [`ByteWriter::open_async`].
-    ///
-    /// # Errors
-    /// As [`ByteReader::open`].
     pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
         spawn_blocking(move || Self::open(&url, &options)).await
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
-        let (inbox, waker) = (Arc::new(Inbox::default()), Waker::new()?);
-        let transfer = session.start_receiving(Box::new(inbox.sink()), waker.clone())?;
+        let (inbox, waker) = (Arc::<Monitor<Inbox>>::default(), Waker::new()?);
+        let transfer = session.start_receiving(Box::new(Sink(inbox.clone())), waker.clone())?;
         Ok(Self { inbox, transport: Transport::new(&session, transfer, waker) })
     }
 
@@ -327,22 +344,21 @@ impl ByteReader {
 
     /// Bytes if there are some, 0 behind the last.
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        let taken = self.inbox.pull(into, context.waker());
-        if taken.has_freed_room {
-            self.transport.waker.wake();
-        }
-        if taken.bytes > 0 || into.is_empty() || taken.is_end {
-            return Poll::Ready(Ok(taken.bytes));
+        if let Poll::Ready((bytes, has_freed_room)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
+            if has_freed_room {
+                self.transport.waker.wake();
+            }
+            return Poll::Ready(Ok(bytes));
         }
         // What failed may have failed after the last byte came.
         match self.transport.poll_failure(context) {
-            Some(_) if self.inbox.is_readable() => self.poll_take(context, into),
-            Some(error) => Poll::Ready(Err(to_io(error))),
-            None if self.inbox.is_broken() => {
+            Poll::Ready(_) if self.inbox.lock().is_readable() => self.poll_take(context, into),
+            Poll::Ready(error) => Poll::Ready(Err(to_io(error))),
+            Poll::Pending if self.inbox.lock().broken => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
                 Poll::Ready(Err(to_io(Error::Protocol { reason })))
             }
-            None => Poll::Pending,
+            Poll::Pending => Poll::Pending,
         }
     }
 
@@ -368,17 +384,11 @@ impl ByteReader {
     }
 
     /// As [`Read::read`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub async fn read_async(&mut self, into: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, into)).await
     }
 
     /// As [`Read::read`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.poll_take(context, into) {
             Poll::Ready(Ok(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),
@@ -397,17 +407,5 @@ impl Read for ByteReader {
 impl Drop for ByteReader {
     fn drop(&mut self) {
         self.transport.abort("the reader of the stream has gone before its end");
-    }
-}
-
-impl std::fmt::Debug for ByteWriter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByteWriter").field("outstanding", &self.outstanding()).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for ByteReader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByteReader").finish_non_exhaustive()
     }
 }

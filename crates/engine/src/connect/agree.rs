@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Accept, Cipher, ControlMessage, FrameDecoder, Request, encode_frame};
 
-use super::{ConnectOptions, Reached, check_accept, default_settings, hello, reach};
-use crate::clock::after;
+use super::{Reached, check_accept, default_settings, hello, not_accept, reach};
 use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::{EngineError, HaulUrl};
@@ -44,18 +43,15 @@ pub(crate) async fn agree(
     options: &OpenOptions,
     readiness: &impl Readiness,
 ) -> Result<SavedResumption, EngineError> {
-    let OpenOptions { ciphers, connect_timeout, answer_timeout, .. } = options.clone();
     let request = Request::Connect { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
-    let options =
-        ConnectOptions { request, settings: default_settings(), ciphers, connect_timeout, answer_timeout };
-    let mut server = reach(url, &options, readiness).await?;
-    let (began, proof) = (Instant::now(), *server.secrets.proof(&url.secret).as_bytes());
-    server.send(&ControlMessage::Hello(hello(&options, proof)))?;
-    let accept = server.wait_for_accept(after(answer_timeout), readiness).await.map_err(|error| {
-        let timed_out = || EngineError::timed_out("the server's answer to the request", Some(answer_timeout));
-        error.unwrap_or_else(timed_out)
-    })?;
-    let last = match check_accept(&accept, &server.secrets, &options.ciphers) {
+    let hello = hello(options.ciphers.clone(), request, default_settings());
+    let timeout = options.answer_timeout;
+    let mut server = reach(url, hello, [options.connect_timeout, timeout], readiness).await?;
+    let began = Instant::now();
+    server.send(&ControlMessage::Hello(server.hello.clone()))?;
+    let accept = server.wait_for_accept(timeout, readiness).await?;
+    let checked = check_accept(&accept, &server.secrets, &options.ciphers);
+    let last = match &checked {
         Ok(()) => ControlMessage::Bye,
         Err(error) => ControlMessage::Abort(error.fault()),
     };
@@ -63,7 +59,7 @@ pub(crate) async fn agree(
     let _ = server.send(&last);
     server.tls.send_close_notify();
     let _ = flush(&mut server.tls, &server.tcp);
-    check_accept(&accept, &server.secrets, &options.ciphers)?;
+    checked?;
     Ok(SavedResumption {
         server: server.peer,
         identity: accept.session,
@@ -76,16 +72,6 @@ pub(crate) async fn agree(
     })
 }
 
-/// The connection has failed.
-fn lost(error: HandshakeError) -> Option<EngineError> {
-    Some(match error {
-        HandshakeError::TimedOut => return None,
-        HandshakeError::Closed => EngineError::lost("the other side went away without closing"),
-        HandshakeError::Io(error) => EngineError::lost(error.to_string()),
-        HandshakeError::Tls(error) => EngineError::lost(format!("the encryption broke: {error}")),
-    })
-}
-
 impl Reached {
     /// Sends a message, or as much of it as the connection takes now.
     fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
@@ -95,12 +81,18 @@ impl Reached {
         sent.map(drop).map_err(|error| EngineError::lost(error.to_string()))
     }
 
-    /// The server's answer, before `deadline`; no error says that it has not come.
     async fn wait_for_accept(
         &mut self,
-        deadline: Instant,
+        timeout: Duration,
         readiness: &impl Readiness,
-    ) -> Result<Accept, Option<EngineError>> {
+    ) -> Result<Accept, EngineError> {
+        let deadline = crate::clock::after(timeout);
+        let lost = |error| match error {
+            HandshakeError::TimedOut => {
+                EngineError::timed_out("the server's answer to the request", Some(timeout))
+            }
+            error => error.into(),
+        };
         let (mut decoder, mut buffer) = (FrameDecoder::new(), [0; 4_096]);
         loop {
             // Nothing comes now, or nothing any more: the next read tells which.
@@ -113,16 +105,11 @@ impl Reached {
                 match message {
                     ControlMessage::Accept(accept) => return Ok(accept),
                     ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
-                        return Err(Some(EngineError::Peer(fault.from_peer())));
+                        return Err(EngineError::Peer(fault.from_peer()));
                     }
                     // A server that takes its time wants to know whether the client is still there.
                     ControlMessage::Ping(number) => self.send(&ControlMessage::Pong(number))?,
-                    other => {
-                        return Err(Some(EngineError::protocol(format!(
-                            "{} instead of accept",
-                            other.name()
-                        ))));
-                    }
+                    other => return Err(not_accept(&other)),
                 }
             }
             wait(&self.tls, &self.tcp, deadline, readiness).await.map_err(lost)?;

@@ -22,7 +22,7 @@ use crate::control::Timing;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
-use crate::spawn_blocking::spawn_blocking;
+use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
@@ -71,25 +71,32 @@ impl ConnectOptions {
 /// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
 /// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
+    let ConnectOptions { request, settings, ciphers, connect_timeout, answer_timeout } = options;
     // What cannot work here is said before anything is sent.
-    recipe::check(&options.settings, options.ciphers.first().copied().ok_or(EngineError::Closed)?)?;
-    let asked = block_on(reach(url, &options, &InThread))?.ask(url, &options)?;
-    let udp = Udp::open(&asked, &options.settings)?;
-    let (udp, accept) = udp.wait_for_accept(&asked.control, options.answer_timeout)?;
-    check_accept(&accept, &asked.secrets, &options.ciphers)
-        .and_then(|()| check_recipe(&accept, &options.settings))
-        .and_then(|()| check_rate(&accept, &options.settings))
-        .inspect_err(|error| asked.control.abort(error.fault()))?;
-    Ok(session(udp, asked, accept, options.request))
-}
-
-/// A server that has been asked, and has not answered yet.
-struct Asked {
-    local: SocketAddr,
-    peer: SocketAddr,
-    control: Control,
-    secrets: SessionSecrets,
-    round_trip: Span,
+    recipe::check(&settings, ciphers.first().copied().ok_or(EngineError::Closed)?)?;
+    let hello = hello(ciphers, request, settings);
+    let server = block_on(reach(url, hello, [connect_timeout, answer_timeout], &InThread))?;
+    let mut udp = Udp::open(&server)?;
+    let Reached { tcp, tls, peer, secrets, round_trip, hello, .. } = server;
+    let control = Control::start(tls, tcp, Timing::default())?;
+    control.send(ControlMessage::Hello(hello.clone()))?;
+    let accept = udp.wait_for_accept(&control, answer_timeout)?;
+    check_accept(&accept, &secrets, &hello.ciphers)
+        .and_then(|()| check_recipe(&accept, &hello.settings))
+        .and_then(|()| check_rate(&accept, &hello.settings))
+        .inspect_err(|error| control.abort(error.fault()))?;
+    Ok(Session {
+        role: Role::Client,
+        peer,
+        control,
+        request: hello.request,
+        keys: secrets.connection.data_keys(secrets.session, accept.cipher),
+        settings: accept.settings,
+        program: accept.server,
+        round_trip,
+        clock: udp.clock,
+        udp: Some(UdpSide::Client(Box::new((Arc::new(udp.socket), udp.probe)))),
+    })
 }
 
 /// A server that has shown its certificate.
@@ -100,26 +107,30 @@ struct Reached {
     peer: SocketAddr,
     secrets: SessionSecrets,
     round_trip: Span,
+    /// What to ask it for, with the proof that this client has the URL.
+    hello: Hello,
 }
 
-/// Connects to the server of `url` by TCP and TLS.
+/// Connects to the server of `url` by TCP and TLS. The first of the times is for TCP, the second for TLS.
 async fn reach(
     url: &HaulUrl,
-    options: &ConnectOptions,
+    mut hello: Hello,
+    [connect_timeout, answer_timeout]: [Duration; 2],
     readiness: &impl Readiness,
 ) -> Result<Reached, EngineError> {
     if url.is_expired(unix_now()) {
         return Err(EngineError::Expired { authority: url.authority() });
     }
-    check_length(options)?;
+    check_length(&hello)?;
     let addresses = if readiness.may_block() { resolve(&url.host, url.port) } else { url.resolve().await }?;
-    let (tcp, connected) = dial(&url.host, &addresses, options.connect_timeout, readiness).await?;
+    let (tcp, connected) = dial(&url.host, &addresses, connect_timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
-    let deadline = after(options.answer_timeout);
+    let deadline = after(answer_timeout);
     let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
-    Ok(Reached { tcp, tls, local, peer, secrets, round_trip: round_trip(tls_time, connected) })
+    hello.proof = *secrets.proof(&url.secret).as_bytes();
+    Ok(Reached { tcp, tls, local, peer, secrets, round_trip: round_trip(tls_time, connected), hello })
 }
 
 impl HaulUrl {
@@ -136,35 +147,20 @@ impl HaulUrl {
     }
 }
 
-impl Reached {
-    /// Starts the control channel; proves that this client has the URL, and says what it wants.
-    fn ask(self, url: &HaulUrl, options: &ConnectOptions) -> Result<Asked, EngineError> {
-        let Self { tcp, tls, local, peer, secrets, round_trip } = self;
-        let control = Control::start(tls, tcp, Timing::default())?;
-        control.send(ControlMessage::Hello(hello(options, *secrets.proof(&url.secret).as_bytes())))?;
-        Ok(Asked { local, peer, control, secrets, round_trip })
-    }
-}
-
 /// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
 /// a machine on the way may have answered in the server's place, as satellite links do: half as long is not believed.
 fn round_trip(exchanged: Span, connected: Span) -> Span {
     if connected < exchanged / 2 { exchanged } else { exchanged.min(connected) }
 }
 
-fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {
-    Hello {
-        version: PROTOCOL_VERSION,
-        proof,
-        ciphers: options.ciphers.clone(),
-        request: options.request.clone(),
-        settings: options.settings.clone(),
-    }
+/// What a client says first; the proof follows from the TLS connection.
+fn hello(ciphers: Vec<Cipher>, request: Request, settings: Settings) -> Hello {
+    Hello { version: PROTOCOL_VERSION, proof: [0; 32], ciphers, request, settings }
 }
 
 /// The server does not take a longer Hello from a client that it does not know.
-fn check_length(options: &ConnectOptions) -> Result<(), EngineError> {
-    let len = encoded_len(&ControlMessage::Hello(hello(options, [0; 32])));
+fn check_length(hello: &Hello) -> Result<(), EngineError> {
+    let len = encoded_len(&ControlMessage::Hello(hello.clone()));
     if len <= MAX_HELLO_BODY {
         return Ok(());
     }
@@ -197,6 +193,10 @@ fn check_accept(accept: &Accept, secrets: &SessionSecrets, offered: &[Cipher]) -
     Ok(())
 }
 
+fn not_accept(message: &ControlMessage) -> EngineError {
+    EngineError::protocol(format!("{} instead of accept", message.name()))
+}
+
 /// A server may refuse a recipe; it cannot choose another one.
 fn check_recipe(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
     if accept.settings.recipe == asked.recipe {
@@ -214,22 +214,6 @@ fn check_rate(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
     Err(EngineError::protocol("it accepted a higher rate than the one that was asked for"))
 }
 
-fn session(udp: Udp, asked: Asked, accept: Accept, request: Request) -> Session {
-    let Asked { peer, control, secrets, round_trip, .. } = asked;
-    Session {
-        role: Role::Client,
-        peer,
-        control,
-        request,
-        keys: secrets.connection.data_keys(secrets.session, accept.cipher),
-        settings: accept.settings,
-        program: accept.server,
-        round_trip,
-        clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new((Arc::new(udp.socket), udp.probe)))),
-    }
-}
-
 /// The client's UDP socket, and the challenges that it sends while the server has not decided yet.
 struct Udp {
     socket: UdpSocket,
@@ -239,23 +223,17 @@ struct Udp {
 
 impl Udp {
     /// A socket from the same address, to the same address and port as the TCP connection.
-    fn open(asked: &Asked, settings: &Settings) -> Result<Self, EngineError> {
-        let (mut local, peer) = (asked.local, asked.peer);
-        local.set_port(0);
-        let socket = UdpSocket::connected(local, peer, &udp_options(settings, false))
+    fn open(server: &Reached) -> Result<Self, EngineError> {
+        let local = SocketAddr::new(server.local.ip(), 0);
+        let socket = UdpSocket::connected(local, server.peer, &udp_options(&server.hello.settings, false))
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        let first_number = u32::from_be_bytes(random()?);
-        let clock = Clock::start();
-        let probe = PathProbe::new(clock.now(), asked.secrets.frame_keys(Role::Client), peer, first_number);
+        let (clock, keys) = (Clock::start(), server.secrets.frame_keys(Role::Client));
+        let probe = PathProbe::new(clock.now(), keys, server.peer, u32::from_be_bytes(random()?));
         Ok(Self { socket, probe, clock })
     }
 
     /// Repeats challenges until the server accepts. Answers and data that come meanwhile wait in the socket.
-    fn wait_for_accept(
-        mut self,
-        control: &Control,
-        timeout: Duration,
-    ) -> Result<(Self, Accept), EngineError> {
+    fn wait_for_accept(&mut self, control: &Control, timeout: Duration) -> Result<Accept, EngineError> {
         let until = after(timeout);
         let message = loop {
             let now = self.clock.now();
@@ -265,16 +243,14 @@ impl Udp {
             if left.is_zero() {
                 return Err(EngineError::timed_out("the server's answer to the request", Some(timeout)));
             }
-            let wait = self.probe.deadline().map_or(left, |at| at.since(now).into()).min(left);
+            let wait = self.probe.next_round.map_or(left, |at| at.since(now).into()).min(left);
             if let Some(message) = control.try_recv(wait)? {
                 break message;
             }
         };
-        let ControlMessage::Accept(accept) = message else {
-            return Err(EngineError::protocol(format!("{} instead of accept", message.name())));
-        };
+        let ControlMessage::Accept(accept) = message else { return Err(not_accept(&message)) };
         self.probe.on_accepted(self.clock.now());
-        Ok((self, accept))
+        Ok(accept)
     }
 }
 

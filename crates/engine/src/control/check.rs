@@ -7,8 +7,7 @@ use haul_wire::check::{Steps, message};
 use haul_wire::control::{ControlMessage, encode_frame};
 
 use super::close_reason_of;
-use super::incoming::Incoming;
-use super::state::{Room, Shared};
+use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 
 /// One end of a channel, without its network.
@@ -25,10 +24,10 @@ impl Checked {
         let Some(said) = said else { return self.incoming.take(body) };
         let mut bytes = Vec::new();
         encode_frame(&said, &mut bytes).expect("what was decoded can be encoded");
-        let waited = self.shared.lock().outgoing_frames();
+        let waited = self.shared.state.lock().outgoing_frames();
         let taken = self.incoming.take(&bytes);
         self.understood |= taken.is_ok();
-        let waiting = self.shared.lock().outgoing_frames();
+        let waiting = self.shared.state.lock().outgoing_frames();
         assert!(waiting <= waited + 1, "a message has more than one answer");
         assert!(waiting <= waited.max(1) || said == ControlMessage::Bye, "answers pile up");
         taken
@@ -37,7 +36,7 @@ impl Checked {
     /// A user sends a message; after the last one nothing more leaves.
     fn send(&self, body: &[u8]) {
         let Some(message) = message(body) else { return };
-        let closed = self.shared.lock().close_reason.is_some();
+        let closed = self.shared.state.lock().close_reason.is_some();
         let sent = self.shared.push(&message, close_reason_of(&message), Room::OrNot);
         assert!(!closed || sent.is_err(), "something is sent behind the last message");
     }
@@ -59,8 +58,15 @@ impl Checked {
     }
 }
 
-/// See [`crate::check::control_sequence`].
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Checks a control channel, from the frames that come to what its users are given: a peer's message has one answer at
+/// most, and answers do not pile up; nothing is sent behind the last message; the channel's own messages are not given
+/// out; and only what the peer did ends it. Arbitrary bytes are [`Steps`](haul_wire::check::Steps): messages and other
+/// bytes that come, messages that a user sends, frames that leave, messages that a user takes. True if a message was
+/// understood.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn control_sequence(bytes: &[u8]) -> bool {
     let shared = Arc::new(Shared::new().expect("there is a file descriptor"));
     let incoming = Incoming::new(shared.clone(), Instant::now());
     let mut checked = Checked { shared, incoming, understood: false };

@@ -1,17 +1,14 @@
 //! The control channel: messages over TLS over TCP, carried by a thread of their own.
 
 mod check;
-mod incoming;
 mod pump;
 mod state;
-mod transport;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -24,9 +21,10 @@ use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::clock::after;
 use crate::error::CloseReason;
+use crate::spawn::spawn;
 use crate::wake::block_on;
 
-pub(crate) use check::check;
+pub use check::control_sequence;
 
 /// How long [`Control::close`] tries to get its close out and waits for the peer's.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -40,7 +38,8 @@ const ABORT: Duration = Duration::from_secs(1);
 /// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
 /// comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and
 /// the connection ends without a close.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("Control({:?})", handle.shared.state.lock().ended)]
 pub struct Control {
     handle: Arc<Handle>,
 }
@@ -51,7 +50,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.update(|state| state.abandoned = true);
+        self.shared.state.update(|state| state.abandoned = true);
         self.shared.wake.wake();
     }
 }
@@ -62,10 +61,7 @@ impl Control {
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::new()?);
         let pump = Pump::new(shared.clone(), tls, tcp, timing);
-        std::thread::Builder::new()
-            .name("haul-control".to_owned())
-            .spawn(move || pump.run())
-            .map_err(|e| EngineError::system("cannot start a thread", e))?;
+        spawn("haul-control", move || pump.run())?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
 
@@ -94,7 +90,6 @@ impl Control {
         self.shared().push(message, close_reason_of(message), Room::OrNot)
     }
 
-    /// Sends a message without waiting for room.
     pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
         self.shared().push(message, close_reason_of(message), Room::Ignore).map(|_| ())
     }
@@ -120,15 +115,15 @@ impl Control {
     /// How the channel failed, if it has; `None` while it works and after a regular end. Cheap enough for a
     /// data path to ask every few milliseconds.
     pub fn failure(&self) -> Option<EngineError> {
-        let ended = self.shared().lock().ended.clone();
+        let ended = self.shared().state.lock().ended.clone();
         ended.filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// As [`Control::failure`], for tasks: `waker` is woken when the channel ends.
-    pub fn poll_failure(&self, waker: &Waker) -> Option<EngineError> {
-        match self.shared().poll(waker, |state| state.ended.clone()) {
-            Poll::Ready(EngineError::Closed) | Poll::Pending => None,
-            Poll::Ready(error) => Some(error),
+    /// As [`Control::failure`]; the task is woken when the channel ends.
+    pub fn poll_failure(&self, context: &Context<'_>) -> Poll<EngineError> {
+        match self.shared().state.poll(context, |state| state.ended.clone()) {
+            Poll::Ready(EngineError::Closed) => Poll::Pending,
+            polled => polled,
         }
     }
 
@@ -145,28 +140,29 @@ impl Control {
 
     /// The data thread to wake when a message of the transport comes, and when another one may be sent.
     pub(crate) fn set_data_thread(&self, waker: crate::Waker) {
-        self.shared().transport.set_data_thread(waker);
+        // There is one.
+        let _ = self.shared().transport.data_thread.set(waker);
     }
 
     /// Whether a message of the transport may be sent: the one before is on its way.
     pub(crate) fn takes_transport(&self) -> bool {
-        !self.shared().transport.is_full()
+        !self.shared().transport.outgoing.is_full()
     }
 
     /// Sends a message of the transport. Never waits.
     pub(crate) fn send_transport(&self, message: Vec<u8>) {
-        self.shared().transport.put(message);
+        self.shared().transport.outgoing.force_push(message);
         self.shared().wake.wake();
     }
 
     /// The other side's messages of the transport since the last time, the newest few.
-    pub(crate) fn take_transport(&self) -> std::collections::VecDeque<Vec<u8>> {
-        self.shared().transport.take_incoming()
+    pub(crate) fn take_transport(&self) -> impl Iterator<Item = Vec<u8>> {
+        std::iter::from_fn(|| self.shared().transport.incoming.pop())
     }
 
     /// The round trip of the latest ping, including what was queued in front of it.
     pub fn round_trip(&self) -> Option<Span> {
-        self.shared().lock().round_trip.map(Span::from)
+        self.shared().state.lock().round_trip.map(Span::from)
     }
 
     /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds.
@@ -179,9 +175,6 @@ impl Control {
     }
 
     /// As [`Control::close`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Control::close`].
     pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         // Refused if one of the two has closed already; then there is only the rest to wait for.
         let _ = self.shared().push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
@@ -193,7 +186,7 @@ impl Control {
     /// # Errors
     /// How the channel ended, if not regularly.
     pub fn poll_closed(&self, context: &Context<'_>, timeout: Duration) -> Poll<Result<(), EngineError>> {
-        let ended = self.shared().poll(context.waker(), |state| {
+        let ended = self.shared().state.poll(context, |state| {
             let close_by = after(timeout);
             if state.close_by.is_none_or(|known| close_by < known) {
                 state.close_by = Some(close_by);
@@ -212,11 +205,12 @@ impl Control {
         self.end_with(&ControlMessage::Abort(fault));
     }
 
-    /// Sends the last message of an irregular end.
     pub(crate) fn end_with(&self, message: &ControlMessage) {
         if self.shared().push(message, Some(CloseReason::Abort), Room::Ignore).is_ok() {
             let until = Some(Instant::now() + ABORT);
-            self.shared().wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
+            self.shared()
+                .state
+                .wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
         }
     }
 }
@@ -226,13 +220,6 @@ fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
         ControlMessage::Bye => Some(CloseReason::Graceful),
         ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
         _ => None,
-    }
-}
-
-impl fmt::Debug for Control {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared().lock();
-        f.debug_struct("Control").field("ended", &state.ended).finish_non_exhaustive()
     }
 }
 

@@ -10,10 +10,10 @@ use haul_wire::control::ControlMessage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 
-use super::incoming::Incoming;
-use super::state::{Room, Shared};
+use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
+use crate::tls::{HandshakeError, flush, receive};
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
@@ -27,7 +27,6 @@ const BESIDE_DATA: u32 = 4;
 /// How often to show life and how long to believe in the peer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
-    /// Time between pings.
     pub(crate) ping: Duration,
     /// Nothing heard for so long: the peer is gone.
     pub(crate) silence: Duration,
@@ -89,7 +88,7 @@ impl Pump {
             let _ = self.send_pending();
         }
         let how = end.unwrap_or(EngineError::Closed);
-        self.shared.update(|state| state.ended = Some(how));
+        self.shared.state.update(|state| state.ended = Some(how));
         self.linger();
     }
 
@@ -122,7 +121,7 @@ impl Pump {
             let seconds = now.duration_since(self.last_heard).as_secs();
             return Err(EngineError::lost(format!("nothing was heard for {seconds} seconds")));
         }
-        if self.shared.lock().close_by.is_some_and(|close_by| close_by <= now) {
+        if self.shared.state.lock().close_by.is_some_and(|close_by| close_by <= now) {
             return Err(EngineError::Closed);
         }
         if now >= self.next_ping {
@@ -146,7 +145,7 @@ impl Pump {
 
     fn has_pending(&self) -> bool {
         let is_sending = self.written < self.frame.len() || self.tls.wants_write();
-        is_sending || self.shared.transport.is_full() || self.shared.lock().has_outgoing()
+        is_sending || self.shared.transport.outgoing.is_full() || self.shared.state.lock().has_outgoing()
     }
 
     /// Sends; if that fails, what the peer said before is better than the bare error.
@@ -158,15 +157,15 @@ impl Pump {
         if !self.at_end && self.is_close_out() {
             self.at_end = true;
             self.tls.send_close_notify();
-            let _ = self.write_tls();
+            let _ = flush(&mut self.tls, &self.tcp);
             let _ = self.tcp.shutdown(Shutdown::Write);
-            self.shared.update(|state| state.close_sent = true);
+            self.shared.state.update(|state| state.close_sent = true);
         }
         Ok(())
     }
 
     fn is_close_out(&self) -> bool {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let all_taken = state.close_reason.is_some() && !state.has_outgoing();
         all_taken && self.written == self.frame.len() && !self.tls.wants_write()
     }
@@ -179,28 +178,16 @@ impl Pump {
                 self.frame = self.shared.next_frame().unwrap_or_default();
             }
             self.written += self.tls.writer().write(&self.frame[self.written..])?;
-            if !self.write_tls()? || !self.has_pending() {
+            flush(&mut self.tls, &self.tcp)?;
+            if self.tls.wants_write() || !self.has_pending() {
                 return Ok(());
             }
         }
     }
 
-    /// Writes TLS records; false when TCP takes no more now.
-    fn write_tls(&mut self) -> io::Result<bool> {
-        while self.tls.wants_write() {
-            match self.tls.write_tls(&mut &self.tcp) {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(true)
-    }
-
     fn is_over(&mut self, now: Instant) -> bool {
         let (over, abandoned) = {
-            let state = self.shared.lock();
+            let state = self.shared.state.lock();
             let answered = state.bye_received || state.close_reason == Some(CloseReason::Abort);
             (state.close_sent && answered, state.abandoned)
         };
@@ -214,7 +201,7 @@ impl Pump {
     /// Waits for the network, a user or the time; whether there may be something to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
         let mut until = self.next_ping.min(self.lost_at());
-        if let Some(close_by) = self.shared.lock().close_by {
+        if let Some(close_by) = self.shared.state.lock().close_by {
             until = until.min(close_by);
         }
         if let Some(since) = self.abandoned_at {
@@ -240,19 +227,14 @@ impl Pump {
         Ok(events.intersects(PollFlags::IN) || events.intersects(broken))
     }
 
-    /// Reads all that has come.
     fn receive(&mut self) -> Result<(), EngineError> {
         loop {
-            match self.tls.read_tls(&mut &self.tcp) {
-                Ok(0) => return self.end_of_connection("the other side went away without closing"),
-                Ok(_) => self.last_heard = Instant::now(),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return self.end_of_connection(&e.to_string()),
+            match receive(&mut self.tls, &self.tcp) {
+                Ok(true) => self.last_heard = Instant::now(),
+                Ok(false) => return Ok(()),
+                Err(error @ HandshakeError::Tls(_)) => return Err(error.into()),
+                Err(error) => return Err(self.end_of_connection(error.into())),
             }
-            self.tls
-                .process_new_packets()
-                .map_err(|e| EngineError::lost(format!("the encryption broke: {e}")))?;
             self.take_received()?;
             if self.shared.is_full() {
                 return Ok(());
@@ -261,12 +243,9 @@ impl Pump {
     }
 
     /// The connection is gone: regular if both ends are through.
-    fn end_of_connection(&self, reason: &str) -> Result<(), EngineError> {
-        let state = self.shared.lock();
-        if state.close_sent || state.bye_received {
-            return Err(EngineError::Closed);
-        }
-        Err(EngineError::lost(reason))
+    fn end_of_connection(&self, reason: EngineError) -> EngineError {
+        let state = self.shared.state.lock();
+        if state.close_sent || state.bye_received { EngineError::Closed } else { reason }
     }
 
     /// Takes the plain bytes that TLS holds.

@@ -1,17 +1,15 @@
 //! What the control channel's thread and its users share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU16};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, encode_frame};
+use crossbeam_queue::ArrayQueue;
+use haul_wire::control::{ControlMessage, FrameDecoder, MAX_TRANSPORT, encode_frame};
 
-use super::transport::Transport;
-use crate::EngineError;
 use crate::error::CloseReason;
-use crate::wake::{WakerList, block_until};
+use crate::{EngineError, Monitor, Waker};
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
@@ -39,14 +37,11 @@ pub(super) struct State {
     /// When the channel ends, if the peer has not closed it by then.
     pub(super) close_by: Option<Instant>,
     pub(super) round_trip: Option<Duration>,
-    /// Who waits for a change.
-    wakers: WakerList,
 }
 
 pub(super) struct Shared {
-    state: Mutex<State>,
-    /// Wakes the channel's thread.
-    pub(super) wake: crate::Waker,
+    pub(super) state: Monitor<State>,
+    pub(super) wake: Waker,
     /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
     /// The data thread has heard the peer since this was last looked at.
@@ -67,41 +62,8 @@ pub(super) enum Room {
 
 impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
-        let (wake, udp_seen, data_heard) = (crate::Waker::new()?, AtomicU16::new(0), AtomicBool::new(false));
-        Ok(Self { state: Mutex::default(), wake, udp_seen, data_heard, transport: Transport::default() })
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the state and wakes its users.
-    pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
-        result
-    }
-
-    /// What `done` gives; if it gives nothing, `waker` is woken at the next change.
-    pub(super) fn poll<R>(&self, waker: &Waker, done: impl FnOnce(&mut State) -> Option<R>) -> Poll<R> {
-        let mut state = self.lock();
-        if let Some(result) = done(&mut state) {
-            return Poll::Ready(result);
-        }
-        state.wakers.add(waker);
-        Poll::Pending
-    }
-
-    /// Waits until `done` gives a value or `until` has passed.
-    pub(super) fn wait<R>(
-        &self,
-        until: Option<Instant>,
-        mut done: impl FnMut(&mut State) -> Option<R>,
-    ) -> Option<R> {
-        block_until(until, |context| self.poll(context.waker(), &mut done))
+        let (wake, udp_seen, data_heard) = (Waker::new()?, AtomicU16::new(0), AtomicBool::new(false));
+        Ok(Self { state: Monitor::default(), wake, udp_seen, data_heard, transport: Transport::default() })
     }
 
     /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,
@@ -115,7 +77,7 @@ impl Shared {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
         let until = Some(Instant::now() + ROOM_WITHIN);
-        let pushed = self.wait(until, |state| match state.refusal() {
+        let pushed = self.state.wait(until, |state| match state.refusal() {
             Some(error) => Some(Err(error)),
             None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
             None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
@@ -136,7 +98,7 @@ impl Shared {
     /// The next frame for the network. Messages of the transport are few and short, and go first.
     pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
         if let Some(message) = self.transport.take_outgoing()
-            && self.lock().close_reason.is_none()
+            && self.state.lock().close_reason.is_none()
         {
             let mut frame = Vec::new();
             // It has at most `MAX_TRANSPORT` bytes, or it is none.
@@ -144,17 +106,16 @@ impl Shared {
                 return Some(frame);
             }
         }
-        self.update(|state| {
+        self.state.update(|state| {
             let frame = state.outgoing.pop_front()?;
             state.outgoing_bytes -= frame.len();
             Some(frame)
         })
     }
 
-    /// Hands a message to the users.
     pub(super) fn deliver(&self, message: ControlMessage) {
         let memory = message.memory();
-        self.update(|state| {
+        self.state.update(|state| {
             state.incoming_bytes += memory;
             state.incoming.push_back((message, memory));
         });
@@ -163,7 +124,7 @@ impl Shared {
     /// Takes the next message; `None` if there is none by `until`.
     pub(super) fn take(&self, until: Option<Instant>) -> Result<Option<ControlMessage>, EngineError> {
         let mut was_full = false;
-        let taken = self.wait(until, |state| {
+        let taken = self.state.wait(until, |state| {
             was_full = state.incoming_bytes > INCOMING_ROOM;
             match state.incoming.pop_front() {
                 Some((message, memory)) => {
@@ -181,7 +142,7 @@ impl Shared {
 
     /// Whether so much waits for the users that the peer must wait too.
     pub(super) fn is_full(&self) -> bool {
-        self.lock().incoming_bytes > INCOMING_ROOM
+        self.state.lock().incoming_bytes > INCOMING_ROOM
     }
 }
 
@@ -209,5 +170,142 @@ impl State {
         self.outgoing_bytes += frame.len();
         self.outgoing.push_back(frame);
         self.close_reason = close_reason;
+    }
+}
+
+/// Messages of the other side that may wait for the data thread.
+const MOST_INCOMING: usize = 16;
+
+/// Messages of the transport on the control channel. They go from data thread to data thread; the channel's users do
+/// not see them.
+///
+/// No data thread waits for the channel, and neither end keeps more than a few messages. At most one waits to be sent:
+/// the data thread writes the next when it has left. Of those that were received and not taken, the oldest are dropped.
+/// A report that is dropped costs no more than one that is lost over UDP.
+/// The data thread looks at both queues in each turn, without a lock.
+pub(super) struct Transport {
+    pub(super) outgoing: ArrayQueue<Vec<u8>>,
+    pub(super) incoming: ArrayQueue<Vec<u8>>,
+    /// To be woken when a message comes, and when another one may be sent.
+    pub(super) data_thread: OnceLock<Waker>,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        let (outgoing, incoming) = (ArrayQueue::new(1), ArrayQueue::new(MOST_INCOMING));
+        Self { outgoing, incoming, data_thread: OnceLock::new() }
+    }
+}
+
+impl Transport {
+    pub(super) fn take_outgoing(&self) -> Option<ControlMessage> {
+        let message = self.outgoing.pop()?;
+        self.wake_data_thread();
+        Some(ControlMessage::Transport(message))
+    }
+
+    fn wake_data_thread(&self) {
+        if let Some(data_thread) = self.data_thread.get() {
+            data_thread.wake();
+        }
+    }
+
+    /// Takes a message that has come.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub(super) fn deliver(&self, message: Vec<u8>) -> Result<(), EngineError> {
+        let len = message.len();
+        if len > MAX_TRANSPORT {
+            return Err(EngineError::protocol(format!("a message of the transport has {len} bytes")));
+        }
+        self.incoming.force_push(message);
+        self.wake_data_thread();
+        Ok(())
+    }
+}
+
+/// Takes the bytes that have come, deals with the channel's own messages, and hands the others to its users.
+pub(super) struct Incoming {
+    shared: Arc<Shared>,
+    decoder: FrameDecoder,
+    /// Pings carry the time since then.
+    started: Instant,
+}
+
+impl Incoming {
+    pub(super) fn new(shared: Arc<Shared>, started: Instant) -> Self {
+        Self { shared, decoder: FrameDecoder::new(), started }
+    }
+
+    /// Takes the next bytes, and does what the messages in them ask for.
+    ///
+    /// # Errors
+    /// How the channel ends: bytes that are no message, or what the peer says of its own end.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
+        self.decoder.feed(bytes);
+        loop {
+            match self.decoder.next_message() {
+                Ok(None) => return Ok(()),
+                Ok(Some(message)) => self.dispatch(message)?,
+                Err(error) => return Err(EngineError::protocol(error.to_string())),
+            }
+        }
+    }
+
+    fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
+        match message {
+            ControlMessage::Ping(n) if self.shared.state.lock().has_outgoing() => {
+                // Whoever floods with pings gets no answer to each.
+                tracing::trace!(n, "ping not answered: there is more to send");
+            }
+            ControlMessage::Ping(n) => {
+                let _ = self.shared.push(&ControlMessage::Pong(n), None, Room::Ignore);
+            }
+            ControlMessage::Pong(n) => self.on_pong(n),
+            ControlMessage::UdpSeen { size } => {
+                self.shared.udp_seen.store(size, Ordering::Relaxed);
+            }
+            ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
+                return Err(EngineError::Peer(fault.from_peer()));
+            }
+            ControlMessage::Bye => {
+                self.shared.state.update(|state| state.bye_received = true);
+                self.shared.deliver(ControlMessage::Bye);
+                // Ignored if this side has said it already.
+                let _ = self.shared.push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
+            }
+            ControlMessage::Transport(message) => self.shared.transport.deliver(message)?,
+            message => self.shared.deliver(message),
+        }
+        Ok(())
+    }
+
+    fn on_pong(&self, micros: u64) {
+        let round_trip = self.started.elapsed().checked_sub(Duration::from_micros(micros));
+        self.shared.state.update(|state| state.round_trip = round_trip.or(state.round_trip));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_waits_to_be_sent_and_of_those_that_come_the_newest_few() {
+        let transport = Transport::default();
+        assert!(transport.take_outgoing().is_none());
+        transport.outgoing.push(vec![2]).unwrap();
+        assert!(transport.outgoing.is_full());
+        assert_eq!(transport.take_outgoing(), Some(ControlMessage::Transport(vec![2])));
+        assert!(!transport.outgoing.is_full() && transport.take_outgoing().is_none());
+        for n in 0..1_000_u32 {
+            transport.deliver(n.to_be_bytes().to_vec()).unwrap();
+        }
+        let came: Vec<_> = std::iter::from_fn(|| transport.incoming.pop()).collect();
+        assert_eq!(came.len(), MOST_INCOMING);
+        assert_eq!(came.last().unwrap()[..], 999_u32.to_be_bytes());
+        transport.deliver(vec![0; MAX_TRANSPORT]).unwrap();
+        assert!(matches!(transport.deliver(vec![0; MAX_TRANSPORT + 1]), Err(EngineError::Protocol { .. })));
     }
 }

@@ -189,7 +189,7 @@ fn messages_that_wait_are_counted_as_they_are_decoded() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let waiting = || b.shared().lock().incoming_memory();
+    let waiting = || b.shared().state.lock().incoming_memory();
     let mut before = None;
     while before != Some((waiting(), sent.load(Ordering::Relaxed))) {
         before = Some((waiting(), sent.load(Ordering::Relaxed)));

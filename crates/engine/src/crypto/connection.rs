@@ -3,9 +3,8 @@
 //! with a window that lets every packet number pass once. Whoever holds the secret can derive the keys of every
 //! generation of a connection, so that dropping used ones, as sessions do, would protect nothing.
 
-use std::fmt;
 use std::hint::black_box;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
@@ -13,9 +12,10 @@ use haul_wire::packet::{
     ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::direction::{Opening, Origin, Sealing};
+use super::direction::{Opening, Sealing};
 use super::generation::tag_len;
 use super::session::DataKeys;
+use crate::guard::lock;
 use crate::{Role, Secret};
 
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
@@ -23,11 +23,10 @@ const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and 
 
 /// What all keys of a session and of its later connections are derived from: exported from the TLS connection over which
 /// the two ends met.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {
-    /// The first secret of a direction of a connection.
     fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
         self.derive(DATA_CONTEXT, sender, &[id.epoch.to_be_bytes(), id.salt.to_be_bytes()].concat())
     }
@@ -49,12 +48,6 @@ impl ResumptionSecret {
     }
 }
 
-impl fmt::Debug for ResumptionSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ResumptionSecret(..)")
-    }
-}
-
 /// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that no
 /// state is kept for an address that is not validated.
 pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
@@ -69,18 +62,13 @@ pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
 pub(crate) struct FrameKeys {
     ours: Secret,
     theirs: Secret,
-    id: ConnectionId,
+    pub(crate) id: ConnectionId,
 }
 
 impl FrameKeys {
-    /// Those of `role`'s end.
     pub(crate) fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
         let [ours, theirs] = [role, role.peer()].map(|sender| secret.derive(CONTROL_CONTEXT, sender, &[]));
         Self { ours, theirs, id }
-    }
-
-    pub(crate) fn id(&self) -> ConnectionId {
-        self.id
     }
 
     /// A control frame of this end, as a datagram of `size` bytes.
@@ -92,7 +80,6 @@ impl FrameKeys {
         datagram
     }
 
-    /// The client's initial header.
     pub(crate) fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
         let mac = mac(&self.ours, &InitialHeader::authenticated(&self.id));
         InitialHeader { id: self.id, mac }.to_bytes()
@@ -122,6 +109,7 @@ fn mac(key: &Secret, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
 
 /// The keys of both directions at one end of a connection, and what they are derived from. A server may have many
 /// thousand connections, so keys exist only while packets come.
+#[derive(Debug)]
 pub(crate) struct ConnectionKeys {
     secret: ResumptionSecret,
     id: ConnectionId,
@@ -131,22 +119,19 @@ pub(crate) struct ConnectionKeys {
     opening: Mutex<Opening>,
 }
 
-/// The direction in which one role sends.
-struct SentBy<'k>(Role, &'k ConnectionKeys);
-
-impl Origin for SentBy<'_> {
-    /// Costs one hash for each generation before it, each of which took millions of packets.
-    fn secret_of(&self, generation: u64) -> Option<Secret> {
-        let first = self.1.secret.connection_secret(&self.1.id, self.0);
-        Some((0..generation).fold(first, |secret, _| secret.next()))
-    }
-}
-
 impl ConnectionKeys {
-    /// The keys of `role`'s end.
     pub(crate) fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role, cipher: Cipher) -> Arc<Self> {
         let (secret, id) = (secret.clone(), *id);
         Arc::new(Self { secret, id, role, cipher, sealing: Mutex::default(), opening: Mutex::default() })
+    }
+
+    /// Derives the secrets of the direction in which `sender` sends. Costs one hash for each generation before it, each
+    /// of which took millions of packets.
+    fn secrets_of(&self, sender: Role) -> impl Fn(u64) -> Option<Secret> {
+        move |generation| {
+            let first = self.secret.connection_secret(&self.id, sender);
+            Some((0..generation).fold(first, |secret, _| secret.next()))
+        }
     }
 
     /// What a stack takes as its keys.
@@ -157,8 +142,8 @@ impl ConnectionKeys {
     fn prepare(&self) {
         let mut sealing = lock(&self.sealing);
         if !sealing.is_prepared() {
-            sealing.prepare(self.cipher, &SentBy(self.role, self));
-            lock(&self.opening).prepare(self.cipher, &SentBy(self.role.peer(), self));
+            sealing.prepare(self.cipher, self.secrets_of(self.role));
+            lock(&self.opening).prepare(self.cipher, self.secrets_of(self.role.peer()));
             rehearse(self.cipher);
         }
     }
@@ -235,17 +220,6 @@ fn rehearse(cipher: Cipher) {
     black_box(key.open(&mut packet, 16, 0)).ok();
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A poisoned lock is fine: keys are put in place complete.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Debug for ConnectionKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionKeys").field("cipher", &self.cipher).finish_non_exhaustive()
-    }
-}
-
 /// The keys as a stack has them.
 #[derive(Debug)]
 struct Shared(Arc<ConnectionKeys>);
@@ -257,8 +231,8 @@ impl Seal for Shared {
 
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
         let keys = &self.0;
-        let origin = SentBy(keys.role, keys);
-        lock(&keys.sealing).seal_batch(keys.cipher, &origin, (batch, stride, header_len), first_pn);
+        let secret_of = keys.secrets_of(keys.role);
+        lock(&keys.sealing).seal_batch(keys.cipher, secret_of, (batch, stride, header_len), first_pn);
     }
 }
 
@@ -269,7 +243,8 @@ impl Open for Shared {
         if !opening.window.is_new(pn) {
             return Err(Unauthentic);
         }
-        let len = opening.open(keys.cipher, &SentBy(keys.role.peer(), keys), (packet, header_len), pn)?;
+        let secret_of = keys.secrets_of(keys.role.peer());
+        let len = opening.open(keys.cipher, secret_of, (packet, header_len), pn)?;
         opening.window.mark(pn);
         Ok(len)
     }

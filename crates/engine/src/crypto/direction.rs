@@ -7,25 +7,16 @@ use super::generation::{PacketKey, generation_of};
 use super::window::Window;
 use crate::Secret;
 
-/// Derives the secret of a generation again, where that is possible: keys may then be dropped while they are not used.
-pub(super) trait Origin {
-    fn secret_of(&self, generation: u64) -> Option<Secret>;
-}
-
-/// Secrets of a TLS exporter. They are dropped once they are used, so whoever takes over this end later learns nothing
-/// of earlier generations.
-pub(super) struct Exported;
-
-impl Origin for Exported {
-    fn secret_of(&self, _: u64) -> Option<Secret> {
-        None
-    }
+/// Derives no secret again: those of a session are dropped once they are used, so whoever takes over this end later
+/// learns nothing of earlier generations.
+pub(super) fn never_again(_: u64) -> Option<Secret> {
+    None
 }
 
 /// The key of a generation, and the secret of the next.
+#[derive(Debug)]
 struct Live {
     key: PacketKey,
-    /// The secret of the next generation.
     next: Secret,
 }
 
@@ -36,7 +27,7 @@ impl Live {
 }
 
 /// The keys of a direction at the end that seals.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Sealing {
     generation: u64,
     live: Option<Box<Live>>,
@@ -45,7 +36,6 @@ pub(super) struct Sealing {
 }
 
 impl Sealing {
-    /// With the secret of the first generation.
     pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
         Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
     }
@@ -57,7 +47,7 @@ impl Sealing {
     pub(super) fn seal_batch(
         &mut self,
         cipher: Cipher,
-        origin: &impl Origin,
+        secret_of: impl Fn(u64) -> Option<Secret>,
         (batch, stride, header_len): (&mut [u8], usize, usize),
         first_pn: u64,
     ) {
@@ -65,7 +55,7 @@ impl Sealing {
         let mut pn = first_pn;
         for packet in batch.chunks_mut(stride.max(1)) {
             self.advance_to(generation_of(pn), cipher);
-            self.live(cipher, origin).key.seal(packet, header_len, pn);
+            self.live(cipher, &secret_of).key.seal(packet, header_len, pn);
             pn += 1;
         }
         self.lowest_unused = pn;
@@ -78,21 +68,20 @@ impl Sealing {
         }
     }
 
-    fn live(&mut self, cipher: Cipher, origin: &impl Origin) -> &Live {
-        let again =
-            || origin.secret_of(self.generation).expect("only keys that can be made again are dropped");
+    fn live(&mut self, cipher: Cipher, secret_of: impl Fn(u64) -> Option<Secret>) -> &Live {
+        let again = || secret_of(self.generation).expect("only keys that can be made again are dropped");
         self.live.get_or_insert_with(|| Box::new(Live::new(&again(), cipher)))
     }
 
-    pub(super) fn prepare(&mut self, cipher: Cipher, origin: &impl Origin) {
-        self.live(cipher, origin);
+    pub(super) fn prepare(&mut self, cipher: Cipher, secret_of: impl Fn(u64) -> Option<Secret>) {
+        self.live(cipher, secret_of);
     }
 
     pub(super) fn is_prepared(&self) -> bool {
         self.live.is_some()
     }
 
-    /// Drops the key, which [`Origin`] can derive again.
+    /// Drops the key, which can be derived again.
     pub(super) fn release_idle(&mut self) {
         self.live = None;
     }
@@ -100,7 +89,7 @@ impl Sealing {
 
 /// The keys of a direction at the end that opens, of the previous, the present and the next generation. Packets of
 /// others are refused without a decryption, and only a packet that authenticates advances the generation.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Opening {
     pub(super) generation: u64,
     previous: Option<Box<PacketKey>>,
@@ -112,7 +101,6 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// With the secret of the first generation.
     pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
         Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
     }
@@ -121,21 +109,21 @@ impl Opening {
     pub(super) fn open(
         &mut self,
         cipher: Cipher,
-        origin: &impl Origin,
+        secret_of: impl Fn(u64) -> Option<Secret>,
         (packet, header_len): (&mut [u8], usize),
         pn: u64,
     ) -> Result<usize, Unauthentic> {
         let generation = generation_of(pn);
         if generation == self.generation {
-            self.live(cipher, origin)?.key.open(packet, header_len, pn)
+            self.live(cipher, secret_of)?.key.open(packet, header_len, pn)
         } else if generation == self.generation + 1 {
-            let opened = self.next(cipher, origin)?.key.open(packet, header_len, pn)?;
+            let opened = self.next(cipher, secret_of)?.key.open(packet, header_len, pn)?;
             self.previous =
                 std::mem::replace(&mut self.live, self.next.take()).map(|live| Box::new(live.key));
             self.generation = generation;
             Ok(opened)
         } else if generation + 1 == self.generation {
-            let again = || origin.secret_of(generation).map(|secret| Box::new(secret.packet_key(cipher)));
+            let again = || secret_of(generation).map(|secret| Box::new(secret.packet_key(cipher)));
             self.previous = self.previous.take().or_else(again);
             self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
         } else {
@@ -143,25 +131,33 @@ impl Opening {
         }
     }
 
-    fn live(&mut self, cipher: Cipher, origin: &impl Origin) -> Result<&Live, Unauthentic> {
-        let again = || origin.secret_of(self.generation).map(|secret| Box::new(Live::new(&secret, cipher)));
+    fn live(
+        &mut self,
+        cipher: Cipher,
+        secret_of: impl Fn(u64) -> Option<Secret>,
+    ) -> Result<&Live, Unauthentic> {
+        let again = || secret_of(self.generation).map(|secret| Box::new(Live::new(&secret, cipher)));
         self.live = self.live.take().or_else(again);
         self.live.as_deref().ok_or(Unauthentic)
     }
 
-    fn next(&mut self, cipher: Cipher, origin: &impl Origin) -> Result<&Live, Unauthentic> {
+    fn next(
+        &mut self,
+        cipher: Cipher,
+        secret_of: impl Fn(u64) -> Option<Secret>,
+    ) -> Result<&Live, Unauthentic> {
         if self.next.is_none() {
-            self.next = Some(Box::new(Live::new(&self.live(cipher, origin)?.next, cipher)));
+            self.next = Some(Box::new(Live::new(&self.live(cipher, secret_of)?.next, cipher)));
         }
         self.next.as_deref().ok_or(Unauthentic)
     }
 
-    pub(super) fn prepare(&mut self, cipher: Cipher, origin: &impl Origin) {
+    pub(super) fn prepare(&mut self, cipher: Cipher, secret_of: impl Fn(u64) -> Option<Secret>) {
         // Only keys that can be made again are ever missing.
-        let _ = self.live(cipher, origin);
+        let _ = self.live(cipher, secret_of);
     }
 
-    /// Drops the keys, which [`Origin`] can derive again, and all but the latest 64 packet numbers of the window.
+    /// Drops the keys, which can be derived again, and all but the latest 64 packet numbers of the window.
     pub(super) fn release_idle(&mut self) {
         (self.live, self.previous, self.next) = (None, None, None);
         self.window.release_idle();
@@ -178,7 +174,7 @@ mod tests {
         let mut opening = Opening::new(&first, Cipher::Aes128Gcm);
         let next = 1 << 22;
         let forge = |opening: &mut Opening| {
-            assert!(opening.open(Cipher::Aes128Gcm, &Exported, (&mut [0; 40], 11), next).is_err());
+            assert!(opening.open(Cipher::Aes128Gcm, never_again, (&mut [0; 40], 11), next).is_err());
             std::ptr::from_ref(opening.next.as_deref().unwrap())
         };
         let made = forge(&mut opening);
@@ -187,11 +183,11 @@ mod tests {
         let mut packet = [3; 40];
         Sealing::new(&first, Cipher::Aes128Gcm).seal_batch(
             Cipher::Aes128Gcm,
-            &Exported,
+            never_again,
             (&mut packet, 40, 11),
             next,
         );
-        assert!(opening.open(Cipher::Aes128Gcm, &Exported, (&mut packet, 11), next).is_ok());
+        assert!(opening.open(Cipher::Aes128Gcm, never_again, (&mut packet, 11), next).is_ok());
         assert_eq!((opening.generation, opening.next.is_none()), (1, true));
     }
 }

@@ -5,7 +5,6 @@ mod connection;
 mod direction;
 mod generation;
 mod session;
-mod siphash;
 mod window;
 
 pub(crate) use self::connection::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret, challenge_number};

@@ -1,15 +1,14 @@
 //! Keys of a session. Used ones are dropped: whoever takes over this end later learns nothing of earlier packets.
 
-use std::fmt;
-
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 
-use super::direction::{Exported, Opening, Sealing};
+use super::direction::{Opening, Sealing, never_again};
 use super::generation::tag_len;
 use crate::{Role, Secret};
 
 /// The first secret of each direction of a session.
+#[derive(Debug)]
 pub struct DataKeys {
     cipher: Cipher,
     from_client: Secret,
@@ -45,13 +44,8 @@ impl DataKeys {
     }
 }
 
-impl fmt::Debug for DataKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DataKeys").field("cipher", &self.cipher).finish_non_exhaustive()
-    }
-}
-
 /// Seals the packets of one direction.
+#[derive(Debug)]
 pub struct Sealer {
     cipher: Cipher,
     keys: Sealing,
@@ -65,11 +59,12 @@ impl Seal for Sealer {
     /// # Panics
     /// When a packet number would be used twice: that would give away the plaintext.
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
-        self.keys.seal_batch(self.cipher, &Exported, (batch, stride, header_len), first_pn);
+        self.keys.seal_batch(self.cipher, never_again, (batch, stride, header_len), first_pn);
     }
 }
 
 /// Opens the packets of one direction.
+#[derive(Debug)]
 pub struct Opener {
     cipher: Cipher,
     keys: Opening,
@@ -77,19 +72,7 @@ pub struct Opener {
 
 impl Open for Opener {
     fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
-        self.keys.open(self.cipher, &Exported, (packet, header_len), pn)
-    }
-}
-
-impl fmt::Debug for Sealer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealer").field("cipher", &self.cipher).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Opener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("cipher", &self.cipher).finish_non_exhaustive()
+        self.keys.open(self.cipher, never_again, (packet, header_len), pn)
     }
 }
 

@@ -4,7 +4,7 @@
 const WINDOW_WORDS: usize = 16;
 
 /// Which of the latest packet numbers have come.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Window {
     /// One more than the highest that has come.
     pub(super) end: u64,
@@ -62,7 +62,6 @@ impl Window {
         seen
     }
 
-    /// Keeps the latest 64 bits only.
     pub(super) fn release_idle(&mut self) {
         let Some(seen) = self.seen.take() else { return };
         self.latest = (self.end.saturating_sub(64)..self.end)

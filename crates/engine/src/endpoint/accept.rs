@@ -7,19 +7,19 @@ use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader};
 
-use super::connection::{Connection, Header, received};
-use super::guard::lock;
+use super::connection::{Connection, Header, ResumptionState, received};
 use super::path_probe::BARE;
-use super::phase::AddressValidation;
 use super::shared::Shared;
-use super::table::Table;
 use crate::Role;
-use crate::crypto::{FrameKeys, ResumptionSecret};
+use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
+use crate::guard::lock;
 
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
-    let Some((header, inner)) = split_open(packet) else { return shared.counters.strays.add_one() };
+    let Ok((header, _)) = InitialHeader::parse(packet) else { return shared.counters.strays.add_one() };
+    // It is followed by a packet of the stack or by nothing.
+    let inner = &mut packet[INITIAL_HEADER_LEN..];
     let connection = match find_or_begin(shared, now, &header, source) {
         Ok(connection) => connection,
         Err(Refusal::Unknown) => return shared.counters.unknown.add_one(),
@@ -48,12 +48,6 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     });
 }
 
-/// Reads an initial header; it is followed by a packet of the stack or by nothing.
-fn split_open(packet: &mut [u8]) -> Option<(InitialHeader, &mut [u8])> {
-    let header = InitialHeader::parse(packet).ok()?.0;
-    Some((header, &mut packet[INITIAL_HEADER_LEN..]))
-}
-
 enum Refusal {
     Unknown,
     Unauthentic,
@@ -71,8 +65,13 @@ fn find_or_begin(
     source: SocketAddr,
 ) -> Result<Arc<Connection>, Refusal> {
     let id = header.id;
-    let (secret, live, last) = known(&lock(&shared.table), id.identity)?;
-    if !FrameKeys::new(&secret, id, Role::Server).verifies_initial(header) {
+    let table = lock(&shared.table);
+    let entry = table.get(id.identity).filter(|entry| entry.resumption.role == Role::Server);
+    let entry = entry.ok_or(Refusal::Unknown)?;
+    let (resumption, live, last) = (entry.resumption.clone(), entry.live.clone(), entry.last_epoch);
+    let is_validated = entry.validated == Some(source.ip().to_canonical());
+    drop(table);
+    if !FrameKeys::new(&resumption.secret, id, Role::Server).verifies_initial(header) {
         return Err(Refusal::Unauthentic);
     }
     if let Some(live) = live.filter(|live| live.id() == id) {
@@ -81,40 +80,23 @@ fn find_or_begin(
     match id.epoch {
         epoch if epoch < last => Err(Refusal::Replayed),
         epoch if epoch == last => Err(Refusal::Closed),
-        _ => begin(shared, now, header, source),
+        _ => begin(shared, now, &resumption, id, (source, is_validated)),
     }
-}
-
-type Known = (ResumptionSecret, Option<Arc<Connection>>, u64);
-
-fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
-    let entry = table.get(identity).filter(|entry| entry.resumption.role == Role::Server);
-    let entry = entry.ok_or(Refusal::Unknown)?;
-    Ok((entry.resumption.secret.clone(), entry.live.clone(), entry.last_epoch))
 }
 
 fn begin(
     shared: &Arc<Shared>,
     now: Time,
-    header: &InitialHeader,
-    source: SocketAddr,
+    resumption: &ResumptionState,
+    id: ConnectionId,
+    peer: (SocketAddr, bool),
 ) -> Result<Arc<Connection>, Refusal> {
-    let id = header.id;
     let options = *lock(&shared.options);
-    let (resumption, known) = match lock(&shared.table).get(id.identity) {
-        Some(entry) => (entry.resumption.clone(), entry.validated),
-        None => return Err(Refusal::Unknown),
-    };
-    let validation = if known == Some(source.ip().to_canonical()) {
-        AddressValidation::Validated
-    } else {
-        AddressValidation::Unvalidated
-    };
-    let made = Connection::new(now, &resumption, id, (source, validation), &options, Ends::default());
+    let made = Connection::new(now, resumption, id, peer, &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
-        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), source);
+        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), peer.0);
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);

@@ -7,12 +7,10 @@ use std::net::SocketAddr;
 use haul_wire::packet::ControlFrameKind;
 
 use super::connection::{Connection, Header, State};
-use super::phase::AddressValidation;
 use super::socket::EndpointSocket;
 use crate::crypto::challenge_number;
 
 impl Connection {
-    /// Sends a challenge to an address.
     pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
         self.send_frame(
             shared,
@@ -25,7 +23,7 @@ impl Connection {
     /// What an address has to send back. It changes with each move, so that copies of earlier responses are void.
     fn expected_response(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) -> u32 {
         let id = self.id();
-        let what = format!("{} {} {} {} {address}", id.identity, id.epoch, id.salt, state.moves);
+        let what = format!("{} {} {} {:?} {address}", id.identity, id.epoch, id.salt, state.moves);
         challenge_number(&shared.challenge_key, &what)
     }
 
@@ -38,7 +36,7 @@ impl Connection {
         header: Header,
     ) {
         // The initial header has been answered by a challenge already.
-        let is_challenged = state.validation == AddressValidation::Unvalidated && header == Header::Present;
+        let is_challenged = state.moves.is_none() && header == Header::Present;
         if state.peer != from && !is_challenged {
             self.challenge(shared, state, from);
         }
@@ -52,15 +50,14 @@ impl Connection {
         from: SocketAddr,
         number: u32,
     ) {
-        let is_new = state.peer != from || state.validation == AddressValidation::Unvalidated;
+        let is_new = state.peer != from || state.moves.is_none();
         if !is_new || number != self.expected_response(shared, state, from) {
             return;
         }
         tracing::debug!(before = %state.peer, now = %from, "the other end has moved");
-        let opens = state.validation == AddressValidation::Unvalidated;
+        let opens = state.moves.is_none();
         state.peer = from;
-        state.validation = AddressValidation::Validated;
-        state.moves = state.moves.wrapping_add(1);
+        state.moves = Some(state.moves.unwrap_or(0).wrapping_add(1));
         if opens {
             self.send_frame(shared, from, ControlFrameKind::Opened, 0);
         }
@@ -68,8 +65,7 @@ impl Connection {
 }
 
 impl State {
-    /// The other end's address, if it is validated.
     pub(super) fn validated_peer(&self) -> Option<SocketAddr> {
-        (self.validation == AddressValidation::Validated).then_some(self.peer)
+        self.moves.map(|_| self.peer)
     }
 }

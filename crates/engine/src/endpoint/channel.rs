@@ -1,4 +1,3 @@
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,11 +11,11 @@ use haul_wire::packet::ControlFrameKind;
 use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
-use super::guard::lock;
 use super::phase::Phase;
 use super::resumption_file::SavedResumption;
 use crate::clock::after;
 use crate::error::CloseReason;
+use crate::guard::lock;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
 
@@ -31,6 +30,8 @@ pub struct Message {
 
 /// One end of a connection. Any thread may use it; dropping it closes the connection without waiting for the arrival of
 /// what was sent.
+#[derive(derive_more::Debug)]
+#[debug("Channel({:?}, {})", self.role(), self.identity())]
 pub struct Channel {
     connection: Arc<Connection>,
     endpoint: Endpoint,
@@ -317,11 +318,7 @@ impl Endpoint {
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
-        match self.shared().poll_arrival(context.waker()) {
-            Some(connection) => Poll::Ready(Ok(Channel::new(connection, self.clone(), None))),
-            None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),
-            None => Poll::Pending,
-        }
+        self.shared().poll_arrival(context).map_ok(|connection| Channel::new(connection, self.clone(), None))
     }
 }
 
@@ -395,12 +392,5 @@ impl State {
             return Ok(Some(()));
         }
         self.ended().map_or(Ok(None), Err)
-    }
-}
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Channel");
-        out.field("role", &self.connection.role()).field("identity", &self.identity()).finish_non_exhaustive()
     }
 }

@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::error::CloseReason;
-use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+use haul_base::{Bytes, Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
-use super::ConnectionOptions;
-use super::guard::{caught, lock};
-use super::phase::{AddressValidation, KeepAlive, Opening, Phase, superseded};
+use super::phase::{KeepAlive, Opening, Phase, superseded};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
+use crate::guard::{caught, lock};
 use crate::wake::WakerList;
 use crate::{EngineError, Role};
 
@@ -39,6 +39,37 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// TCP, and takes seconds where TCP had to retransmit.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
+/// How one end of a connection is to run.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionOptions {
+    /// Bytes of messages that may wait to be sent; above, sending waits.
+    pub queue: Bytes,
+    /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
+    pub inbox: Bytes,
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
+    pub datagram: u16,
+    /// How long a client waits for the server's first packet before it gives up.
+    pub open_timeout: Duration,
+    /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
+    pub keep_alive: Option<Duration>,
+    /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
+    /// all. It saves a wake-up and costs a processor.
+    pub busy_poll: Duration,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self {
+            queue: Bytes(1 << 20),
+            inbox: Bytes(4 << 20),
+            datagram: 1_200,
+            open_timeout: Duration::from_secs(5),
+            keep_alive: None,
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
+
 /// What both ends keep, to begin connections without another handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct ResumptionState {
@@ -52,7 +83,6 @@ pub(crate) struct ResumptionState {
     pub(crate) round_trip: Span,
 }
 
-/// One end of a connection.
 pub(crate) struct Connection {
     pub(super) keys: Keys,
     state: Mutex<State>,
@@ -65,10 +95,9 @@ pub(crate) struct Connection {
 pub(crate) struct State {
     pub(crate) stack: Stack,
     pub(super) peer: SocketAddr,
-    /// Whether that address is validated.
-    pub(super) validation: AddressValidation,
-    /// How often it has moved.
-    pub(super) moves: u32,
+    /// How often it has moved. `None`: the address is not validated. It is once the other end has answered a challenge
+    /// there, or as that of its TCP connection or of an earlier connection.
+    pub(super) moves: Option<u32>,
     pub(super) phase: Phase,
     pub(super) heard: Time,
     /// What the driver's timer for this connection is set to.
@@ -113,7 +142,7 @@ impl Connection {
         now: Time,
         resumption: &ResumptionState,
         id: ConnectionId,
-        (peer, validation): (SocketAddr, AddressValidation),
+        (peer, is_validated): (SocketAddr, bool),
         options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
@@ -146,7 +175,11 @@ impl Connection {
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let stack = build(&resumption.compiled, setup)?;
-        let state = State { validation, keep_alive: every, ..State::new(now, stack, peer, phase, options) };
+        let state = State {
+            moves: is_validated.then_some(0),
+            keep_alive: every,
+            ..State::new(now, stack, peer, phase, options)
+        };
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }
@@ -221,7 +254,6 @@ impl Connection {
         changed
     }
 
-    /// Sends what there is to send.
     pub(super) fn flush(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
         self.settle(shared, &mut state, now);
@@ -327,7 +359,6 @@ impl Connection {
         }
     }
 
-    /// The timer of this connection has expired.
     pub(super) fn on_timer(&self, shared: &EndpointSocket, now: Time, at: Time) {
         let mut state = self.lock();
         if state.timer != Some(at) {
@@ -397,8 +428,7 @@ impl State {
         Self {
             stack,
             peer,
-            validation: AddressValidation::Validated,
-            moves: 0,
+            moves: Some(0),
             phase,
             heard: now,
             timer: None,
@@ -503,7 +533,6 @@ fn brings_data(packets: &[u8], stride: usize) -> bool {
     })
 }
 
-/// Received packets side by side, for a stack.
 pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option<Time>) -> Received<'_> {
     Received { data, stride, arrival, path: PathId::default(), ecn, socket_drops: None }
 }

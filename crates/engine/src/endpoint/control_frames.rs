@@ -9,7 +9,7 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::connection::{Connection, State};
 use super::path_probe::BARE;
-use super::phase::{AddressValidation, Closing, Ending, KeepAlive, Phase};
+use super::phase::{Closing, KeepAlive, Phase};
 use super::socket::EndpointSocket;
 use crate::{Direction, EngineError};
 
@@ -105,17 +105,16 @@ impl Connection {
         }
         alive.on_ping(now, rtt);
         let number = alive.number;
-        if state.validation == AddressValidation::Validated {
+        if state.moves.is_some() {
             self.send_frame(shared, state.peer, ControlFrameKind::Ping, number);
         }
     }
 }
 
 impl State {
-    /// How the connection has ended, if it has.
     pub(super) fn ended(&self) -> Option<EngineError> {
         match &self.phase {
-            Phase::Ended(ending) => Some(ending.error()),
+            Phase::Ended(failure) => Some(failure.as_deref().cloned().unwrap_or(EngineError::Closed)),
             _ => None,
         }
     }
@@ -137,7 +136,8 @@ impl State {
     /// Ends the connection; the first reason counts.
     pub(super) fn end(&mut self, error: EngineError) {
         if !matches!(self.phase, Phase::Ended(_)) {
-            self.phase = Phase::Ended(Ending::new(error));
+            let failure = if let EngineError::Closed = error { None } else { Some(Box::new(error)) };
+            self.phase = Phase::Ended(failure);
         }
     }
 
@@ -149,7 +149,6 @@ impl State {
         });
     }
 
-    /// This end closes.
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         if self.validated_peer().is_none() {
             return self.end(EngineError::Closed);

@@ -20,9 +20,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::event_loop::dispatch;
-use super::guard::{caught, lock};
 use super::shared::Shared;
 use super::timers::Timers;
+use crate::guard::{caught, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::ThreadWaker;
@@ -221,22 +221,14 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
         woken = if is_busy && !driver.has_others_waiting() {
             Woken::default()
         } else if is_busy {
-            wait(driver, Watch::All, Some(Span::ZERO))?
+            wait(driver, PollFlags::IN, Some(Span::ZERO))?
         } else if now < left_until {
-            wait(driver, Watch::AllButPackets, Some(left_until.since(now)))?
+            wait(driver, PollFlags::empty(), Some(left_until.since(now)))?
         } else {
-            wait(driver, Watch::All, shared.idle_release_due())?
+            wait(driver, PollFlags::IN, shared.idle_release_due())?
         };
     }
     Ok(())
-}
-
-/// For what the endpoint's thread waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Watch {
-    All,
-    /// A thread that drives inline takes the packets.
-    AllButPackets,
 }
 
 /// Why the endpoint's thread is awake.
@@ -246,11 +238,9 @@ struct Woken {
     is_left: bool,
     /// Packets or an error have come.
     by_socket: bool,
-    /// A full socket has room again.
     by_room: bool,
 }
 
-/// Sends the batch for which the socket had no room.
 fn flush(shared: &Shared, identity: u32) {
     let connection = lock(&shared.table).live(identity);
     if let Some(connection) = connection {
@@ -277,10 +267,10 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
 /// in the socket.
 type Ready = [bool; 4];
 
-/// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most.
-fn wait(driver: &Driver, watch: Watch, longest: Option<Span>) -> Result<Woken, EngineError> {
+/// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most. Without `packets`, a thread
+/// that drives inline takes the packets.
+fn wait(driver: &Driver, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
     let (timers, socket) = (driver.timers(), &driver.shared.socket);
-    let packets = if watch == Watch::All { PollFlags::IN } else { PollFlags::empty() };
     let mut own = [
         PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(timers.waker.fd(), PollFlags::IN),
@@ -306,7 +296,7 @@ fn wait(driver: &Driver, watch: Watch, longest: Option<Span>) -> Result<Woken, E
     if is_woken {
         timers.waker.reset();
     }
-    Ok(Woken { is_left: watch == Watch::AllButPackets && !is_woken, by_socket, by_room })
+    Ok(Woken { is_left: packets.is_empty() && !is_woken, by_socket, by_room })
 }
 
 /// As poll(2) for the endpoint's `own` descriptors; also wakes the tasks whose handshakes can go on or are overdue.
@@ -394,8 +384,7 @@ impl<'s> InlineDriver<'s> {
         // Kernels before 5.11 take no longer than 24 days.
         let timeout =
             until.map(|until| until.since(self.driver.shared.clock.now()).min(Span::from_secs(3_600)));
-        let timeout = timeout.map(Duration::from);
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let timeout = timespec(timeout.map(Duration::from));
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) }; 2];
         let ready = match epoll::wait(&driver.inline, &mut events, timeout.as_ref()) {

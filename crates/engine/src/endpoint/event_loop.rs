@@ -10,12 +10,12 @@ use haul_wire::packet::{
     PairHeader,
 };
 
-use super::connection::{Connection, Header, received};
-use super::guard::lock;
+use super::connection::{Header, received};
 use super::pending::Verdict;
 use super::shared::Shared;
 use super::table::Entry;
 use crate::crypto::FrameKeys;
+use crate::guard::lock;
 
 /// What a datagram is, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,50 +55,36 @@ pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, b
         rest = others;
         match what {
             DatagramKind::Stack(identity) => {
-                if let Some(connection) = find(shared, identity) {
-                    let packets = received(these, stride, ecn, arrival);
-                    connection.guarded(|connection| {
-                        connection.on_packets(shared, now, packets, source, Header::Absent);
-                    });
-                } else {
-                    shared.counters.unknown.add_one();
-                }
+                on_packets(shared, now, received(these, stride, ecn, arrival), source, identity);
             }
             DatagramKind::Open => super::accept::on_open(shared, now, these, source, ecn),
             DatagramKind::ControlFrame => on_frame(shared, now, these, source),
-            DatagramKind::Pair => on_pair(shared, now, these, source, |packet| {
-                let stride = packet.len();
-                received(packet, stride, ecn, arrival)
-            }),
+            DatagramKind::Pair => on_pair(shared, now, received(these, stride, ecn, arrival), source),
             DatagramKind::Stray => shared.counters.strays.add_one(),
         }
     }
 }
 
+/// Packets of the connection with this identity have come, side by side.
+fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAddr, identity: u32) {
+    let connection = lock(&shared.table).live(identity);
+    let Some(connection) = connection else { return shared.counters.unknown.add_one() };
+    connection.guarded(|connection| connection.on_packets(shared, now, packets, source, Header::Absent));
+}
+
 /// Two packets of one connection have come in one datagram.
-fn on_pair(
-    shared: &Arc<Shared>,
-    now: Time,
-    datagram: &mut [u8],
-    source: SocketAddr,
-    received: impl Fn(&mut [u8]) -> Packets<'_>,
-) {
-    let Ok((first, second)) = PairHeader::split(datagram) else { return shared.counters.strays.add_one() };
+fn on_pair(shared: &Shared, now: Time, datagram: Packets<'_>, source: SocketAddr) {
+    let Packets { data, ecn, arrival, .. } = datagram;
+    let Ok((first, second)) = PairHeader::split(data) else { return shared.counters.strays.add_one() };
     for packet in [first, second] {
+        let stride = packet.len();
         match kind_of(packet) {
-            DatagramKind::Stack(identity) => match find(shared, identity) {
-                Some(connection) => connection.guarded(|connection| {
-                    connection.on_packets(shared, now, received(packet), source, Header::Absent);
-                }),
-                None => shared.counters.unknown.add_one(),
-            },
+            DatagramKind::Stack(identity) => {
+                on_packets(shared, now, received(packet, stride, ecn, arrival), source, identity);
+            }
             _ => shared.counters.strays.add_one(),
         }
     }
-}
-
-fn find(shared: &Shared, identity: u32) -> Option<Arc<Connection>> {
-    lock(&shared.table).live(identity)
 }
 
 fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -7,18 +6,19 @@ use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
 use super::driver::{self, Driver};
-use super::guard::lock;
-use super::session_table::SessionTable;
 use super::shared::{EndpointLimits, Expecting, Shared};
 use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
+use crate::guard::lock;
+use crate::spawn::spawn;
 
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
 
 /// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
-#[derive(Clone)]
+#[derive(derive_more::Debug, Clone)]
+#[debug("Endpoint({:?})", handle.shared.socket)]
 pub struct Endpoint {
     handle: Arc<Handle>,
 }
@@ -57,7 +57,6 @@ impl Endpoint {
         Self::start(socket, EndpointLimits::CLIENT, Box::new(|| false))
     }
 
-    /// Runs an endpoint on this socket.
     pub(crate) fn start(
         socket: UdpSocket,
         limits: EndpointLimits,
@@ -66,16 +65,8 @@ impl Endpoint {
         let shared = Arc::new(Shared::new(Arc::new(socket), limits, expecting)?);
         let driver = Arc::new(Driver::new(shared.clone())?);
         let ours = driver.clone();
-        let thread = std::thread::Builder::new()
-            .name("haul-endpoint".to_owned())
-            .spawn(move || driver::run(&ours))
-            .map_err(|e| EngineError::system("cannot start a thread", e))?;
-        Ok(Self { handle: Arc::new(Handle { shared, driver, thread: Mutex::new(Some(thread)) }) })
-    }
-
-    /// The sessions that are registered here.
-    pub(crate) fn sessions(&self) -> &Arc<SessionTable> {
-        &self.shared().sessions
+        let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
+        Ok(Self { handle: Arc::new(Handle { shared, driver, thread }) })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -99,11 +90,5 @@ impl Endpoint {
     /// The counters.
     pub fn stats(&self) -> EndpointStats {
         self.shared().counters.read()
-    }
-}
-
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("socket", &self.shared().socket).finish_non_exhaustive()
     }
 }

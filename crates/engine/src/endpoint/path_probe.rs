@@ -32,7 +32,7 @@ const REMEMBERED: usize = 32;
 const MOST_WAITING: usize = 4;
 
 /// The sizes of challenge to send to `peer`, smallest first.
-fn sizes_for(peer: SocketAddr) -> [u16; 3] {
+pub(crate) fn sizes_for(peer: SocketAddr) -> [u16; 3] {
     match peer.ip() {
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => IPV6_SIZES,
         _ => IPV4_SIZES,
@@ -43,11 +43,11 @@ fn sizes_for(peer: SocketAddr) -> [u16; 3] {
 #[derive(Debug, Default)]
 pub(crate) struct Challenges {
     waiting: Vec<ControlFrame>,
-    largest: u16,
+    /// Size of the largest that has come.
+    pub(super) largest: u16,
 }
 
 impl Challenges {
-    /// Takes an authentic challenge.
     pub(crate) fn note(&mut self, challenge: &ControlFrame) {
         self.largest = self.largest.max(challenge.size);
         if let Some(same) = self.waiting.iter_mut().find(|it| it.size == challenge.size) {
@@ -57,15 +57,9 @@ impl Challenges {
         }
     }
 
-    /// The next response.
     pub(crate) fn respond(&mut self, keys: &FrameKeys) -> Option<Vec<u8>> {
         let challenge = self.waiting.pop()?;
         Some(keys.frame(ControlFrameKind::Response, challenge.number, challenge.size))
-    }
-
-    /// The size of the largest that has come.
-    pub(crate) fn largest(&self) -> u16 {
-        self.largest
     }
 }
 
@@ -73,16 +67,18 @@ impl Challenges {
 /// before and during the transfer of data.
 #[derive(Debug)]
 pub(crate) struct PathProbe {
-    keys: FrameKeys,
+    pub(crate) keys: FrameKeys,
     peer: SocketAddr,
     /// Challenges, smallest first.
     attempts: [Attempt; 3],
     next_number: u32,
     sent: VecDeque<(u32, Time)>,
-    next_round: Option<Time>,
+    /// When the next round is due; `None` when there is none.
+    pub(crate) next_round: Option<Time>,
     waiting_since: Time,
     largest_answered: Option<u16>,
-    round_trip: Option<Span>,
+    /// The shortest time from a challenge to its response.
+    pub(crate) round_trip: Option<Span>,
 }
 
 #[derive(Debug)]
@@ -127,17 +123,6 @@ impl PathProbe {
         self.waiting_since = now;
     }
 
-    /// What authenticates the control frames of this end.
-    pub(crate) fn keys(&self) -> &FrameKeys {
-        &self.keys
-    }
-
-    /// When the next round is due; `None` when there is none.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.next_round
-    }
-
-    /// Starts the next round if it is time.
     pub(crate) fn on_deadline(&mut self, now: Time) {
         if self.next_round.is_none_or(|at| now < at) {
             return;
@@ -199,11 +184,6 @@ impl PathProbe {
     /// The largest datagram that is known to pass to the peer, UDP payload bytes. What has come tells nothing of it.
     pub(crate) fn datagram(&self) -> u16 {
         self.largest_answered.unwrap_or(MIN_DATAGRAM)
-    }
-
-    /// The shortest time from a challenge to its response.
-    pub(crate) fn round_trip(&self) -> Option<Span> {
-        self.round_trip
     }
 
     /// Says that UDP is blocked, and in which direction, once the answer is 4 seconds late. `udp_seen`: the server has

@@ -61,14 +61,14 @@ fn the_first_round_tries_every_size_and_an_answer_to_the_largest_settles_all() {
     for challenge in challenges {
         assert!(server.on_packet(&challenge));
     }
-    assert_eq!(server.0.largest(), 8972);
+    assert_eq!(server.0.largest, 8972);
     for response in server.responses() {
         assert!(client.on_packet(at(60), &response));
     }
     assert_eq!(client.datagram(), 8972);
-    assert_eq!(client.round_trip(), Some(Span::from_millis(60)));
+    assert_eq!(client.round_trip, Some(Span::from_millis(60)));
     assert!(round(&mut client, at(100)).is_empty());
-    assert_eq!(client.deadline(), None);
+    assert_eq!(client.next_round, None);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn unanswered_challenges_are_repeated_and_large_ones_given_up() {
     let mut client = client();
     assert_eq!(round(&mut client, at(0)), [1200, 1472, 8972]);
     assert_eq!(round(&mut client, at(50)), [0; 0]);
-    assert_eq!(client.deadline(), Some(at(100)));
+    assert_eq!(client.next_round, Some(at(100)));
     assert_eq!(round(&mut client, at(100)), [1200, 1472, 8972]);
     assert_eq!(round(&mut client, at(200)), [1200, 1472, 8972]);
     assert_eq!(round(&mut client, at(300)), [1200]);
@@ -110,7 +110,7 @@ fn a_path_that_loses_large_datagrams_is_used_with_small_ones() {
         }
     }
     assert_eq!(client.datagram(), 1472);
-    assert_eq!(client.deadline(), None);
+    assert_eq!(client.next_round, None);
     assert!(client.failure(at(10_000), false).is_none());
 }
 
@@ -166,7 +166,7 @@ proptest! {
         let mut losses = losses.into_iter();
         let mut passes = |packet: &[u8]| packet.len() <= largest && !losses.next().unwrap_or(false);
         let mut now = at(0);
-        while let Some(deadline) = client.deadline() {
+        while let Some(deadline) = client.next_round {
             now = now.max(deadline);
             client.on_deadline(now);
             for challenge in drain(&mut client, now) {
@@ -183,6 +183,6 @@ proptest! {
         }
         prop_assert!(client.failure(now + Span::from_secs(10), false).is_none());
         prop_assert!(usize::from(client.datagram()) <= largest);
-        prop_assert!(client.round_trip() >= Some(Span::from_millis(20)));
+        prop_assert!(client.round_trip >= Some(Span::from_millis(20)));
     }
 }

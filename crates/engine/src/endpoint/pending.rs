@@ -1,9 +1,10 @@
-//! The UDP side of a session until it has its own socket, which is opened for the client's first challenge to the
-//! listener's socket.
+//! The sessions that control frames can be for, and the UDP side of each until it has its own socket, which is opened
+//! for the client's first challenge to the listener's socket.
 
+use std::collections::hash_map::Entry::Vacant;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use haul_base::Ecn;
@@ -13,11 +14,98 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::path_probe::{BARE, Challenges};
 use crate::crypto::{FrameKeys, challenge_number};
-use crate::wake::{WakerList, block_until};
-use crate::{Control, Direction, EngineError};
+use crate::guard::lock;
+use crate::wake::block_until;
+use crate::{Control, Direction, EngineError, Monitor};
 
-/// The UDP side of one session, as an endpoint's driver sees it.
-pub(crate) struct PendingSession(Mutex<State>);
+/// Control frames kept for sessions that may be about to exist.
+const MAX_EARLY: usize = 64;
+
+/// The sessions by their number.
+#[derive(Default)]
+pub(crate) struct SessionTable(Mutex<Sessions>);
+
+#[derive(Default)]
+struct Sessions {
+    by_number: HashMap<u32, Weak<PendingSession>>,
+    early: VecDeque<Early>,
+}
+
+/// A control frame that has overtaken the end of its session's TLS handshake, as the first usually does.
+struct Early {
+    frame: ControlFrame,
+    source: SocketAddr,
+}
+
+impl SessionTable {
+    /// Makes room for the session with these keys, of whoever is connected from `control_peer` over TCP; `None` if
+    /// another one has its number (one in four thousand million). `challenge_key` is random.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        keys: FrameKeys,
+        control_peer: IpAddr,
+        challenge_key: [u8; 32],
+    ) -> Option<Arc<PendingSession>> {
+        let session = keys.id.identity;
+        let mut sessions = lock(&self.0);
+        let Vacant(place) = sessions.by_number.entry(session) else { return None };
+        let pending = Arc::new(PendingSession::new(keys, control_peer, challenge_key, Arc::downgrade(self)));
+        place.insert(Arc::downgrade(&pending));
+        let all = std::mem::take(&mut sessions.early);
+        let (mine, others) = all.into_iter().partition(|early| early.frame.id.identity == session);
+        sessions.early = others;
+        drop(sessions);
+        for Early { frame, source } in mine {
+            // A client that is to be challenged sends another one soon.
+            pending.on_frame(&frame, source);
+        }
+        Some(pending)
+    }
+
+    /// Finds the session of a frame. If there is none and `expecting` says that there may soon be, the frame is kept,
+    /// in the place of the oldest if there are many.
+    pub(super) fn find(
+        &self,
+        frame: &ControlFrame,
+        expecting: bool,
+        source: SocketAddr,
+    ) -> Option<Arc<PendingSession>> {
+        let mut sessions = lock(&self.0);
+        let found = sessions.by_number.get(&frame.id.identity).and_then(Weak::upgrade);
+        if found.is_some() {
+            return found;
+        }
+        if !expecting {
+            sessions.early.clear();
+            return None;
+        }
+        if sessions.early.len() == MAX_EARLY {
+            sessions.early.pop_front();
+        }
+        sessions.early.push_back(Early { frame: *frame, source });
+        None
+    }
+
+    /// How many sessions there are, from the end of the TLS handshake on.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).by_number.len()
+    }
+}
+
+/// The UDP side of one session. It is in the table for as long as it is held.
+pub(crate) struct PendingSession {
+    pub(crate) session: u32,
+    table: Weak<SessionTable>,
+    state: Monitor<State>,
+}
+
+impl Drop for PendingSession {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            lock(&table.0).by_number.remove(&self.session);
+        }
+    }
+}
 
 struct State {
     keys: FrameKeys,
@@ -27,12 +115,9 @@ struct State {
     control_peer: IpAddr,
     /// Where the client is: the source of the latest authentic frame that showed it.
     source: Option<SocketAddr>,
-    /// How often it has moved.
     moves: u32,
     challenges: Challenges,
     stage: Stage,
-    /// Who waits for the socket.
-    wakers: WakerList,
 }
 
 /// How far the session is on its way to a socket of its own.
@@ -67,9 +152,14 @@ pub(super) enum Verdict {
 }
 
 impl PendingSession {
-    /// For the session of whoever is connected from `control_peer` over TCP; `challenge_key` is random.
-    pub(super) fn new(keys: FrameKeys, control_peer: IpAddr, challenge_key: [u8; 32]) -> Self {
-        let state = State {
+    fn new(
+        keys: FrameKeys,
+        control_peer: IpAddr,
+        challenge_key: [u8; 32],
+        table: Weak<SessionTable>,
+    ) -> Self {
+        let session = keys.id.identity;
+        let state = Monitor::new(State {
             keys,
             challenge_key,
             control_peer: control_peer.to_canonical(),
@@ -77,19 +167,14 @@ impl PendingSession {
             moves: 0,
             challenges: Challenges::default(),
             stage: Stage::Undecided,
-            wakers: WakerList::default(),
-        };
-        Self(Mutex::new(state))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        });
+        Self { session, table, state }
     }
 
     /// Takes what claims to be a control frame of this session.
     pub(super) fn on_frame(&self, frame: &ControlFrame, from: SocketAddr) -> Verdict {
         use ControlFrameKind::{Challenge, Ping, Response};
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.keys.verifies(frame) {
             return Verdict::Unauthentic;
         }
@@ -100,46 +185,42 @@ impl PendingSession {
             _ => return Verdict::Unauthentic,
         }
         state.move_to(from);
-        let State { keys, challenges, stage, .. } = &mut *state;
+        let State { keys, challenges, stage, .. } = &mut **state;
         let response = if let Stage::Opened(_) = stage { challenges.respond(keys) } else { None };
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
+        Monitor::release(state);
         Verdict::Taken(response)
     }
 
     /// What authenticates this end's control frames.
     pub(crate) fn keys(&self) -> FrameKeys {
-        self.lock().keys.clone()
+        self.state.lock().keys.clone()
     }
 
     /// The size of the largest challenge that has come by the listener's socket.
     pub(crate) fn largest(&self) -> u16 {
-        self.lock().challenges.largest()
+        self.state.lock().challenges.largest
     }
 
     /// The session has been accepted: from now on it may have its socket.
     pub(crate) fn serve(&self, service: Service) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.stage = Stage::Accepted(service);
         state.open_socket();
     }
 
     /// The session's socket, once the client's first challenge has come.
     pub(crate) fn wait_for_socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
-        let (port, deadline) = match &self.lock().stage {
+        let (port, deadline) = match &self.state.lock().stage {
             Stage::Opened(socket) => return socket.clone(),
             Stage::Undecided => return Err(EngineError::Closed),
             Stage::Accepted(service) => (service.local.port(), service.deadline),
         };
         let socket = block_until(Some(deadline), |context| {
-            let mut state = self.lock();
-            if let Stage::Opened(socket) = &state.stage {
-                return Poll::Ready(socket.clone());
-            }
-            state.wakers.add(context.waker());
-            drop(state);
-            control.poll_failure(context.waker()).map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+            let opened = self.state.poll(context, |state| match &state.stage {
+                Stage::Opened(socket) => Some(socket.clone()),
+                Stage::Undecided | Stage::Accepted(_) => None,
+            });
+            if opened.is_ready() { opened } else { control.poll_failure(context).map(Err) }
         });
         socket.unwrap_or(Err(EngineError::UdpBlocked { port, direction: Direction::ClientToServer }))
     }
@@ -189,12 +270,130 @@ impl State {
             .map_err(|e| EngineError::system("cannot open the session's UDP socket", e));
         if let Ok(socket) = &socket {
             // If the channel has failed the session finds out by itself; the client repeats a challenge that is lost.
-            let size = self.challenges.largest().max(BARE);
+            let size = self.challenges.largest.max(BARE);
             let _ = service.control.send_now(&ControlMessage::UdpSeen { size });
             while let Some(response) = self.challenges.respond(&self.keys) {
                 let _ = socket.send(&response, response.len(), Ecn::NotEct);
             }
         }
         self.stage = Stage::Opened(socket.map(Arc::new));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Time;
+    use haul_wire::packet::ConnectionId;
+
+    use super::super::path_probe::PathProbe;
+    use super::*;
+    use crate::Role;
+    use crate::crypto::ResumptionSecret;
+
+    const CLIENT: &str = "192.0.2.7:5000";
+    const ELSEWHERE: &str = "198.51.100.9:7";
+
+    fn register(table: &Arc<SessionTable>, session: u32) -> Option<Arc<PendingSession>> {
+        let client: SocketAddr = CLIENT.parse().unwrap();
+        table.register(keys(session, Role::Server), client.ip(), [6; 32])
+    }
+
+    fn keys(session: u32, role: Role) -> FrameKeys {
+        FrameKeys::new(&ResumptionSecret([1; 32].into()), ConnectionId::of_session(session), role)
+    }
+
+    fn probe(session: u32) -> PathProbe {
+        PathProbe::new(Time::ZERO, keys(session, Role::Client), CLIENT.parse().unwrap(), 7)
+    }
+
+    fn next(probe: &mut PathProbe) -> Option<ControlFrame> {
+        probe.poll_transmit(Time::ZERO).map(|packet| ControlFrame::parse(&packet).unwrap())
+    }
+
+    fn challenge(session: u32) -> ControlFrame {
+        next(&mut probe(session)).unwrap()
+    }
+
+    #[test]
+    fn a_challenge_that_overtakes_the_handshake_finds_its_session_later() {
+        let table = Arc::new(SessionTable::default());
+        let source = CLIENT.parse().unwrap();
+        assert!(table.find(&challenge(5), true, source).is_none());
+        assert!(table.find(&challenge(6), true, source).is_none());
+        let session = register(&table, 5).unwrap();
+        assert_eq!(session.largest(), 1200);
+        assert!(table.find(&challenge(5), false, source).is_some());
+        assert!(register(&table, 5).is_none());
+        drop(session);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn strangers_can_fill_neither_memory_nor_a_session() {
+        let table = Arc::new(SessionTable::default());
+        let source = CLIENT.parse().unwrap();
+        let forged = |session| ControlFrame { number: 99, ..challenge(session) };
+        for number in 0..1000 {
+            table.find(&forged(number % 7), true, source);
+        }
+        assert_eq!(lock(&table.0).early.len(), 64, "docs/security.md");
+        let session = register(&table, 5).unwrap();
+        assert_eq!(session.largest(), 0);
+        assert!(table.find(&forged(9), false, source).is_none());
+        assert!(lock(&table.0).early.is_empty());
+    }
+
+    /// One datagram with the address of a victim would have all data of a download sent there.
+    #[test]
+    fn a_copy_from_elsewhere_gets_a_challenge_of_its_size_at_most_and_changes_nothing() {
+        let table = Arc::new(SessionTable::default());
+        let session = register(&table, 5).unwrap();
+        let (client, elsewhere) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
+        let copy = challenge(5);
+        match session.on_frame(&copy, elsewhere) {
+            Verdict::Challenged(challenge) => {
+                assert!(challenge.len() <= copy.size.into(), "{}", challenge.len());
+            }
+            verdict => panic!("{verdict:?}"),
+        }
+        assert_eq!(session.on_frame(&challenge(5), client), Verdict::Taken(None));
+        assert_eq!(session.largest(), 1200);
+        // What the client answers from its own address moves nothing either.
+        let Verdict::Challenged(challenge) = session.on_frame(&copy, elsewhere) else {
+            panic!("it may be the client, behind another NAT");
+        };
+        let number = ControlFrame::parse(&challenge).unwrap().number;
+        let response = keys(5, Role::Client).frame(ControlFrameKind::Response, number, copy.size);
+        let response = ControlFrame::parse(&response).unwrap();
+        assert_eq!(session.on_frame(&response, client), Verdict::Taken(None));
+        assert!(matches!(session.on_frame(&copy, elsewhere), Verdict::Challenged(_)));
+    }
+
+    /// The UDP packets of a client may have another address than its TCP connection.
+    #[test]
+    fn a_client_that_answers_the_challenge_is_where_it_says() {
+        let table = Arc::new(SessionTable::default());
+        let session = register(&table, 5).unwrap();
+        let elsewhere: SocketAddr = ELSEWHERE.parse().unwrap();
+        let mut probe = probe(5);
+        let mut challenges = Vec::new();
+        while let Some(frame) = next(&mut probe) {
+            match session.on_frame(&frame, elsewhere) {
+                Verdict::Challenged(challenge) => challenges.push(challenge),
+                verdict => panic!("{verdict:?}"),
+            }
+        }
+        let challenge = ControlFrame::parse(&challenges[0]).unwrap();
+        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(Time::ZERO, &challenge));
+        let response =
+            keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
+        let response = ControlFrame::parse(&response).unwrap();
+        // What was for this address is of no use at another one.
+        let other = "198.51.100.10:7".parse().unwrap();
+        assert_eq!(session.on_frame(&response, other), Verdict::Unauthentic);
+        assert_eq!(session.on_frame(&response, elsewhere), Verdict::Taken(None));
+        // The client asks again at once, and is not challenged again.
+        let again = next(&mut probe).unwrap();
+        assert_eq!(session.on_frame(&again, elsewhere), Verdict::Taken(None));
     }
 }

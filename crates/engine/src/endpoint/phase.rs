@@ -12,7 +12,6 @@ const SHORTEST: Span = Span::from_millis(50);
 /// How often a close frame is sent before the connection ends without an answer.
 const MOST_CLOSES: u32 = 6;
 
-/// The phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The client has had no packet of the server yet: its own carry the initial header.
@@ -21,46 +20,14 @@ pub(super) enum Phase {
     Running,
     /// This end closes. The other end may not know of the connection yet.
     Closing(Box<Closing>),
-    /// Over.
-    Ended(Ending),
-}
-
-/// How a connection has ended. The error is boxed, so that the many that close gracefully stay small.
-#[derive(Debug)]
-pub(super) enum Ending {
-    Closed,
-    Failed(Box<EngineError>),
-}
-
-impl Ending {
-    pub(super) fn new(error: EngineError) -> Self {
-        match error {
-            EngineError::Closed => Self::Closed,
-            error => Self::Failed(Box::new(error)),
-        }
-    }
-
-    pub(super) fn error(&self) -> EngineError {
-        match self {
-            Self::Closed => EngineError::Closed,
-            Self::Failed(error) => (**error).clone(),
-        }
-    }
+    /// Over: closed, or failed. The error is boxed, so that the many that close gracefully stay small.
+    Ended(Option<Box<EngineError>>),
 }
 
 /// The end of a connection whose client begins another: what was on its way is lost.
 pub(super) fn superseded() -> EngineError {
     let message = "the client has begun a newer connection";
     EngineError::Peer(Fault::new(FaultCode::PeerStopped, message, "go on with that one"))
-}
-
-/// Whether the other end is known to receive at its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AddressValidation {
-    /// It has answered a challenge there, or has the address of its TCP connection or of an earlier connection.
-    Validated,
-    /// Its packets come from there.
-    Unvalidated,
 }
 
 /// Bare initial headers are sent at intervals: the stack may have nothing to send, or packets too large for the path.
@@ -95,7 +62,6 @@ impl Opening {
         }
     }
 
-    /// A bare header leaves.
     pub(super) fn on_bare(&mut self, now: Time) {
         self.sent = Some(now);
         self.was_deferred = false;
@@ -146,7 +112,6 @@ impl Closing {
     }
 }
 
-/// The state of keep-alives.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     pub(super) every: Span,

@@ -1,14 +1,10 @@
 //! What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
-
 use haul_base::{Rate, Span};
 use haul_proto::{ReceiverStats, SenderStats};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::EngineError;
-use crate::wake::WakerList;
 
 /// The counters of the sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,72 +33,26 @@ pub enum Counters {
 }
 
 #[derive(Debug, Default)]
-struct Latest {
-    counters: Option<Counters>,
+pub(crate) struct Published {
+    pub(crate) counters: Option<Counters>,
     /// Every byte has arrived (and, at the sender, is known to have arrived).
-    is_delivered: bool,
-    ended: Option<Result<(), EngineError>>,
-    cpu: Span,
-    /// Who waits for the end.
-    wakers: WakerList,
+    pub(super) is_delivered: bool,
+    /// Why the thread has ended, if it has failed.
+    pub(crate) failure: Option<EngineError>,
+    pub(crate) cpu: Span,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Published(Mutex<Latest>);
-
 impl Published {
-    fn lock(&self) -> MutexGuard<'_, Latest> {
-        // Every update is whole, so a panic elsewhere leaves nothing half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// With the processor time of the calling thread.
-    pub(super) fn set_counters(&self, counters: &Counters) {
+    pub(super) fn set_counters(&mut self, counters: &Counters) {
         let time = clock_gettime(ClockId::ThreadCPUTime);
-        let mut state = self.lock();
-        state.counters = Some(*counters);
-        state.cpu =
-            Span::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs());
+        self.counters = Some(*counters);
+        self.cpu = Span::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs());
     }
 
-    pub(super) fn set_delivered(&self) {
-        self.update(|state| state.is_delivered = true);
-    }
-
-    pub(super) fn set_ended(&self, result: Result<(), EngineError>) {
-        self.update(|state| state.ended = Some(result));
-    }
-
-    fn update(&self, change: impl FnOnce(&mut Latest)) {
-        let mut state = self.lock();
-        change(&mut state);
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
-    }
-
-    pub(crate) fn counters(&self) -> Option<Counters> {
-        self.lock().counters
-    }
-
-    pub(crate) fn cpu(&self) -> Span {
-        self.lock().cpu
-    }
-
-    pub(crate) fn failure(&self) -> Option<EngineError> {
-        self.lock().ended.clone().and_then(Result::err)
-    }
-
-    /// Ready when everything is delivered.
-    pub(crate) fn poll_delivered(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
-        let mut state = self.lock();
-        match &state.ended {
-            Some(Err(error)) => Poll::Ready(Err(error.clone())),
-            _ if state.is_delivered => Poll::Ready(Ok(())),
-            _ => {
-                state.wakers.add(context.waker());
-                Poll::Pending
-            }
-        }
+    /// Whether everything is delivered, or why it will not be.
+    pub(crate) fn delivered(&mut self) -> Option<Result<(), EngineError>> {
+        let failed = self.failure.clone().map(Err);
+        failed.or_else(|| self.is_delivered.then_some(Ok(())))
     }
 }

@@ -7,13 +7,12 @@ use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
 use super::connection::{Connection, ResumptionState};
-use super::guard::lock;
-use super::phase::AddressValidation;
 use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::table::Entry;
 use super::terms::compile;
 use super::{Channel, ConnectionOptions, Endpoint};
 use crate::connect::{OpenOptions, agree};
+use crate::guard::lock;
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
@@ -35,28 +34,20 @@ impl Endpoint {
         let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
         // A recipe that does not compile here fails before anything is sent.
         compile(registry, recipe, first)?;
-        let mut saved = self.agree_on_a_number(url, recipe, registry, options).await?;
-        saved.next_epoch();
-        self.begin(saved, recipe, registry, &options.channel, ends)
-    }
-
-    /// Agrees with the server. The identity is random; if one of the ends has it already, a second try draws
-    /// another.
-    async fn agree_on_a_number(
-        &self,
-        url: &HaulUrl,
-        recipe: &Recipe,
-        registry: &Arc<Registry>,
-        options: &OpenOptions,
-    ) -> Result<SavedResumption, EngineError> {
         let (shared, driver) = (self.shared(), self.driver());
-        let first = agree(url, recipe, registry, options, driver).await;
-        let is_taken = match &first {
+        let mut saved = agree(url, recipe, registry, options, driver).await;
+        // The identity is random; if one of the ends has it already, a second try draws another.
+        let is_taken = match &saved {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
             Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
             Err(_) => false,
         };
-        if is_taken { agree(url, recipe, registry, options, driver).await } else { first }
+        if is_taken {
+            saved = agree(url, recipe, registry, options, driver).await;
+        }
+        let mut saved = saved?;
+        saved.next_epoch();
+        self.begin(saved, recipe, registry, &options.channel, ends)
     }
 }
 
@@ -120,14 +111,8 @@ impl Endpoint {
             salt: u64::from_be_bytes(salt),
         };
         let now = shared.clock.now();
-        let connection = Connection::new(
-            now,
-            &resumption,
-            id,
-            (shared.reachable(saved.server), AddressValidation::Validated),
-            options,
-            ends,
-        )?;
+        let connection =
+            Connection::new(now, &resumption, id, (shared.reachable(saved.server), true), options, ends)?;
         let connection = Arc::new(connection);
         let live = Some(connection.clone());
         let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };

@@ -1,11 +1,12 @@
 //! What lets a client come back without a handshake, in memory and in a file.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use data_encoding::BASE64URL_NOPAD;
@@ -47,7 +48,8 @@ pub enum ResumptionError {
 }
 
 /// What lets a client come back to a server that knows it. It holds a secret.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(derive_more::Debug, Clone, PartialEq, Eq)]
+#[debug("SavedResumption({server}, {identity})")]
 pub struct SavedResumption {
     pub(crate) server: SocketAddr,
     pub(crate) identity: u32,
@@ -107,22 +109,18 @@ impl SavedResumption {
         if lines.next() != Some(FIRST_LINE) {
             return Err(ResumptionError::Damaged("its first line is another"));
         }
+        // One after the other, each with its name in front.
         let mut field = |name: &'static str| {
-            let (key, value) = lines.next()?.split_once(' ')?;
-            (key == name).then_some(value)
+            let field = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            field.ok_or(ResumptionError::Damaged(name))
         };
-        let read =
-            |value: Option<&str>, what| value.ok_or(ResumptionError::Damaged(what)).map(ToOwned::to_owned);
-        let server =
-            read(field("server"), "server")?.parse().map_err(|_| ResumptionError::Damaged("server"))?;
-        let identity =
-            read(field("identity"), "identity")?.parse().map_err(|_| ResumptionError::Damaged("identity"))?;
-        let secret = BASE64URL_NOPAD.decode(read(field("secret"), "secret")?.as_bytes());
-        let secret = secret.ok().map(Zeroizing::new);
+        let server = parsed(field("server")?, "server")?;
+        let identity = parsed(field("identity")?, "identity")?;
+        let secret = BASE64URL_NOPAD.decode(field("secret")?.as_bytes()).ok().map(Zeroizing::new);
         let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok()).map(Secret::from);
-        let cipher = cipher(&read(field("cipher"), "cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
-        let micros: u32 = number(&read(field("round_trip_us"), "round_trip_us")?)?;
-        let last_epoch = number(&read(field("last_epoch"), "last_epoch")?)?;
+        let cipher = cipher(field("cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
+        let micros: u32 = parsed(field("round_trip_us")?, "a number")?;
+        let last_epoch = parsed(field("last_epoch")?, "a number")?;
         Ok(Self {
             server,
             identity,
@@ -135,20 +133,13 @@ impl SavedResumption {
     }
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, ResumptionError> {
-    text.parse().map_err(|_| ResumptionError::Damaged("a number"))
+fn parsed<T: FromStr>(text: &str, what: &'static str) -> Result<T, ResumptionError> {
+    text.parse().map_err(|_| ResumptionError::Damaged(what))
 }
 
 fn cipher(name: &str) -> Option<Cipher> {
     let all = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
     all.into_iter().find(|cipher| cipher.as_str() == name)
-}
-
-impl fmt::Debug for SavedResumption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("SavedResumption");
-        out.field("server", &self.server).field("identity", &self.identity).finish_non_exhaustive()
-    }
 }
 
 /// Resumption state in a file that only its owner can read. Programs that use it at once take turns.

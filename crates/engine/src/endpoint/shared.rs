@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 use std::mem::take;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::task::{Context, Poll};
 
+use derive_more::Deref;
 use haul_base::{Span, Time};
 use haul_udp::UdpSocket;
 
 use super::ConnectionOptions;
 use super::connection::Connection;
-use super::guard::lock;
-use super::session_table::SessionTable;
+use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use super::table::Table;
-use crate::EngineError;
+use crate::guard::lock;
 use crate::wake::WakerList;
+use crate::{EngineError, Monitor};
 
 /// Where there are many connections, those that were silent for so long release what can be made again.
 const IDLE: Span = Span::from_secs(2);
@@ -40,35 +40,23 @@ impl EndpointLimits {
 /// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
 pub(crate) type Expecting = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// Connections that the other side has begun, and tasks that wait for one.
-#[derive(Default)]
-struct Arrivals {
-    connections: VecDeque<Arc<Connection>>,
-    wakers: WakerList,
-}
-
 /// The connections of an endpoint, and what it knows of its peers.
+#[derive(Deref)]
 pub(crate) struct Shared {
+    /// By which connections send; they know nothing of each other.
+    #[deref]
     io: EndpointSocket,
     pub(super) table: Mutex<Table>,
     /// Sessions whose control frames may come to this socket.
-    pub(super) sessions: Arc<SessionTable>,
+    pub(crate) sessions: Arc<SessionTable>,
     pub(super) expecting: Expecting,
     /// How connections run that the other side begins.
     pub(super) options: Mutex<ConnectionOptions>,
-    arrivals: Mutex<Arrivals>,
+    /// Connections that the other side has begun.
+    arrivals: Monitor<VecDeque<Arc<Connection>>>,
     most_arrivals: usize,
     /// When idle connections last released what can be made again.
     released: Mutex<Time>,
-}
-
-/// Connections send by the socket, and know nothing of each other.
-impl Deref for Shared {
-    type Target = EndpointSocket;
-
-    fn deref(&self) -> &EndpointSocket {
-        &self.io
-    }
 }
 
 impl Shared {
@@ -83,7 +71,7 @@ impl Shared {
             sessions: Arc::default(),
             expecting,
             options: Mutex::default(),
-            arrivals: Mutex::default(),
+            arrivals: Monitor::default(),
             most_arrivals: limits.arrivals,
             released: Mutex::default(),
         })
@@ -119,29 +107,25 @@ impl Shared {
     /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if too many
     /// connections wait.
     pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<WakerList> {
-        let mut arrivals = lock(&self.arrivals);
-        if arrivals.connections.len() >= self.most_arrivals {
+        let mut arrivals = self.arrivals.lock();
+        if arrivals.len() >= self.most_arrivals {
             return None;
         }
-        arrivals.connections.push_back(connection);
-        Some(arrivals.wakers.take())
+        arrivals.push_back(connection);
+        Some(arrivals.take_wakers())
     }
 
-    /// The next connection that the other side has begun; if there is none, `waker` is woken when there is.
-    pub(super) fn poll_arrival(&self, waker: &Waker) -> Option<Arc<Connection>> {
-        let mut arrivals = lock(&self.arrivals);
-        let next = arrivals.connections.pop_front();
-        if next.is_none() {
-            arrivals.wakers.add(waker);
-        }
-        next
+    pub(super) fn poll_arrival(&self, context: &Context<'_>) -> Poll<Result<Arc<Connection>, EngineError>> {
+        self.arrivals.poll(context, |arrivals| match arrivals.pop_front() {
+            None => self.is_stopped().then_some(Err(EngineError::Closed)),
+            next => next.map(Ok),
+        })
     }
 
     /// Ends the endpoint's thread, and the waiting for connections.
     pub(super) fn stop(&self) {
         self.io.stop();
-        let wakers = lock(&self.arrivals).wakers.take();
-        wakers.wake();
+        self.arrivals.update(|_| ());
     }
 
     /// Stops the endpoint, and ends all its connections.

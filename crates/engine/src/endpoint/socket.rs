@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haul_base::{AlignedBytes, Ecn};
-use haul_udp::{Capabilities, SendError, Sent, UdpSocket};
+use haul_udp::{SendError, Sent, UdpSocket};
 
-use super::guard::lock;
 use super::timers::Timers;
 use crate::counters::counters;
+use crate::guard::lock;
 use crate::identity::random;
 use crate::{Clock, EngineError};
 
@@ -54,7 +54,7 @@ counters! {
 
 /// A socket and its clock.
 pub(crate) struct EndpointSocket {
-    pub(super) socket: Arc<UdpSocket>,
+    pub(crate) socket: Arc<UdpSocket>,
     pub(crate) clock: Clock,
     /// Those of many connections. `None`: the socket is connected and of one connection, which has a thread of its own.
     pub(super) timers: Option<Timers>,
@@ -97,10 +97,6 @@ impl EndpointSocket {
             active: Mutex::default(),
             challenge_key: random()?,
         })
-    }
-
-    pub(crate) fn capabilities(&self) -> &Capabilities {
-        self.socket.capabilities()
     }
 
     /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section

@@ -38,13 +38,11 @@ pub(super) enum NotAdded {
     Full,
 }
 
-/// Peers by identity.
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
     entries: HashMap<u32, Box<Entry>>,
     /// Those without a connection, by when they were used last: at the limit the first gives way to a new one.
     idle: BTreeSet<(Time, u32)>,
-    /// Most entries.
     most: usize,
 }
 
@@ -153,8 +151,7 @@ mod tests {
     use super::*;
     use crate::Role;
     use crate::crypto::ResumptionSecret;
-    use crate::endpoint::options::ConnectionOptions;
-    use crate::endpoint::phase::AddressValidation;
+    use crate::endpoint::ConnectionOptions;
 
     const MOST: usize = 5;
 
@@ -188,7 +185,7 @@ mod tests {
         }
 
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
-            let from = ("127.0.0.1:9".parse().unwrap(), AddressValidation::Validated);
+            let from = ("127.0.0.1:9".parse().unwrap(), true);
             let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ConnectionOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());

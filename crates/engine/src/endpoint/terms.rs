@@ -1,6 +1,5 @@
 //! What a server asks of the recipe that a client brings.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
@@ -9,9 +8,9 @@ use haul_wire::packet::IDENTITY_AT;
 
 use super::Endpoint;
 use super::connection::{ResumptionState, panicked};
-use super::guard::{caught, lock};
 use super::table::{Entry, NotAdded};
 use crate::crypto::tag_len;
+use crate::guard::{caught, lock};
 use crate::recipe::{read_offer, refusal, session_recipe};
 use crate::{EngineError, Incoming, Role};
 
@@ -25,6 +24,8 @@ const OBJECT: &str = "it carries an object, which takes a session; a connection 
                       a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
 
 /// What a server asks of the recipe that a client brings.
+#[derive(derive_more::Debug)]
+#[debug("Terms")]
 pub struct Terms {
     /// Holds the policy, which therefore goes with every stack and its later changes.
     registry: Arc<Registry>,
@@ -130,7 +131,9 @@ impl Incoming {
                 return Err(EngineError::Peer(fault));
             }
         };
-        let (identity, secret, round_trip) = self.resumption();
+        let accept = self.answer();
+        let (identity, round_trip) = (accept.session, self.session.round_trip);
+        let secret = self.secret.clone();
         let resumption =
             ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
         let shared = endpoint.shared();
@@ -141,10 +144,9 @@ impl Incoming {
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
         }
-        let (control, accept) = self.agree_with_client();
-        control.send(ControlMessage::Accept(accept))?;
+        self.session.control.send(ControlMessage::Accept(accept))?;
         // It has been agreed on whether or not the close leaves.
-        let _ = control.send_now(&ControlMessage::Bye);
+        let _ = self.session.control.send_now(&ControlMessage::Bye);
         Ok(())
     }
 }
@@ -155,10 +157,4 @@ fn not_added(reason: NotAdded) -> Fault {
         NotAdded::Full => ("the server has no room for another client", "connect again in a while"),
     };
     Fault::new(FaultCode::Busy, message, hint)
-}
-
-impl fmt::Debug for Terms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terms").finish_non_exhaustive()
-    }
 }

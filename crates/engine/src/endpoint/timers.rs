@@ -13,7 +13,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::guard::lock;
+use crate::guard::lock;
 use crate::{Clock, EngineError, Waker};
 
 /// The timers of connections, and those that wait for room.
@@ -21,13 +21,11 @@ pub(super) struct Timers {
     clock: Clock,
     queue: Mutex<Queue>,
     timer: OwnedFd,
-    /// Wakes the endpoint's thread.
     pub(super) waker: Waker,
     /// Connections that wait for room in the socket's send buffer.
     blocked: Mutex<Vec<u32>>,
 }
 
-/// The deadlines of connections.
 #[derive(Default)]
 struct Queue {
     /// At most one entry for each connection.
@@ -49,7 +47,6 @@ impl Timers {
         self.timer.as_fd()
     }
 
-    /// The kernel's timer has expired.
     pub(super) fn on_expired(&self) {
         let _ = read(&self.timer, &mut [0; 8]);
         lock(&self.queue).armed = None;

@@ -8,11 +8,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::limiter::Accepted;
 use super::{Server, handshake};
+use crate::spawn::spawn;
 
 /// After a failed accept, most often for lack of file descriptors, wait so long.
 const RECOVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Accepts until the listener stops.
 pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
     let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
     loop {
@@ -46,8 +46,8 @@ fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     let Some(permit) = permit else { return };
     let worker = server.clone();
     let serve = move || handshake::run(&worker, permit);
-    if let Err(error) = std::thread::Builder::new().name("haul-handshake".to_owned()).spawn(serve) {
-        tracing::warn!(%error, "cannot start a thread");
+    if let Err(error) = spawn("haul-handshake", serve) {
+        tracing::warn!(%error);
         for _ in 0..server.limiter.turn_away_waiting() {
             server.counters.failed.add_one();
         }

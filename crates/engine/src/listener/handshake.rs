@@ -2,7 +2,9 @@
 //! other. Until the client's proof is right nothing else of its Hello is read.
 
 use std::fmt::Display;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::TrySendError;
@@ -17,51 +19,47 @@ use super::Server;
 use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
 use crate::control::Timing;
-use crate::endpoint::Registration;
+use crate::endpoint::PendingSession;
 use crate::identity::random;
 use crate::tls::{
-    ALPN, HandshakeError, InThread, SessionSecrets, handshake, prepare_tcp, read_exact, say_last,
+    ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
 };
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, Role, Session};
 
 /// How long a refused client may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a refused client that are taken and thrown away.
+const DISCARDED: usize = 256 << 10;
 
 /// Serves connections, each up to the point where the application decides, as long as there are any.
 pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
-    while let Some(client) = permit.next() {
-        let peer = client.peer;
-        match serve(server, client) {
+    while let Some(handshake) = permit.next() {
+        let peer = handshake.peer;
+        match serve(server, handshake) {
             Ok(incoming) => hand_over(server, incoming),
-            Err(Failure::Handshake(reason)) => {
+            Err(Refusal::Broken(reason)) => {
                 server.counters.failed.add_one();
                 tracing::debug!(%peer, reason, "handshake failed");
             }
-            Err(Failure::Told) => {}
+            Err(Refusal::Fault(_)) => {}
         }
     }
 }
 
-enum Failure {
-    /// The client is not told.
-    Handshake(String),
-    /// The client has been refused, and told why.
-    Told,
-}
-
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
-        Self::Handshake(error.to_string())
-    }
-}
-
 /// Why a client may not come in.
+#[derive(derive_more::From)]
 enum Refusal {
     /// Its connection is of no more use.
     Broken(String),
     /// It is told.
-    Fault(Fault),
+    Fault(#[from] Fault),
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Self {
+        Self::Broken(error.to_string())
+    }
 }
 
 impl From<HandshakeError> for Refusal {
@@ -71,185 +69,193 @@ impl From<HandshakeError> for Refusal {
 }
 
 /// The other side does not keep to the protocol.
-fn nonsense(reason: &dyn Display) -> Refusal {
-    Refusal::Fault(EngineError::protocol(reason.to_string()).fault())
+fn nonsense(reason: impl Display) -> Refusal {
+    EngineError::protocol(reason.to_string()).fault().into()
 }
 
-fn serve(server: &Server, client: Handshake) -> Result<Incoming, Failure> {
-    let (peer, deadline) = (client.peer, client.arrived + server.options.handshake_timeout);
-    let (mut tls, round_trip) = secure(server, &client.tcp, deadline)?;
-    let local = client.tcp.local_addr().map_err(|e| Failure::Handshake(e.to_string()))?;
-    let secrets = SessionSecrets::export(&tls)?;
-    let begun = authenticate(server, &secrets, &mut tls, &client.tcp, deadline)
-        .map_err(|refusal| refused(server, peer, &mut tls, &client.tcp, refusal))?;
-    // From here on challenges find the session, although it is not accepted yet.
-    let registration = server.sessions.register(secrets.frame_keys(Role::Server), peer.ip(), random::<32>()?);
-    let tcp = client.leave().ok_or_else(|| Failure::Handshake("closed in favour of another".to_owned()))?;
-    let asked = registration.ok_or_else(|| Refusal::Fault(number_taken())).and_then(|registration| {
-        Ok((
-            registration,
-            read_hello(begun, &mut tls, &tcp, deadline).and_then(|hello| choose(server, hello))?,
-        ))
-    });
-    let (registration, (hello, cipher)) =
-        asked.map_err(|refusal| refused(server, peer, &mut tls, &tcp, refusal))?;
-    let control = Control::start(tls, tcp, Timing::default())?;
-    server.counters.sessions.add_one();
-    Ok(incoming(server, control, registration, secrets, hello, cipher, Ends { peer, local, round_trip }))
+fn serve(server: &Server, handshake: Handshake) -> Result<Incoming, Refusal> {
+    let mut client = Client::secure(server, handshake)?;
+    let admitted = client.admit().inspect_err(|refusal| client.refuse(refusal))?;
+    client.begin(admitted)
 }
 
-/// Notes that a client may not come in, and tells it why.
-fn refused(
-    server: &Server,
-    peer: SocketAddr,
-    tls: &mut Connection,
-    tcp: &TcpStream,
-    refusal: Refusal,
-) -> Failure {
-    let fault = match refusal {
-        Refusal::Broken(reason) => return Failure::Handshake(reason),
-        Refusal::Fault(fault) => fault,
-    };
-    server.counters.refused.add_one();
-    server.refusals.note(peer, &fault);
-    let mut frame = Vec::new();
-    let told =
-        encode_frame(&ControlMessage::Refuse(fault), &mut frame).map_err(|e| e.to_string()).and_then(|()| {
-            block_on(say_last(tls, tcp, &frame, Instant::now() + REFUSAL_TIMEOUT, &InThread))
-                .map_err(|e| format!("{e:?}"))
-        });
-    if let Err(reason) = told {
-        tracing::debug!(%peer, reason, "the refusal may not have arrived");
-    }
-    Failure::Told
-}
-
-/// A Hello of which the beginning has come.
-struct Begun {
-    /// Length of its body.
-    len: usize,
-    /// The frame up to here.
-    frame: Vec<u8>,
-}
-
-/// Reads as much as tells whether the client knows the secret, and looks whether that is so.
-fn authenticate(
-    server: &Server,
-    secrets: &SessionSecrets,
-    tls: &mut Connection,
-    tcp: &TcpStream,
+/// A client whose TLS handshake is complete.
+struct Client<'s> {
+    server: &'s Server,
+    handshake: Handshake,
+    tls: Connection,
     deadline: Instant,
-) -> Result<Begun, Refusal> {
-    let mut length = [0; 4];
-    block_on(read_exact(tls, tcp, &mut length, deadline, &InThread))?;
-    let len = body_len(length, MAX_HELLO_BODY).map_err(|e| nonsense(&e))?;
-    let mut head = [0; HelloHead::LEN];
-    let head = &mut head[..len.min(HelloHead::LEN)];
-    block_on(read_exact(tls, tcp, head, deadline, &InThread))?;
-    let proof = match HelloHead::parse(head).map_err(|e| nonsense(&e))? {
-        HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
-        HelloHead::OtherVersion(theirs) => {
-            return Err(Refusal::Fault(EngineError::Version { theirs }.fault()));
-        }
-    };
-    // The comparison of two hashes takes the same time wherever they differ.
-    if secrets.proof(server.identity.secret()) != proof {
-        return Err(Refusal::Fault(wrong_secret()));
-    }
-    if server.identity.is_expired() {
-        return Err(Refusal::Fault(expired()));
-    }
-    Ok(Begun { len, frame: [&length[..], head].concat() })
-}
-
-fn wrong_secret() -> Fault {
-    Fault::new(
-        FaultCode::NotAuthorised,
-        "the secret in the URL is not the server's",
-        "use the URL that `haul serve` printed last, all of it",
-    )
-}
-
-fn expired() -> Fault {
-    Fault::new(
-        FaultCode::Expired,
-        "the URL has expired",
-        "ask for a new URL: start `haul serve` again on the server",
-    )
-}
-
-/// The whole Hello of a client that knows the secret.
-fn read_hello(
-    Begun { len, mut frame }: Begun,
-    tls: &mut Connection,
-    tcp: &TcpStream,
-    deadline: Instant,
-) -> Result<Hello, Refusal> {
-    let begun = frame.len();
-    frame.resize(len + 4, 0);
-    block_on(read_exact(tls, tcp, &mut frame[begun..], deadline, &InThread))?;
-    let mut decoder = FrameDecoder::new();
-    decoder.feed(&frame);
-    match decoder.next_message() {
-        Ok(Some(ControlMessage::Hello(hello))) => Ok(hello),
-        Ok(_) => Err(nonsense(&"something else instead of hello")),
-        Err(error) => Err(nonsense(&error)),
-    }
-}
-
-/// The cipher of the session.
-fn choose(server: &Server, hello: Hello) -> Result<(Hello, Cipher), Refusal> {
-    let options = &server.options;
-    match choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none) {
-        Ok(cipher) => Ok((hello, cipher)),
-        Err(fault) => Err(Refusal::Fault(fault)),
-    }
-}
-
-/// The addresses of a connection, and how long a round trip takes.
-#[derive(Clone, Copy)]
-struct Ends {
-    peer: SocketAddr,
-    local: SocketAddr,
     round_trip: Span,
+    secrets: SessionSecrets,
 }
 
-fn incoming(
-    server: &Server,
-    control: Control,
-    registration: Registration,
-    secrets: SessionSecrets,
+/// A client that may come in.
+struct Admitted {
+    pending: Arc<PendingSession>,
     hello: Hello,
     cipher: Cipher,
-    ends: Ends,
-) -> Incoming {
-    let session = Session {
-        role: Role::Server,
-        peer: ends.peer,
-        control,
-        request: hello.request,
-        settings: hello.settings,
-        program: PROGRAM.to_owned(),
-        keys: secrets.connection.data_keys(secrets.session, cipher),
-        round_trip: ends.round_trip,
-        clock: Clock::start(),
-        udp: None,
-    };
-    let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
-    Incoming { session, registration, secret, local: ends.local, udp_timeout }
 }
 
-/// TLS, and that it is for this protocol.
-fn secure(server: &Server, tcp: &TcpStream, deadline: Instant) -> Result<(Connection, Span), Failure> {
-    prepare_tcp(tcp)?;
-    let tls = ServerConnection::new(server.tls.clone()).map_err(|e| Failure::Handshake(e.to_string()))?;
-    let mut tls = Connection::from(tls);
-    let round_trip = block_on(handshake(&mut tls, tcp, deadline, &InThread))
-        .map_err(|e| Failure::Handshake(format!("{e:?}")))?;
-    if tls.alpn_protocol() != Some(ALPN) {
-        return Err(Failure::Handshake("the client does not name the protocol (ALPN)".to_owned()));
+impl<'s> Client<'s> {
+    /// TLS, and that it is for this protocol.
+    fn secure(server: &'s Server, waiting: Handshake) -> Result<Self, Refusal> {
+        let deadline = waiting.arrived + server.options.handshake_timeout;
+        prepare_tcp(&waiting.tcp)?;
+        let tls = ServerConnection::new(server.tls.clone()).map_err(HandshakeError::Tls)?;
+        let mut tls = Connection::from(tls);
+        let round_trip = block_on(handshake(&mut tls, &waiting.tcp, deadline, &InThread))?.into();
+        if tls.alpn_protocol() != Some(ALPN) {
+            return Err(Refusal::Broken("the client does not name the protocol (ALPN)".to_owned()));
+        }
+        let secrets = SessionSecrets::export(&tls)?;
+        Ok(Self { server, handshake: waiting, tls, deadline, round_trip, secrets })
     }
-    Ok((tls, round_trip.into()))
+
+    /// Reads what the client wants, once it has proved that it knows the secret.
+    fn admit(&mut self) -> Result<Admitted, Refusal> {
+        let server = self.server;
+        let (frame, len) = self.authenticate()?;
+        // From here on challenges find the session, although it is not accepted yet.
+        let (keys, peer) = (self.secrets.frame_keys(Role::Server), self.handshake.peer.ip());
+        let pending = server.sessions.register(keys, peer, random::<32>()?);
+        if !self.handshake.leave() {
+            return Err(Refusal::Broken("closed in favour of another".to_owned()));
+        }
+        let pending = pending.ok_or_else(|| {
+            Fault::new(FaultCode::Busy, "the session's number is taken", "run the same command again")
+        })?;
+        let hello = self.read_hello(frame, len)?;
+        let options = &server.options;
+        let cipher = choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none)?;
+        Ok(Admitted { pending, hello, cipher })
+    }
+
+    /// Reads as much of the Hello as tells whether the client knows the secret, and looks whether that is so. Gives the
+    /// frame up to there and its whole length.
+    fn authenticate(&mut self) -> Result<(Vec<u8>, usize), Refusal> {
+        let mut length = [0; 4];
+        self.read_exact(&mut length)?;
+        let len = body_len(length, MAX_HELLO_BODY).map_err(nonsense)?;
+        let mut head = [0; HelloHead::LEN];
+        let head = &mut head[..len.min(HelloHead::LEN)];
+        self.read_exact(head)?;
+        let proof = match HelloHead::parse(head).map_err(nonsense)? {
+            HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
+            HelloHead::OtherVersion(theirs) => return Err(EngineError::Version { theirs }.fault().into()),
+        };
+        // The comparison of two hashes takes the same time wherever they differ.
+        if self.secrets.proof(&self.server.identity.secret) != proof {
+            return Err(Fault::new(
+                FaultCode::NotAuthorised,
+                "the secret in the URL is not the server's",
+                "use the URL that `haul serve` printed last, all of it",
+            )
+            .into());
+        }
+        if self.server.identity.is_expired() {
+            return Err(Fault::new(
+                FaultCode::Expired,
+                "the URL has expired",
+                "ask for a new URL: start `haul serve` again on the server",
+            )
+            .into());
+        }
+        Ok(([&length[..], head].concat(), length.len() + len))
+    }
+
+    /// The whole Hello of a client that knows the secret.
+    fn read_hello(&mut self, mut frame: Vec<u8>, len: usize) -> Result<Hello, Refusal> {
+        let begun = frame.len();
+        frame.resize(len, 0);
+        self.read_exact(&mut frame[begun..])?;
+        let mut decoder = FrameDecoder::new();
+        decoder.feed(&frame);
+        match decoder.next_message() {
+            Ok(Some(ControlMessage::Hello(hello))) => Ok(hello),
+            Ok(_) => Err(nonsense("something else instead of hello")),
+            Err(error) => Err(nonsense(error)),
+        }
+    }
+
+    fn begin(self, admitted: Admitted) -> Result<Incoming, Refusal> {
+        let Admitted { pending, hello, cipher } = admitted;
+        let Self { server, handshake, tls, round_trip, secrets, .. } = self;
+        let peer = handshake.peer;
+        let tcp = handshake.into_tcp().ok_or(EngineError::Closed)?;
+        let local = tcp.local_addr().map_err(HandshakeError::from)?;
+        let session = Session {
+            role: Role::Server,
+            peer,
+            control: Control::start(tls, tcp, Timing::default())?,
+            request: hello.request,
+            settings: hello.settings,
+            program: PROGRAM.to_owned(),
+            keys: secrets.connection.data_keys(secrets.session, cipher),
+            round_trip,
+            clock: Clock::start(),
+            udp: None,
+        };
+        server.counters.sessions.add_one();
+        let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
+        Ok(Incoming { session, pending, secret, local, udp_timeout })
+    }
+
+    /// Notes that the client may not come in, and tells it why.
+    fn refuse(&mut self, refusal: &Refusal) {
+        let (Refusal::Fault(fault), peer) = (refusal, self.handshake.peer) else { return };
+        self.server.counters.refused.add_one();
+        self.server.refusals.note(peer, fault);
+        if let Err(error) = self.say_last(&ControlMessage::Refuse(fault.clone())) {
+            tracing::debug!(%peer, ?error, "the refusal may not have arrived");
+        }
+    }
+
+    fn wait(&self, deadline: Instant) -> Result<(), HandshakeError> {
+        block_on(wait(&self.tls, &self.handshake.tcp, deadline, &InThread))
+    }
+
+    /// Fills `into`. What comes behind stays in the connection, unread.
+    fn read_exact(&mut self, mut into: &mut [u8]) -> Result<(), HandshakeError> {
+        while !into.is_empty() {
+            match self.tls.reader().read(into) {
+                Ok(0) => return Err(HandshakeError::Closed),
+                Ok(len) => into = &mut into[len..],
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(self.deadline)?;
+                    receive(&mut self.tls, &self.handshake.tcp)?;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the last message, and waits for the peer to close: closing a socket with unread bytes resets the
+    /// connection, and a reset can overtake what was sent last.
+    fn say_last(&mut self, message: &ControlMessage) -> Result<(), HandshakeError> {
+        let deadline = Instant::now() + REFUSAL_TIMEOUT;
+        let mut frame = Vec::new();
+        encode_frame(message, &mut frame).map_err(io::Error::other)?;
+        self.tls.writer().write_all(&frame)?;
+        self.tls.send_close_notify();
+        flush(&mut self.tls, &self.handshake.tcp)?;
+        while self.tls.wants_write() {
+            self.wait(deadline)?;
+            flush(&mut self.tls, &self.handshake.tcp)?;
+        }
+        self.handshake.tcp.shutdown(Shutdown::Write)?;
+        let (mut buffer, mut discarded) = ([0; 4096], 0);
+        while discarded < DISCARDED {
+            self.wait(deadline)?;
+            match (&*self.handshake.tcp).read(&mut buffer) {
+                Ok(0) => break,
+                Ok(len) => discarded += len,
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The first of the client's ciphers that the server permits; none at all only if the client wants nothing
@@ -272,10 +278,6 @@ fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool) -> 
         let message = format!("the server permits none of the ciphers {}", names(wanted));
         Fault::new(FaultCode::NotPermitted, message, format!("choose one of {}", names(permitted)))
     })
-}
-
-fn number_taken() -> Fault {
-    Fault::new(FaultCode::Busy, "the session's number is taken", "run the same command again")
 }
 
 fn hand_over(server: &Server, incoming: Incoming) {

@@ -1,25 +1,26 @@
-use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
 use crate::crypto::ResumptionSecret;
-use crate::endpoint::{Registration, Service};
+use crate::endpoint::{PendingSession, Service};
 use crate::session::{UdpSide, udp_options};
-use crate::{Control, EngineError, Session, recipe};
+use crate::{EngineError, Session, recipe};
 
 /// How this program calls itself to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
 /// A client that has authenticated and waits for the server's decision. Dropping it closes the connection.
+#[derive(derive_more::Debug)]
+#[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
     /// As it begins if it is accepted, without its UDP side.
-    pub(super) session: Session,
-    pub(super) registration: Registration,
-    pub(super) secret: ResumptionSecret,
+    pub(crate) session: Session,
+    pub(super) pending: Arc<PendingSession>,
+    pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
     pub(super) udp_timeout: Duration,
 }
@@ -45,7 +46,6 @@ impl Incoming {
         self.session.peer()
     }
 
-    /// The client has gone away.
     pub(super) fn is_gone(&self) -> bool {
         self.session.control().failure().is_some()
     }
@@ -70,22 +70,23 @@ impl Incoming {
         }
         self.session.settings = settings;
         let accept = self.answer();
-        let Self { mut session, registration, local, udp_timeout, .. } = self;
+        let Self { mut session, pending, local, udp_timeout, .. } = self;
         // The socket first: data can follow the accept at once.
-        registration.pending().serve(Service {
+        pending.serve(Service {
             control: session.control.clone(),
             local,
             options: udp_options(&session.settings, true),
             deadline: after(udp_timeout),
         });
         session.control.send(ControlMessage::Accept(accept))?;
-        session.udp = Some(UdpSide::Server(registration));
+        session.udp = Some(UdpSide::Server(pending));
         Ok(session)
     }
 
-    fn answer(&self) -> Accept {
+    /// The answer to a client that may come in.
+    pub(crate) fn answer(&self) -> Accept {
         Accept {
-            session: self.registration.session(),
+            session: self.pending.session,
             cipher: self.cipher(),
             udp_port: self.local.port(),
             server: PROGRAM.to_owned(),
@@ -93,26 +94,8 @@ impl Incoming {
         }
     }
 
-    /// What connections with this client are made of: its number, its secret, and about one round trip.
-    pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
-        (self.registration.session(), self.secret.clone(), self.session.round_trip())
-    }
-
-    /// The answer to a client that wants connections, and the channel to send it by.
-    pub(crate) fn agree_with_client(self) -> (Control, Accept) {
-        let accept = self.answer();
-        (self.session.control, accept)
-    }
-
     /// Sends the client away and tells it why.
     pub fn refuse(self, fault: Fault) {
         self.session.control.end_with(&ControlMessage::Refuse(fault));
-    }
-}
-
-impl fmt::Debug for Incoming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Incoming");
-        out.field("peer", &self.peer()).field("request", self.request()).finish_non_exhaustive()
     }
 }

@@ -7,11 +7,13 @@
 //! two round trips, so strangers who only hold connections open, or come fast, cannot keep it out. The newcomer takes
 //! over the thread of the one that goes, so there are never more threads than places.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+
+use crate::guard::lock;
 
 /// How many connections may be in the handshake at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,31 +43,28 @@ struct State {
     next: u64,
     /// In the order of their arrival.
     inside: Vec<Inside>,
-    /// Those of them that no thread serves yet.
-    waiting: VecDeque<Arrival>,
     /// Threads that serve connections, also those of connections that have been closed from here.
     threads: usize,
 }
 
-struct Inside {
-    id: u64,
-    ip: IpAddr,
-    tcp: Arc<TcpStream>,
-}
-
 /// A connection that has come.
-struct Arrival {
+struct Inside {
     id: u64,
     tcp: Arc<TcpStream>,
     peer: SocketAddr,
-    at: Instant,
+    arrived: Instant,
+    is_served: bool,
 }
 
-/// What [`HandshakeLimiter::accept`] has done.
+impl Inside {
+    fn ip(&self) -> IpAddr {
+        self.peer.ip().to_canonical()
+    }
+}
+
 pub(super) struct Accepted {
     /// For a new thread, if there may be one more. Otherwise a present one serves the connection.
     pub(super) permit: Option<WorkerPermit>,
-    /// Another connection was closed for it.
     pub(super) evicted: bool,
 }
 
@@ -75,21 +74,20 @@ impl HandshakeLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Accepts a connection; closes another one if there are too many.
     pub(super) fn accept(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> Accepted {
-        let (ip, tcp) = (peer.ip().to_canonical(), Arc::new(tcp));
         let mut state = self.lock();
-        let victim = state.victim(&self.limits, ip);
+        let victim = state.victim(&self.limits, peer.ip().to_canonical());
         if let Some(index) = victim {
             state.evict(index);
         }
         let id = state.next;
         state.next += 1;
-        state.inside.push(Inside { id, ip, tcp: tcp.clone() });
-        state.waiting.push_back(Arrival { id, tcp, peer, at: Instant::now() });
+        let (tcp, arrived) = (Arc::new(tcp), Instant::now());
+        state.inside.push(Inside { id, tcp, peer, arrived, is_served: false });
         let may_start = state.threads < self.limits.total.max(1);
         state.threads += usize::from(may_start);
         drop(state);
@@ -97,7 +95,6 @@ impl HandshakeLimiter {
         Accepted { permit, evicted: victim.is_some() }
     }
 
-    /// Whether anyone is in the handshake.
     pub(super) fn is_busy(&self) -> bool {
         !self.lock().inside.is_empty()
     }
@@ -105,17 +102,17 @@ impl HandshakeLimiter {
     /// Closes the connections that wait for a thread: there is none for them.
     pub(super) fn turn_away_waiting(&self) -> usize {
         let mut state = self.lock();
-        let waiting = std::mem::take(&mut state.waiting);
-        state.inside.retain(|inside| waiting.iter().all(|arrival| arrival.id != inside.id));
-        waiting.len()
+        let all = state.inside.len();
+        state.inside.retain(|inside| inside.is_served);
+        all - state.inside.len()
     }
 }
 
 impl State {
     /// Which connection has to go so that another one of `ip` can come.
     fn victim(&self, limits: &HandshakeLimits, ip: IpAddr) -> Option<usize> {
-        let of_address = |inside: &&Inside| inside.ip == ip;
-        let of_network = |inside: &&Inside| network(inside.ip) == network(ip);
+        let of_address = |inside: &&Inside| inside.ip() == ip;
+        let of_network = |inside: &&Inside| network(inside.ip()) == network(ip);
         if self.inside.iter().filter(of_address).count() >= limits.per_address.max(1) {
             return self.oldest_of_most(|inside| of_address(&inside));
         }
@@ -131,21 +128,19 @@ impl State {
     /// Of those that are `meant`, the oldest of the address that has most, in the network that has most.
     fn oldest_of_most(&self, meant: impl Fn(&Inside) -> bool) -> Option<usize> {
         let networks =
-            most(self.inside.iter().filter(|inside| meant(inside)).map(|inside| network(inside.ip)));
-        let there = |inside: &&Inside| meant(inside) && networks.contains(&network(inside.ip));
-        let addresses = most(self.inside.iter().filter(there).map(|inside| inside.ip));
-        self.inside.iter().position(|inside| there(&inside) && addresses.contains(&inside.ip))
+            most(self.inside.iter().filter(|inside| meant(inside)).map(|inside| network(inside.ip())));
+        let there = |inside: &&Inside| meant(inside) && networks.contains(&network(inside.ip()));
+        let addresses = most(self.inside.iter().filter(there).map(Inside::ip));
+        self.inside.iter().position(|inside| there(&inside) && addresses.contains(&inside.ip()))
     }
 
     /// Closes a connection. A thread that serves it sees its end.
     fn evict(&mut self, index: usize) {
         let gone = self.inside.remove(index);
-        self.waiting.retain(|arrival| arrival.id != gone.id);
         let _ = gone.tcp.shutdown(Shutdown::Both);
     }
 }
 
-/// The keys that occur most often.
 fn most<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<K> {
     let mut counts = HashMap::new();
     for key in keys {
@@ -173,13 +168,14 @@ impl WorkerPermit {
     /// The connection that has waited longest. `None`: none waits, and the thread has to end.
     pub(super) fn next(&mut self) -> Option<Handshake> {
         let mut state = self.limiter.lock();
-        let Some(arrival) = state.waiting.pop_front() else {
+        let Some(waiting) = state.inside.iter_mut().find(|inside| !inside.is_served) else {
             state.threads -= 1;
             self.is_taken = false;
             return None;
         };
-        let Arrival { id, tcp, peer, at } = arrival;
-        Some(Handshake { place: Place { limiter: self.limiter.clone(), id }, tcp, peer, arrived: at })
+        waiting.is_served = true;
+        let Inside { id, ref tcp, peer, arrived, .. } = *waiting;
+        Some(Handshake { limiter: self.limiter.clone(), id, tcp: tcp.clone(), peer, arrived })
     }
 }
 
@@ -194,32 +190,33 @@ impl Drop for WorkerPermit {
 /// A connection in the handshake, and its place. The place is given back when this is dropped, which closes the
 /// connection.
 pub(super) struct Handshake {
-    // Dropped in this order: the socket is closed when the place is free.
     pub(super) tcp: Arc<TcpStream>,
     pub(super) peer: SocketAddr,
     pub(super) arrived: Instant,
-    place: Place,
-}
-
-struct Place {
     limiter: Arc<HandshakeLimiter>,
     id: u64,
 }
 
 impl Handshake {
-    /// The client has proved that it knows the secret: gives up the place, and gives the connection. `None`: the
-    /// connection has been closed in favour of another one.
-    pub(super) fn leave(self) -> Option<TcpStream> {
-        let Self { tcp, place, .. } = self;
-        let was_inside = place.limiter.lock().inside.iter().any(|inside| inside.id == place.id);
-        drop(place);
-        Arc::into_inner(tcp).filter(|_| was_inside)
+    /// The client has proved that it knows the secret: gives up the place. False if there is none: the connection has
+    /// been closed in favour of another one.
+    pub(super) fn leave(&self) -> bool {
+        let mut state = self.limiter.lock();
+        let index = state.inside.iter().position(|inside| inside.id == self.id);
+        index.map(|index| state.inside.remove(index)).is_some()
+    }
+
+    /// The connection of a client that has left.
+    pub(super) fn into_tcp(self) -> Option<TcpStream> {
+        let tcp = self.tcp.clone();
+        drop(self);
+        Arc::into_inner(tcp)
     }
 }
 
-impl Drop for Place {
+impl Drop for Handshake {
     fn drop(&mut self) {
-        self.limiter.lock().inside.retain(|inside| inside.id != self.id);
+        self.leave();
     }
 }
 
@@ -306,13 +303,14 @@ mod tests {
         let newcomer = come(&limiter, "198.51.100.1");
         assert!(newcomer.permit.is_none() && newcomer.evicted);
         let state = limiter.lock();
-        assert_eq!((state.threads, state.inside.len(), state.waiting.len()), (2, 2, 1));
+        let waiting = state.inside.iter().filter(|inside| !inside.is_served).count();
+        assert_eq!((state.threads, state.inside.len(), waiting), (2, 2, 1));
         drop(state);
         drop(passes);
         let client = served[0].next().unwrap();
         assert_eq!(client.peer.ip().to_string(), "198.51.100.1");
         assert!(served[1].next().is_none(), "nobody waits any more");
-        assert!(client.leave().is_some());
+        assert!(client.leave() && client.into_tcp().is_some());
         assert!(!limiter.is_busy());
         drop(served);
         assert_eq!(limiter.lock().threads, 0);
@@ -324,7 +322,7 @@ mod tests {
         let mut first = come(&limiter, "192.0.2.1");
         let client = first.permit.as_mut().unwrap().next().unwrap();
         let _second = come(&limiter, "192.0.2.1");
-        assert!(client.leave().is_none());
+        assert!(!client.leave());
         assert_eq!(limiter.turn_away_waiting(), 1);
         assert!(!limiter.is_busy());
     }

@@ -6,7 +6,6 @@ mod incoming;
 mod limiter;
 mod refusals;
 
-use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -26,6 +25,7 @@ use crate::clock::after;
 use crate::counters::counters;
 use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
+use crate::spawn::spawn;
 use crate::tls::server_config;
 use crate::{Endpoint, EngineError, HaulUrl, Waker};
 
@@ -113,12 +113,14 @@ struct Server {
 
 /// A server that accepts sessions. Handshakes run in threads of their own, no more than there are places, so that a
 /// slow or hostile peer holds up nobody. Dropping it stops listening; sessions and channels that were accepted go on.
+#[derive(derive_more::Debug)]
+#[debug("Listener({local})")]
 pub struct Listener {
     server: Arc<Server>,
     local: SocketAddr,
     incoming: Receiver<Incoming>,
     endpoint: Endpoint,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
@@ -142,7 +144,7 @@ impl Listener {
         let server = Arc::new(Server {
             tls: Arc::new(server_config(&identity)?),
             identity,
-            sessions: endpoint.sessions().clone(),
+            sessions: endpoint.shared().sessions.clone(),
             limiter,
             refusals: RefusalLog::default(),
             counters: Counters::default(),
@@ -150,15 +152,9 @@ impl Listener {
             stop: Waker::new()?,
             options,
         });
-        let mut listener = Self { server: server.clone(), local, incoming, endpoint, threads: Vec::new() };
-        listener.start("haul-accept", move || accept::run(&server, &tcp))?;
-        Ok(listener)
-    }
-
-    fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-        self.threads.push(thread.map_err(|e| EngineError::system("cannot start a thread", e))?);
-        Ok(())
+        let ours = server.clone();
+        let thread = Some(spawn("haul-accept", move || accept::run(&ours, &tcp))?);
+        Ok(Self { server, local, incoming, endpoint, thread })
     }
 
     /// The address and port that it listens on.
@@ -173,8 +169,8 @@ impl Listener {
             port: self.local.port(),
             path: path.to_vec(),
             fingerprint: self.server.identity.fingerprint(),
-            secret: self.server.identity.secret().clone(),
-            expires: self.server.identity.expires(),
+            secret: self.server.identity.secret.clone(),
+            expires: self.server.identity.expires,
         }
     }
 
@@ -215,15 +211,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // It stays readable, so no wake-up is missed.
         self.server.stop.wake();
-        for thread in self.threads.drain(..) {
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("local", &self.local).finish_non_exhaustive()
     }
 }
 

@@ -2,10 +2,12 @@
 //! can take.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{Fault, FaultCode};
+
+use crate::guard::lock;
 
 /// Lines in each [`WINDOW`]: below 2 MB a day.
 const LINES: u32 = 10;
@@ -13,9 +15,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct RefusalLog {
-    window: Mutex<Window>,
-}
+pub(super) struct RefusalLog(Mutex<Window>);
 
 #[derive(Default)]
 struct Window {
@@ -25,10 +25,6 @@ struct Window {
 }
 
 impl RefusalLog {
-    fn lock(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a client that was refused. The log has the time.
     pub(super) fn note(&self, peer: SocketAddr, fault: &Fault) {
         if !matches!(fault.code, FaultCode::NotAuthorised | FaultCode::Expired) {
@@ -36,14 +32,14 @@ impl RefusalLog {
             return;
         }
         self.tell_left_out();
-        if self.lock().take(Instant::now()) {
+        if lock(&self.0).take(Instant::now()) {
             tracing::warn!(%peer, reason = fault.message, "client refused");
         }
     }
 
     /// Says how many lines were left out, when it is time to. To be called after [`RefusalLog::due`].
     pub(super) fn tell_left_out(&self) {
-        let left_out = self.lock().end(Instant::now());
+        let left_out = lock(&self.0).end(Instant::now());
         if left_out > 0 {
             let seconds = WINDOW.as_secs();
             tracing::warn!(
@@ -54,7 +50,7 @@ impl RefusalLog {
 
     /// How long until there is something to tell; `None`: nothing was left out.
     pub(super) fn due(&self) -> Option<Duration> {
-        let window = self.lock();
+        let window = lock(&self.0);
         let ends = window.ends.filter(|_| window.left_out > 0)?;
         Some(ends.saturating_duration_since(Instant::now()))
     }
@@ -115,7 +111,7 @@ mod tests {
             }
             assert!(refusals.due().is_some());
             // The minute is over.
-            refusals.lock().ends = Some(Instant::now());
+            lock(&refusals.0).ends = Some(Instant::now());
             refusals.tell_left_out();
             assert!(refusals.due().is_none());
             refusals.tell_left_out();

@@ -20,7 +20,7 @@ pub(crate) fn server_config(identity: &ServerIdentity) -> Result<ServerConfig, E
         .with_protocol_versions(&[&version::TLS13])
         .map_err(failed)?
         .with_no_client_auth()
-        .with_single_cert(vec![identity.certificate()], identity.key())
+        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())
         .map_err(failed)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.send_tls13_tickets = 0;

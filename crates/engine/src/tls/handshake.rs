@@ -12,22 +12,27 @@ use socket2::SockRef;
 
 use crate::EngineError;
 
-/// Why a handshake did not come to its end.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub(crate) enum HandshakeError {
     /// The peer closed the connection.
     Closed,
     /// The deadline passed.
     TimedOut,
     /// The connection broke.
-    Io(io::Error),
+    Io(#[from] io::Error),
     /// TLS says no.
-    Tls(rustls::Error),
+    Tls(#[from] rustls::Error),
 }
 
-impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
+/// Of a connection whose handshake is complete.
+impl From<HandshakeError> for EngineError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Closed => Self::lost("the other side went away without closing"),
+            HandshakeError::TimedOut => Self::lost("the other side is silent"),
+            HandshakeError::Io(error) => Self::lost(error.to_string()),
+            HandshakeError::Tls(error) => Self::lost(format!("the encryption broke: {error}")),
+        }
     }
 }
 

@@ -1,12 +1,10 @@
 //! TLS 1.3 as Haulage uses it: the server's certificate is pinned by its fingerprint, there are no
 //! resumptions and no early data, and everything else that is secret comes from the exporter.
 
-mod before_control;
 mod config;
 mod exporter;
 mod handshake;
 
-pub(crate) use before_control::{read_exact, say_last};
 pub(crate) use config::{ALPN, client_config, server_config};
 pub(crate) use exporter::SessionSecrets;
 pub(crate) use handshake::{

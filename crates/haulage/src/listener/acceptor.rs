@@ -2,16 +2,15 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use haul_engine::{EngineError as Error, Incoming, Terms, WakerList};
+use haul_engine::{EngineError as Error, Incoming, Monitor, Terms, spawn};
 use haul_wire::control::{Fault, FaultCode, Request};
 
-use super::options::StreamsPermitted;
-use crate::{AcceptError, ByteReader, ByteWriter, Connection};
+use crate::{AcceptError, ByteReader, ByteWriter, Connection, StreamsPermitted};
 
 /// How often the thread that accepts clients checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -40,71 +39,49 @@ impl Accepted {
 
 /// Streams that clients ask for, and the tasks that wait for them.
 #[derive(Default)]
-pub(super) struct WaitingStreams(Mutex<State>);
+pub(super) struct WaitingStreams(Monitor<State>);
 
 #[derive(Default)]
 struct State {
     pending: VecDeque<Incoming>,
-    /// How many are about to begin.
     beginning: usize,
     begun: VecDeque<Result<Accepted, Error>>,
-    wakers: WakerList,
 }
 
 impl WaitingStreams {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is fine: every change is complete before anything can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes something and wakes the tasks that wait.
-    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let wakers = state.wakers.take();
-        drop(state);
-        wakers.wake();
-        result
-    }
-
     /// Queues a client; gives it back if too many wait.
     fn offer(&self, incoming: Incoming) -> Option<Incoming> {
-        let state = self.lock();
+        let mut state = self.0.lock();
         if state.pending.len() + state.beginning + state.begun.len() >= MOST_STREAMS {
             return Some(incoming);
         }
-        drop(state);
-        self.update(|state| state.pending.push_back(incoming));
+        state.pending.push_back(incoming);
+        Monitor::release(state);
         None
     }
 
     /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
     /// again. However one client's fails, the listener goes on.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if let Some(begun) = state.begun.pop_front() {
             return Poll::Ready(begun.map_err(AcceptError::Failed));
         }
-        state.wakers.add(context.waker());
+        state.wake_later(context.waker());
         let Some(incoming) = state.pending.pop_front() else { return Poll::Pending };
         state.beginning += 1;
         drop(state);
         let ours = self.clone();
-        let run = move || {
+        let started = spawn("haul-begin", move || {
             let begun = begin(incoming);
-            ours.update(|state| {
+            ours.0.update(|state| {
                 state.beginning -= 1;
                 state.begun.push_back(begun);
             });
-        };
-        match std::thread::Builder::new().name("haul-begin".to_owned()).spawn(run) {
-            Ok(_) => Poll::Pending,
-            Err(e) => {
-                self.update(|state| state.beginning -= 1);
-                let error = Error::System { what: "cannot start a thread", reason: e.to_string() };
-                Poll::Ready(Err(AcceptError::Failed(error)))
-            }
-        }
+        });
+        let Err(error) = started else { return Poll::Pending };
+        self.0.update(|state| state.beginning -= 1);
+        Poll::Ready(Err(AcceptError::Failed(error)))
     }
 }
 
@@ -119,7 +96,6 @@ fn begin(incoming: Incoming) -> Result<Accepted, Error> {
     })
 }
 
-/// What the thread that accepts clients needs.
 pub(super) struct Acceptor {
     pub(super) engine: Arc<haul_engine::Listener>,
     pub(super) terms: Terms,
@@ -181,7 +157,7 @@ mod tests {
     #[test]
     fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
         let streams = Arc::<WaitingStreams>::default();
-        streams.update(|state| state.begun.push_back(Err(Error::Closed)));
+        streams.0.update(|state| state.begun.push_back(Err(Error::Closed)));
         let next = streams.poll_next(&Context::from_waker(Waker::noop()));
         assert!(matches!(next, Poll::Ready(Err(AcceptError::Failed(Error::Closed)))), "{next:?}");
     }

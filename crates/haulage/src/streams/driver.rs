@@ -3,11 +3,11 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Instant;
 
-use haul_engine::{Channel, EngineError as Error, Message};
+use haul_engine::{Channel, EngineError as Error, Message, lock};
 use haul_proto::micro::StreamLimits;
 use haul_stack::{SendError as MessageError, SendOptions};
 
@@ -58,8 +58,7 @@ impl Streams {
 
     /// Changes the multiplexer, then wakes whom that concerns.
     fn with<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
-        // A poisoned lock is fine: no code of others runs under it.
-        let mut multiplexer = self.multiplexer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut multiplexer = lock(&self.multiplexer);
         let result = change(&mut multiplexer);
         let woken = multiplexer.take_woken();
         drop(multiplexer);
@@ -125,17 +124,14 @@ impl Streams {
         }
     }
 
-    /// Opens a stream.
     pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
         self.with(|it| it.open(context.waker()))
     }
 
-    /// The next stream of the other end.
     pub(crate) fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
         self.with(|it| it.accept(context.waker()))
     }
 
-    /// Sends a message of the application.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -154,7 +150,6 @@ impl Streams {
         sent
     }
 
-    /// The next message of the application.
     pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<Result<Message, Error>> {
         let message = self.with(|it| it.message(context.waker()));
         self.run_if_owing();
@@ -211,7 +206,6 @@ impl Streams {
         self.channel.block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Ends a direction of a stream.
     pub(super) fn end<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
         let result = self.with(change);
         self.run_if_owing();

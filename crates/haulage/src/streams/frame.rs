@@ -20,16 +20,23 @@ const STREAMS: u8 = 7;
 /// A message as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'f> {
-    /// A message of the application.
     Message(&'f [u8]),
     /// Bytes of a stream; behind those that are `last` nothing comes.
-    Data { stream: Number, offset: u64, last: bool, bytes: &'f [u8] },
+    Data {
+        stream: Number,
+        offset: u64,
+        last: bool,
+        bytes: &'f [u8],
+    },
     /// The sender gives the stream up.
     Reset(Number),
     /// The receiver gives the stream up.
     Stop(Number),
     /// The receiver takes bytes up to this offset.
-    StreamLimit { stream: Number, limit: u64 },
+    StreamLimit {
+        stream: Number,
+        limit: u64,
+    },
     /// The receiver takes messages up to this sum of their costs.
     MessageLimit(u64),
     /// The receiver takes so many streams, from the first to the last.

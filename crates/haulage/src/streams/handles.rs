@@ -1,4 +1,3 @@
-use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use haul_engine::after;
 use super::driver::Streams;
 use super::frame::Number;
 
-/// The two directions of a stream.
 pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
     let streams = || streams.clone();
     (
@@ -21,6 +19,8 @@ pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvS
 
 /// The sending direction of a stream. [`SendStream::finish`] ends it; dropped before, it ends with an error at the other
 /// side.
+#[derive(derive_more::Debug)]
+#[debug("SendStream({number})")]
 pub struct SendStream {
     streams: Arc<Streams>,
     number: Number,
@@ -28,6 +28,8 @@ pub struct SendStream {
 }
 
 /// The receiving direction of a stream. When it is dropped before the end the other side is told that nobody reads.
+#[derive(derive_more::Debug)]
+#[debug("RecvStream({number})")]
 pub struct RecvStream {
     streams: Arc<Streams>,
     number: Number,
@@ -37,9 +39,6 @@ pub struct RecvStream {
 
 impl SendStream {
     /// As [`Write::write`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_finished {
             return Poll::Ready(Err(io::Error::other("the end of the stream was said already")));
@@ -48,9 +47,6 @@ impl SendStream {
     }
 
     /// As [`Write::write`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Write::write`].
     pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
     }
@@ -105,9 +101,6 @@ impl Drop for SendStream {
 
 impl RecvStream {
     /// As [`Read::read`], for those who poll.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Some(failed) = self.failed {
             return Poll::Ready(Err(failed.into()));
@@ -120,9 +113,6 @@ impl RecvStream {
     }
 
     /// As [`Read::read`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Read::read`].
     pub async fn read_async(&mut self, into: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, into)).await
     }
@@ -149,17 +139,5 @@ impl Read for RecvStream {
 impl Drop for RecvStream {
     fn drop(&mut self) {
         self.streams.end(|it| it.stop(self.number));
-    }
-}
-
-impl fmt::Debug for SendStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendStream").field("number", &self.number).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for RecvStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvStream").field("number", &self.number).finish_non_exhaustive()
     }
 }

@@ -57,7 +57,7 @@ struct Stream {
 }
 
 /// Messages of the application. Each counts for its bytes and [`MESSAGE_COST`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Messages {
     received: VecDeque<Message>,
     /// Costs of what has come, of what was taken, and the limit that the other end knows.
@@ -81,7 +81,6 @@ enum Wait {
     NothingOwed,
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Multiplexer {
     role: Role,
@@ -109,14 +108,7 @@ pub(super) struct Multiplexer {
 
 impl Multiplexer {
     pub(super) fn new(role: Role, limits: StreamLimits) -> Self {
-        let messages = Messages {
-            received: VecDeque::new(),
-            came: 0,
-            taken: 0,
-            told: limits.window,
-            sent: 0,
-            limit: limits.window,
-        };
+        let messages = Messages { told: limits.window, limit: limits.window, ..Messages::default() };
         Self {
             role,
             limits,
@@ -191,12 +183,10 @@ impl Multiplexer {
         })
     }
 
-    /// The next stream that the other end has opened.
     pub(super) fn accept(&mut self, waker: &Waker) -> Poll<Result<Number, Error>> {
         self.poll(waker, Wait::Stream, |this| this.to_accept.pop_front())
     }
 
-    /// The next message of the application.
     pub(super) fn message(&mut self, waker: &Waker) -> Poll<Result<Message, Error>> {
         let window = self.limits.window;
         self.poll(waker, Wait::Message, |this| {
@@ -250,7 +240,10 @@ impl Multiplexer {
             }
             Incoming::Reset => {
                 self.finish_incoming(number);
-                return Poll::Ready(Err(reset()));
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "the other side has given the stream up before its end",
+                )));
             }
             Incoming::Stopped | Incoming::Finished => return Poll::Ready(Ok(0)),
         }
@@ -267,7 +260,10 @@ impl Multiplexer {
             return Poll::Ready(Err(to_io(error.clone())));
         }
         match self.streams.get_mut(&number).filter(|stream| stream.sends) {
-            None => Poll::Ready(Err(stopped())),
+            None => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::BrokenPipe,
+                "the other side does not read the stream any more",
+            ))),
             Some(stream) if stream.sent < stream.limit => {
                 Poll::Ready(Ok((stream.sent, stream.limit - stream.sent)))
             }
@@ -278,7 +274,6 @@ impl Multiplexer {
         }
     }
 
-    /// Bytes of a stream were sent.
     pub(super) fn on_sent(&mut self, number: Number, len: usize) {
         if let Some(stream) = self.streams.get_mut(&number) {
             stream.sent += len as u64;
@@ -346,7 +341,6 @@ impl Multiplexer {
         self.wake(Wait::Permit);
     }
 
-    /// Whether a frame is to leave.
     pub(super) fn owes(&self) -> bool {
         !self.owed.is_empty()
     }
@@ -378,13 +372,11 @@ impl Multiplexer {
         None
     }
 
-    /// There was no room for this frame.
     pub(super) fn owe(&mut self, owed: Owed) {
         self.owed.insert(owed);
         self.leaving -= 1;
     }
 
-    /// This frame has left.
     pub(super) fn on_left(&mut self, owed: Owed) {
         self.leaving -= 1;
         if let Owed::Stop(number) | Owed::Reset(number) | Owed::Last(number, _) = owed {
@@ -522,14 +514,6 @@ fn number_of(index: u32, opener: Role) -> Number {
 
 fn cost(data: &[u8]) -> u64 {
     data.len() as u64 + MESSAGE_COST
-}
-
-fn reset() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, "the other side has given the stream up before its end")
-}
-
-fn stopped() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the other side does not read the stream any more")
 }
 
 #[cfg(test)]
