@@ -8,7 +8,7 @@ use crate::support::{
     LOOPBACKS, Nowhere, Relay, TIMEOUT, Zeros, accept, carry, check, get, listen_options, listener, options,
     session_pair,
 };
-use haul_engine::{HaulUrl, Role, Waker};
+use haul_engine::{HaulUrl, Role, Session, Waker};
 use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, ReceivePolicy, Request};
 use haul_wire::packet::{CONTROL_FRAME_KIND, ConnectionId, ControlFrame, ControlFrameKind};
 
@@ -74,24 +74,36 @@ fn the_client_may_send_before_its_challenges_are_answered() {
     assert!(sending.wait_delivered(TIMEOUT).unwrap());
 }
 
+/// Waits until the server has heard the client over UDP.
+fn wait_until_heard(client: &Session) {
+    let until = Instant::now() + TIMEOUT;
+    while client.control().udp_seen().is_none() {
+        assert!(Instant::now() < until, "the server has heard nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn the_path_probe_finds_the_datagram_sizes_and_the_round_trip() {
     for host in LOOPBACKS {
         let listener = listener(host);
-        let (mut client, mut server) =
-            session_pair(&listener, &listener.url(host, b""), options(Request::BenchReceive));
-        let until = Instant::now() + TIMEOUT;
-        while client.control().udp_seen().is_none() {
-            assert!(Instant::now() < until, "the server has heard nothing");
-            std::thread::sleep(Duration::from_millis(5));
+        let datagram_of = |request: Request| {
+            let download = request == Request::BenchReceive;
+            let (mut client, mut server) =
+                session_pair(&listener, &listener.url(host, b""), options(request));
+            wait_until_heard(&client);
+            let (from, to) = if download { (&mut server, &mut client) } else { (&mut client, &mut server) };
+            carry(from, to, 10_000_000).datagram
+        };
+        for request in [Request::BenchReceive, Request::BenchSend] {
+            let wanted = if host == "::1" { 8952 } else { 8972 };
+            // On a busy machine an object can be over before the largest challenge has been answered.
+            let found: Vec<_> = std::iter::repeat_with(|| datagram_of(request.clone()))
+                .take(5)
+                .take_while(|&it| it != wanted)
+                .collect();
+            assert!(found.len() < 5, "{host}: {found:?}");
         }
-        // The server has heard challenges of that size, and the client has their answers.
-        let sent = carry(&mut server, &mut client, 10_000_000);
-        assert_eq!(sent.datagram, if host == "::1" { 8952 } else { 8972 });
-        let (mut client, mut server) =
-            session_pair(&listener, &listener.url(host, b""), options(Request::BenchSend));
-        let sent = carry(&mut client, &mut server, 10_000_000);
-        assert_eq!(sent.datagram, if host == "::1" { 8952 } else { 8972 });
     }
 }
 
@@ -162,6 +174,7 @@ fn sessions_outlive_their_listener() {
     let listener = listener("127.0.0.1");
     let (mut client, mut server) =
         session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::Check));
+    wait_until_heard(&client);
     drop(listener);
     carry(&mut client, &mut server, LEN);
     client.control().send(ControlMessage::ObjectSent { bytes: 1 }).unwrap();
