@@ -64,7 +64,7 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        if let Err(fault) = recipe::check_offer(&settings, self.cipher()) {
+        if let Err(fault) = recipe::check_offer(self.settings(), self.cipher()) {
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
         }
