@@ -406,6 +406,8 @@ fn streams_go_on_when_either_end_makes_the_longest_message_shorter() {
         assert_eq!(end.event(TIMEOUT).unwrap(), Event::Reconfigured);
         writer.write_all(&[7; 5_000]).unwrap();
     }
+    // The server's change.
+    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
     writer.finish().unwrap();
     assert_eq!(read_to_end(&mut accept(&server).1).len(), 10_007);
     client.send(&[1; 63]).unwrap();
