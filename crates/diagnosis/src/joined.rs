@@ -2,26 +2,26 @@
 
 use crate::{Diagnosis, Model, Sample, Signature, Words};
 
-/// Windows that lose too little to tell are taken together until this many packets are lost: as many as a window of the paper
-/// (100 MB, 71,000 packets) has at the lowest loss rate that can be told, 0.00008.
+/// Windows that lose too little to tell are taken together until this many packets are lost: as many as a window of the
+/// paper (100 MB, 71,000 packets) has at the lowest loss rate that can be told, 0.00008.
 const LEAST_LOST: u64 = 6;
 /// Windows of fewer packets are taken together as well: the shorter a window, the fewer words it has at a loss rate.
 /// Half of the paper's window is still told as a whole one is (2.7 % of the network's are inconclusive instead of
 /// 0.7 %), a quarter is not (10 %).
 const LEAST_PACKETS: u64 = 35_500;
 
-/// Consecutive windows of which nothing was told yet. The windows of a transfer are judged by it while it runs, and those of a
-/// file afterwards.
+/// Consecutive windows of which nothing was told yet. The windows of a transfer are judged by it while it runs, and
+/// those of a file afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Joined(Signature);
 
 impl Joined {
-    /// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of the
-    /// paper's windows.
+    /// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of
+    /// the paper's windows.
     pub const MOST_PACKETS: u64 = 710_000;
 
-    /// What a window's signature says, of which `sample` are the measures; if it has or loses too few packets to tell, what
-    /// it says together with those before it.
+    /// What a window's signature says, of which `sample` are the measures; if it has or loses too few packets to tell,
+    /// what it says together with those before it.
     pub fn judge(
         &mut self,
         model: &Model,

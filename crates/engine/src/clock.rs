@@ -7,8 +7,8 @@ use haul_base::{Span, Time};
 /// Later than anything waits; a sum of an instant and a longer time may be none.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
-/// The instant so long from now, or thirty years from now if that is sooner: who waits without an end may say so with the
-/// longest duration there is.
+/// The instant so long from now, or thirty years from now if that is sooner: who waits without an end may say so with
+/// the longest duration there is.
 pub fn after(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(FAR)
 }

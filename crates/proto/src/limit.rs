@@ -70,7 +70,8 @@ pub struct LimitEvidence {
 }
 
 impl LimitEvidence {
-    /// That of a part of the run, which `before` had before it: what the path delivered at its best stays that of the whole.
+    /// That of a part of the run, which `before` had before it: what the path delivered at its best stays that of the
+    /// whole.
     /// `None` while the part is too short to tell.
     pub fn since(&self, before: &Self) -> Option<Self> {
         let elapsed = self.elapsed.saturating_sub(before.elapsed);
@@ -203,8 +204,8 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     }
 }
 
-/// A receiver that has no processor for most of the time loses nothing where its buffer takes what comes meanwhile: it acknowledges
-/// late. The path is not the limit of what was sent if it once delivered more.
+/// A receiver that has no processor for most of the time loses nothing where its buffer takes what comes meanwhile: it
+/// acknowledges late. The path is not the limit of what was sent if it once delivered more.
 fn without_processor(evidence: &LimitEvidence) -> Option<String> {
     let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
     let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);

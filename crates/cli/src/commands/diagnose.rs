@@ -143,8 +143,8 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     Ok(())
 }
 
-/// Says of each window of each file why its packets were lost, as a transfer that runs does: windows that tell too little are taken
-/// together with those that follow. A file that cannot be read does not keep the others from being
+/// Says of each window of each file why its packets were lost, as a transfer that runs does: windows that tell too
+/// little are taken together with those that follow. A file that cannot be read does not keep the others from being
 /// diagnosed. Gives the exit code.
 pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
     let model = model_of(args.model.as_deref())?;

@@ -37,8 +37,8 @@ fn advice(limit: &LimitedBy) -> Option<&'static str> {
     })
 }
 
-/// How many times as fast it could be without the limit, at most: the path has delivered so much at its best. `None` where that is
-/// not known, or where it is no more than was moved.
+/// How many times as fast it could be without the limit, at most: the path has delivered so much at its best. `None`
+/// where that is not known, or where it is no more than was moved.
 fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = report.limited_by.as_ref()?.what.as_str();
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;

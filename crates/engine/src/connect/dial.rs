@@ -14,9 +14,9 @@ use crate::clock::after;
 use crate::endpoint::MIN_DATAGRAM;
 use crate::tls::{HandshakeError, Readiness, wait_for};
 
-/// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload that
-/// the path has to take. Where nobody says that a packet was too long (RFC 2923, section 2.1), TCP would repeat a longer
-/// one until the channel is taken for lost.
+/// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload
+/// that the path has to take. Where nobody says that a packet was too long (RFC 2923, section 2.1), TCP would repeat a
+/// longer one until the channel is taken for lost.
 const MOST_SEGMENT: u32 = MIN_DATAGRAM as u32 + UDP_HEADER - TCP_HEADER;
 const UDP_HEADER: u32 = 8;
 const TCP_HEADER: u32 = 20;

@@ -33,11 +33,11 @@ const ABORT: Duration = Duration::from_secs(1);
 
 /// One end of a session's control channel. Clones are the same channel, and any thread may use them.
 ///
-/// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing is heard for
-/// 15 seconds, a minute while packets come over UDP, or when the connection breaks or ends without a close. Pings, their answers
-/// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
-/// comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and
-/// the connection ends without a close.
+/// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing is heard
+/// for 15 seconds, a minute while packets come over UDP, or when the connection breaks or ends without a close. Pings,
+/// their answers and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the
+/// peer comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and the
+/// connection ends without a close.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Control({:?})", handle.shared.state.lock().ended)]
 pub struct Control {

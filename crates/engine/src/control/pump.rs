@@ -20,8 +20,8 @@ const TLS_BUFFER: usize = 256 << 10;
 /// How long the last words may take, and how long the peer's end of the connection is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it backs
-/// off (RFC 6298, section 5.5).
+/// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it
+/// backs off (RFC 6298, section 5.5).
 const BESIDE_DATA: u32 = 4;
 
 /// How often to show life and how long to believe in the peer's.

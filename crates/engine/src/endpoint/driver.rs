@@ -134,7 +134,8 @@ impl Driver {
         self.shared.timers.as_ref().expect("the socket of an endpoint is shared")
     }
 
-    /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never end.
+    /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never
+    /// end.
     fn has_others_waiting(&self) -> bool {
         self.timers().has_blocked() || !lock(&self.handshakes).waiting.is_empty()
     }

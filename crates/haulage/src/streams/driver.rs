@@ -113,7 +113,8 @@ impl Streams {
         }
     }
 
-    /// Bytes of the longest frame. A new recipe may carry shorter messages, and the room for longer ones stays as it was.
+    /// Bytes of the longest frame. A new recipe may carry shorter messages, and the room for longer ones stays as it
+    /// was.
     fn longest_frame(&self) -> usize {
         self.frame.min(self.channel.longest_message())
     }

@@ -18,16 +18,16 @@ const LEAST_READ_DELAY: Span = Span::from_millis(10);
 /// Growth of the bound in each round trip without a loss of the host. Our choice: a host that is busy at intervals loses
 /// little, and one that has become idle is used fully within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
-/// The bound is no higher than this multiple of what was acknowledged recently: what one grown bound lets through comes back a
-/// round trip later, when the next has grown twice.
+/// The bound is no higher than this multiple of what was acknowledged recently: what one grown bound lets through comes
+/// back a round trip later, when the next has grown twice.
 const AHEAD: f64 = RECOVERY * RECOVERY;
 /// The bound after a first loss is the highest rate that was acknowledged in this time. Our choice: longer than a host is
 /// usually suspended.
 const RECENT: Span = Span::from_secs(1);
 /// The shortest stretch over which acknowledgements make a rate: those that come in a bunch are no rate.
 const LEAST_STRETCH: Span = Span::from_millis(100);
-/// A queue on the path stands if it holds packets for this share of the shortest round trip, and for [`LEAST_READ_DELAY`]. Our
-/// choice: less is made by the bursts and probes of any law.
+/// A queue on the path stands if it holds packets for this share of the shortest round trip, and for
+/// [`LEAST_READ_DELAY`]. Our choice: less is made by the bursts and probes of any law.
 const STANDING: f64 = 0.25;
 /// The shortest round trip is that of so long: a queue that never empties is none by the minimum of the last 10 s.
 const LONG_MEMORY: Span = Span::from_secs(120);
@@ -75,8 +75,9 @@ impl StandingQueue {
 
 /// A law whose feedback leaves out the losses of the receiving host.
 ///
-/// A peer may claim what it likes of its host. So nothing is left out while the path has a queue: there the law would have to slow
-/// down in any case, and whoever shares the queue keeps its part. And the bound stays within what was acknowledged lately.
+/// A peer may claim what it likes of its host. So nothing is left out while the path has a queue: there the law would
+/// have to slow down in any case, and whoever shares the queue keeps its part. And the bound stays within what was
+/// acknowledged lately.
 ///
 /// A host that is absent for a moment (suspended, or without a core) loses what is under way, and is as fast as before when
 /// it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged recently, and

@@ -199,7 +199,8 @@ impl LossLedger {
         }
     }
 
-    /// Whether transmission windows that begin from now on have signatures; those that have begun have none any longer if not.
+    /// Whether transmission windows that begin from now on have signatures; those that have begun have none any longer
+    /// if not.
     pub(crate) fn record_signatures(&mut self, wanted: bool) {
         self.windows.records = wanted;
         self.windows.open.iter_mut().for_each(|open| open.has_all &= wanted);

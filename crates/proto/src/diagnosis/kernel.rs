@@ -9,7 +9,8 @@ use crate::control::FeedbackSample;
 const FORGET: Span = Span::from_millis(500);
 const FORGET_ROUNDS: u64 = 4;
 
-/// Packets of which a host says that it dropped them, and that are still to be found lost: no more than are outstanding.
+/// Packets of which a host says that it dropped them, and that are still to be found lost: no more than are
+/// outstanding.
 #[derive(Debug, Default)]
 struct Dropped {
     packets: f64,
