@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod pipes;
+mod random_paths;
 mod suspended;
 mod windows;
 

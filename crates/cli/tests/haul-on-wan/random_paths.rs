@@ -1,0 +1,151 @@
+//! Copies over paths at random, by presets at random, whose ends are killed or stopped: each arrives whole within five attempts.
+//!
+//! Three at random, or as many as `HAUL_PATHS` says; `HAUL_PATH_SEED` is where their seeds begin.
+
+use super::*;
+
+/// What carries files at a rate that a path of unknown capacity bears, however much of it is lost.
+const ROBUST: [&str; 2] = ["default", "bulk"];
+/// The presets of the papers.
+const OTHERS: [&str; 9] = [
+    "fobs-state",
+    "fobs-gentle",
+    "fobs-classifier",
+    "rbudp+",
+    "rapid+",
+    "asynch",
+    "proactive",
+    "udt",
+    "sabul",
+];
+/// How long an attempt may take: a resumed copy hashes, and a path is down for up to six seconds.
+const LONGEST: Duration = Duration::from_secs(100);
+
+/// One of these.
+fn any<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+/// A path at random as a list of stages, of this rate; what it loses is for robust laws only.
+fn path(rng: &mut Rng, rate: Rate, is_robust: bool) -> String {
+    let losses = if is_robust { [0.0, 1.0, 5.0, 15.0] } else { [0.0, 0.0, 0.1, 0.1] };
+    let mut stages = Vec::new();
+    if rng.chance(0.4) {
+        stages.push(format!("{{ mtu = {} }}", any(rng, &[1_280, 1_300, 1_400])));
+    }
+    let queue = any(rng, &["tail_drop = \"20ms\"", "tail_drop = \"300ms\"", "codel = { limit = \"200ms\" }"]);
+    stages.push(format!("{{ bottleneck = {{ rate = \"{}bit\", queue = {{ {queue} }} }} }}", rate.as_bps()));
+    stages.push(format!("{{ loss = \"{}%\" }}", any(rng, &losses)));
+    if rng.chance(0.3) {
+        stages.push(format!("{{ jitter = {{ delay = {{ uniform = \"{}ms\" }} }} }}", any(rng, &[1, 5, 20])));
+    }
+    if rng.chance(0.3) {
+        let (share, extra) = (any(rng, &[1, 10, 30]), any(rng, &[1, 10, 50]));
+        stages.push(format!(
+            "{{ reordering = {{ share = \"{share}%\", extra = {{ uniform = \"{extra}ms\" }} }} }}"
+        ));
+    }
+    if rng.chance(0.3) {
+        stages.push(format!("{{ duplication = \"{}%\" }}", any(rng, &[1, 20])));
+    }
+    if rng.chance(0.3) {
+        let (at, length) = (any(rng, &[1, 2, 3]), any(rng, &[1, 3, 6]));
+        stages.push(format!("{{ outages = [{{ at = \"{at}s\", length = \"{length}s\" }}] }}"));
+    }
+    stages.push(format!("{{ delay = \"{}ms\" }}", any(rng, &[0, 2, 10, 50, 200])));
+    format!("stages = [{}]", stages.join(", "))
+}
+
+/// What happens to an end of a copy.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    ClientKilled,
+    ClientStopped,
+    ServerStopped,
+}
+
+/// Stops a process for a while.
+fn stop(process: &Child, lasts: Duration) {
+    let id = Pid::from_raw(process.id().cast_signed()).unwrap();
+    // It may have ended.
+    let _ = kill_process(id, Signal::STOP);
+    sleep(lasts);
+    let _ = kill_process(id, Signal::CONT);
+}
+
+/// Runs a copy, to which `event` happens after so long. Whether it succeeded.
+fn attempt(
+    far: &Far,
+    arguments: &[&str],
+    event: Option<(Event, Duration)>,
+    rng: &mut Rng,
+    what: &str,
+) -> bool {
+    let mut copy =
+        haul(&far.emulator.world.a.namespace).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    if let Some((event, after)) = event {
+        sleep(after);
+        let lasts = Duration::from_millis(rng.below(5_000));
+        match event {
+            Event::ClientKilled => copy.kill().unwrap(),
+            Event::ClientStopped => stop(&copy, lasts),
+            Event::ServerStopped => stop(&far.serving, lasts),
+        }
+    }
+    let end = Instant::now() + LONGEST;
+    while copy.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            copy.kill().unwrap();
+            panic!("{what}: it hangs: {}", String::from_utf8_lossy(&copy.wait_with_output().unwrap().stderr));
+        }
+        sleep(Duration::from_millis(20));
+    }
+    copy.wait().unwrap().success()
+}
+
+fn copy_at_random(seed: u64) {
+    let mut rng = Rng::from_seed(seed);
+    let is_robust = rng.chance(0.5);
+    let preset = if is_robust { any(&mut rng, &ROBUST) } else { any(&mut rng, &OTHERS) };
+    let rate = Rate::from_mbps(any(&mut rng, &[5, 20, 100, 300]));
+    let path = path(&mut rng, rate, is_robust);
+    let (events, upload) = (rng.below(3), rng.chance(0.5));
+    let files = any(&mut rng, &[1, 3, 30, 300]);
+    let what =
+        format!("seed {seed}: {preset} at {rate}, {files} files, upload {upload}, {events} events, {path}");
+    println!("{what}");
+
+    let far = Far::beyond(seed, &toml::from_str(&path).unwrap(), &[]);
+    // A second's worth of the path.
+    let here = tree(seed, &vec![rate.bytes_in(Span::from_secs(1)) as usize / files; files]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let wanted = hashes(here.path());
+    let (source, target, found) = if upload {
+        (here.path().to_str().unwrap().to_owned(), far.at("tree"), far.root.path().join("tree"))
+    } else {
+        fs::rename(here.path(), far.root.path().join("tree")).unwrap();
+        let target = elsewhere.path().join("tree");
+        (far.at("tree"), target.to_str().unwrap().to_owned(), target)
+    };
+    let ceiling = format!("{}bit", rate.as_bps());
+    let arguments = ["cp", "-q", "--preset", preset, "--rate", &ceiling, &source, &target];
+    let mut events: Vec<_> = (0..events)
+        .map(|_| {
+            let event = any(&mut rng, &[Event::ClientKilled, Event::ClientStopped, Event::ServerStopped]);
+            (event, Duration::from_millis(rng.below(3_000)))
+        })
+        .collect();
+    let whole = (0..5).any(|_| attempt(&far, &arguments, events.pop(), &mut rng, &what));
+    assert!(whole, "{what}: no attempt succeeded");
+    assert_eq!(hashes(&found), wanted, "{what}");
+}
+
+#[test]
+fn copies_arrive_whole_over_paths_at_random_whatever_happens_to_their_ends() {
+    if !privileged("copies_arrive_whole_over_paths_at_random_whatever_happens_to_their_ends") {
+        return;
+    }
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (count, first) = (number("HAUL_PATHS", 3), number("HAUL_PATH_SEED", 1));
+    (first..first + count).for_each(copy_at_random);
+}
