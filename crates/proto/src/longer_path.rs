@@ -1,11 +1,14 @@
-//! Tells a path that has become longer from one with a queue: it does so at once, and stays.
+//! Tells a path that has become longer from one with a queue: it does so at once, stays, and loses no more than before.
 
 use haul_base::{Span, Time};
+
+use crate::control::FeedbackSample;
 
 /// Shorter steps are the jitter of a receive path.
 const LEAST_STEP: Span = Span::from_millis(2);
 /// A delay that grows by at least this share of the time between two feedbacks has taken a step. A queue grows as fast only if
-/// three times the rate comes that leaves it: more than any law sends when it starts. Our choice.
+/// three times the rate comes that leaves it: more than any law sends when it starts. A constant rate above that of the path
+/// can be as high; then two of three packets are lost as long as the delay stays. Our choice.
 const STEEP: f64 = 2.0 / 3.0;
 /// A step counts if the delay has stayed for this long and four round trips: a queue that a burst has filled empties.
 const HOLD: Span = Span::from_secs(1);
@@ -19,6 +22,9 @@ struct Step {
     /// Half way up: a delay below that has not stayed.
     half: Span,
     least: Span,
+    /// Packets that were acknowledged and lost since.
+    acked: u64,
+    lost: u64,
 }
 
 /// What the path itself has added to the delay.
@@ -35,22 +41,28 @@ impl LongerPath {
         self.added
     }
 
-    /// Takes a delay above the least that is remembered; gives what the queue holds of it.
-    pub(crate) fn without(&mut self, now: Time, delay: Span, round_trip: Span) -> Span {
+    /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
+    pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
+        let (now, round_trip) = (sample.now, sample.rtt.smoothed());
         if let Some((at, before)) = self.last.replace((now, delay)) {
             let grown = delay.saturating_sub(before);
             if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {
                 // Both ways become longer one after the other.
                 let from = self.step.map_or(before, |step| step.from);
-                self.step = Some(Step { at: now, from, half: (from + delay) / 2, least: delay });
+                let half = (from + delay) / 2;
+                self.step = Some(Step { at: now, from, half, least: delay, acked: 0, lost: 0 });
             }
         }
         if let Some(step) = &mut self.step {
             step.least = step.least.min(delay);
+            step.acked += sample.acked_packets;
+            step.lost += sample.lost_packets;
             if delay < step.half {
                 self.step = None;
             } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
-                self.added = step.least;
+                if step.lost <= step.acked {
+                    self.added = step.least;
+                }
                 self.step = None;
             }
         }
@@ -63,15 +75,31 @@ impl LongerPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::testing::feedback;
+    use crate::rtt::RttEstimator;
 
-    /// The queue that is told of a delay (ms) every 5 ms.
+    /// The queue that is told of a delay (ms) every 5 ms, where nothing is lost.
     fn told(delays: impl IntoIterator<Item = f64>) -> Vec<u64> {
-        let mut path = LongerPath::default();
-        let tell = |(n, delay): (usize, f64)| {
+        told_of(delays.into_iter().map(|delay| (delay, 0)))
+    }
+
+    /// The same where so many packets are lost beside ten that arrive.
+    fn told_of(delays: impl IntoIterator<Item = (f64, u64)>) -> Vec<u64> {
+        let (mut path, rtt) = (LongerPath::default(), RttEstimator::new(Span::from_millis(40)));
+        let tell = |(n, (delay, lost)): (usize, (f64, u64))| {
             let now = Time::ZERO + Span::from_millis(5) * n as u64;
-            path.without(now, Span::from_secs_f64(delay / 1e3), Span::from_millis(40)).as_micros() / 1_000
+            let delay = Span::from_secs_f64(delay / 1e3);
+            path.without(&feedback(now, &rtt, 10, lost, None), delay).as_micros() / 1_000
         };
         delays.into_iter().enumerate().map(tell).collect()
+    }
+
+    /// A constant rate of five times the path's fills its queue at once, and keeps it full.
+    #[test]
+    fn a_delay_that_stays_while_most_is_lost_is_a_queue() {
+        let full = |lost| (0..800).map(move |n| if n < 10 { (0.0, 0) } else { (38.0, lost) });
+        assert_eq!(told_of(full(40))[799], 38);
+        assert_eq!(told_of(full(4))[799], 0, "a medium may lose much, too");
     }
 
     #[test]

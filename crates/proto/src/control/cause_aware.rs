@@ -62,7 +62,7 @@ impl StandingQueue {
         let (now, latest, smoothed) = (sample.now, sample.rtt.latest(), sample.rtt.smoothed());
         let nanos = i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX);
         let shortest = Span::from_nanos(self.shortest.on_value(now, nanos).unsigned_abs());
-        let held = self.path.without(now, latest.saturating_sub(shortest), smoothed);
+        let held = self.path.without(sample, latest.saturating_sub(shortest));
         if held > shortest.mul_f64(STANDING).max(LEAST_READ_DELAY) {
             self.seen = Some(now);
         }

@@ -87,7 +87,7 @@ impl Queue {
         let Some(delay) = sample.queue_delay else { return };
         let longer = delay.max(self.longer_round_trip(sample));
         let known = self.path.added();
-        let delay = self.path.without(sample.now, longer, sample.rtt.smoothed());
+        let delay = self.path.without(sample, longer);
         if self.path.added() > known {
             (self.deepest, self.recent) = ([Span::ZERO; 2], [Span::ZERO; 2]);
             self.stretches.restart();
