@@ -123,13 +123,13 @@ pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
     protocol(&format!("unexpected {} message", message.name()))
 }
 
-/// The peer broke the protocol.
 /// The other side has gone before the set was final.
 pub(crate) fn left_early(who: &str) -> Fault {
     let message = format!("the {who} left before the transfer was complete");
     Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }
 
+/// The peer broke the protocol.
 pub(crate) fn protocol(what: &str) -> Fault {
     Fault::new(
         FaultCode::Internal,

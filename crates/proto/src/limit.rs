@@ -71,8 +71,7 @@ pub struct LimitEvidence {
 
 impl LimitEvidence {
     /// That of a part of the run, which `before` had before it: what the path delivered at its best stays that of the
-    /// whole.
-    /// `None` while the part is too short to tell.
+    /// whole. `None` while the part is too short to tell.
     pub fn since(&self, before: &Self) -> Option<Self> {
         let elapsed = self.elapsed.saturating_sub(before.elapsed);
         if elapsed < TELLING || elapsed < self.min_rtt.mul_f64(FEW_ROUND_TRIPS) {

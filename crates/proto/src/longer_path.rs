@@ -1,9 +1,13 @@
-//! Tells a path that has become longer from one with a queue: it does so at once, stays, and loses no more than before.
+//! Tells a path that has become longer from one with a queue: it does so at once, stays, and does not lose most of what is
+//! sent.
 
 use haul_base::{Span, Time};
 
 use crate::control::FeedbackSample;
+use crate::rtt::WindowedMin;
 
+/// The shortest round trip is that of so long: a queue that never empties moves the minimum of the last 10 s.
+const LONG_MEMORY: Span = Span::from_secs(120);
 /// Shorter steps are the jitter of a receive path.
 const LEAST_STEP: Span = Span::from_millis(2);
 /// A delay that grows by at least this share of the time between two feedbacks has taken a step. A queue grows as fast only if
@@ -28,14 +32,40 @@ struct Step {
 }
 
 /// What the path itself has added to the delay.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LongerPath {
+    round_trips: WindowedMin,
+    shortest: Option<Span>,
     last: Option<(Time, Span)>,
     step: Option<Step>,
     added: Span,
 }
 
+impl Default for LongerPath {
+    fn default() -> Self {
+        let round_trips = WindowedMin::new(LONG_MEMORY);
+        Self { round_trips, shortest: None, last: None, step: None, added: Span::ZERO }
+    }
+}
+
 impl LongerPath {
+    /// How much longer the last round trip was than the shortest in a long time.
+    pub(crate) fn longer_round_trip(&mut self, sample: &FeedbackSample<'_>) -> Span {
+        if !sample.rtt.is_measured() {
+            return Span::ZERO;
+        }
+        let latest = sample.rtt.latest();
+        let nanos = i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX);
+        let shortest = Span::from_nanos(self.round_trips.on_value(sample.now, nanos).unsigned_abs());
+        self.shortest = Some(shortest);
+        latest.saturating_sub(shortest)
+    }
+
+    /// The shortest round trip in a long time, once one was measured.
+    pub(crate) fn shortest(&self) -> Option<Span> {
+        self.shortest
+    }
+
     /// What the path has added.
     pub(crate) fn added(&self) -> Span {
         self.added

@@ -7,6 +7,7 @@ use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Accept, Cipher, ControlMessage, FrameDecoder, Request, encode_frame};
 
 use super::{Reached, check_accept, default_settings, hello, not_accept, reach};
+use crate::clock::after;
 use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::{EngineError, HaulUrl};
@@ -86,7 +87,7 @@ impl Reached {
         timeout: Duration,
         readiness: &impl Readiness,
     ) -> Result<Accept, EngineError> {
-        let deadline = crate::clock::after(timeout);
+        let deadline = after(timeout);
         let lost = |error| match error {
             HandshakeError::TimedOut => {
                 EngineError::timed_out("the server's answer to the request", Some(timeout))

@@ -36,7 +36,7 @@ impl Connection {
         header: Header,
     ) {
         // The initial header has been answered by a challenge already.
-        let is_challenged = state.moves.is_none() && header == Header::Present;
+        let is_challenged = state.validated_peer().is_none() && header == Header::Present;
         if state.peer != from && !is_challenged {
             self.challenge(shared, state, from);
         }
@@ -50,12 +50,12 @@ impl Connection {
         from: SocketAddr,
         number: u32,
     ) {
-        let is_new = state.peer != from || state.moves.is_none();
+        let is_new = state.peer != from || state.validated_peer().is_none();
         if !is_new || number != self.expected_response(shared, state, from) {
             return;
         }
         tracing::debug!(before = %state.peer, now = %from, "the other end has moved");
-        let opens = state.moves.is_none();
+        let opens = state.validated_peer().is_none();
         state.peer = from;
         state.moves = Some(state.moves.unwrap_or(0).wrapping_add(1));
         if opens {

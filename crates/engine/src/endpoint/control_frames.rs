@@ -105,8 +105,8 @@ impl Connection {
         }
         alive.on_ping(now, rtt);
         let number = alive.number;
-        if state.moves.is_some() {
-            self.send_frame(shared, state.peer, ControlFrameKind::Ping, number);
+        if let Some(peer) = state.validated_peer() {
+            self.send_frame(shared, peer, ControlFrameKind::Ping, number);
         }
     }
 }

@@ -29,8 +29,6 @@ const LEAST_STRETCH: Span = Span::from_millis(100);
 /// A queue on the path stands if it holds packets for this share of the shortest round trip, and for
 /// [`LEAST_READ_DELAY`]. Our choice: less is made by the bursts and probes of any law.
 const STANDING: f64 = 0.25;
-/// The shortest round trip is that of so long: a queue that never empties is none by the minimum of the last 10 s.
-const LONG_MEMORY: Span = Span::from_secs(120);
 /// Of so many losses it is remembered how many came with a queue. Our choice.
 const REMEMBERED: f64 = 64.0;
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
@@ -39,9 +37,8 @@ const LEAST: Rate = Rate::from_bps(100_000);
 static NONE: LossRuns = LossRuns::NONE;
 
 /// Whether the path has a queue, by the sender's own round trips.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StandingQueue {
-    shortest: WindowedMin,
     path: LongerPath,
     seen: Option<Time>,
     /// Share of the last losses that were heard of while it stood.
@@ -49,20 +46,12 @@ struct StandingQueue {
 }
 
 impl StandingQueue {
-    fn new() -> Self {
-        let (shortest, path) = (WindowedMin::new(LONG_MEMORY), LongerPath::default());
-        Self { shortest, path, seen: None, share_of_losses: 0.0 }
-    }
-
-    /// Whether one has stood in the last round trip: losses are found so much later than they happened.
-    fn stands(&mut self, sample: &FeedbackSample<'_>) -> bool {
-        if !sample.rtt.is_measured() {
-            return false;
-        }
-        let (now, latest, smoothed) = (sample.now, sample.rtt.latest(), sample.rtt.smoothed());
-        let nanos = i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX);
-        let shortest = Span::from_nanos(self.shortest.on_value(now, nanos).unsigned_abs());
-        let held = self.path.without(sample, latest.saturating_sub(shortest));
+    /// Takes a sample; tells whether one has stood in the last round trip: losses are found so much later than they happened.
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> bool {
+        let longer = self.path.longer_round_trip(sample);
+        let Some(shortest) = self.path.shortest() else { return false };
+        let (now, smoothed) = (sample.now, sample.rtt.smoothed());
+        let held = self.path.without(sample, longer);
         if held > shortest.mul_f64(STANDING).max(LEAST_READ_DELAY) {
             self.seen = Some(now);
         }
@@ -118,7 +107,7 @@ impl CauseAware {
         Self {
             law,
             verdict: None,
-            queue: StandingQueue::new(),
+            queue: StandingQueue::default(),
             bound: None,
             events: LossEvents::default(),
             event_until: None,
@@ -188,7 +177,7 @@ impl RateController for CauseAware {
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.verdict = sample.verdict;
         let most = self.measure(sample);
-        let share = if self.queue.stands(sample) { 0.0 } else { host_share(self.verdict) };
+        let share = if self.queue.on_feedback(sample) { 0.0 } else { host_share(self.verdict) };
         let exact = sample.lost_packets as f64 * share + self.rest;
         let by_host = (exact as u64).min(sample.lost_packets);
         self.rest = (exact - by_host as f64).clamp(0.0, 1.0);

@@ -14,8 +14,6 @@ const LEAST_QUEUE: Span = Span::from_millis(1);
 const FULL_SHARE: f64 = 0.25;
 /// The deepest queue counts for one to two times this long.
 const MEMORY: Span = Span::from_secs(10);
-/// And the shortest round trip: a queue that never empties moves the minimum of the last 10 s, by which `queue_delay` is measured.
-const LONG_MEMORY: Span = Span::from_secs(120);
 /// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
 const OUTAGE: Span = Span::from_millis(100);
 
@@ -36,9 +34,6 @@ pub(super) struct Queue {
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
     turned_at: Time,
-    /// The same of the shortest round trip.
-    shortest: [Span; 2],
-    shortest_turned_at: Time,
     /// The deepest of the last half to whole round trip: losses are found so much later than they happened.
     recent: [Span; 2],
     recent_turned_at: Time,
@@ -54,8 +49,6 @@ impl Default for Queue {
             marked: 0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
-            shortest: [Span::MAX; 2],
-            shortest_turned_at: Time::ZERO,
             recent: [Span::ZERO; 2],
             recent_turned_at: Time::ZERO,
             rate_bps: 0.0,
@@ -65,27 +58,13 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// How much longer the last round trip was than the shortest in a long time.
-    fn longer_round_trip(&mut self, sample: &FeedbackSample<'_>) -> Span {
-        if !sample.rtt.is_measured() {
-            return Span::ZERO;
-        }
-        if sample.now.since(self.shortest_turned_at) > LONG_MEMORY {
-            self.shortest = [Span::MAX, self.shortest[0]];
-            self.shortest_turned_at = sample.now;
-        }
-        let latest = sample.rtt.latest();
-        self.shortest[0] = self.shortest[0].min(latest);
-        latest.saturating_sub(self.shortest[0].min(self.shortest[1]))
-    }
-
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.marked += sample.ecn_ce;
         if let Some(rate) = sample.arrival_rate {
             self.rate_bps = rate.as_bps() as f64;
         }
         let Some(delay) = sample.queue_delay else { return };
-        let longer = delay.max(self.longer_round_trip(sample));
+        let longer = delay.max(self.path.longer_round_trip(sample));
         let known = self.path.added();
         let delay = self.path.without(sample, longer);
         if self.path.added() > known {
@@ -140,7 +119,7 @@ impl Queue {
     }
 
     fn test(&mut self, now: Time) {
-        let empty = self.shortest[0].min(self.shortest[1]) + self.path.added();
+        let empty = self.path.shortest().unwrap_or(Span::MAX) + self.path.added();
         self.stretches.test(now, empty);
     }
 
