@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::CtlArgs;
 use crate::fault;
 use crate::output::{out, out_fields, tell};
-use crate::transfer::control_socket::{ControlRequest, directory};
+use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 
 /// A copy answers within 50 ms, on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ fn running() -> Vec<(String, Value)> {
     let entries = fs::read_dir(directory()).into_iter().flatten().flatten();
     let mut found: Vec<(String, Value)> = entries
         .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
+            let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with(UNNAMED))?;
             match ask(&entry.path(), &ControlRequest::default()) {
                 Ok(told) => Some((name, told)),
                 Err(Failure::Gone) => {

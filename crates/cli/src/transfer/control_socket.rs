@@ -1,7 +1,7 @@
 //! The control socket of a running copy. A client sends one line of JSON and gets one line back.
 
 use std::fs::{self, DirBuilder};
-use std::io::ErrorKind::NotFound;
+use std::io::ErrorKind::{AlreadyExists, NotFound};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -23,6 +23,8 @@ use crate::transfer::counters::counters_json;
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longest request, bytes.
 const MAX_REQUEST: u64 = 64 << 10;
+/// How the names of sockets begin that do not listen yet.
+pub(crate) const UNNAMED: &str = ".";
 /// Most control sockets of one process.
 const MAX_SOCKETS: u32 = 1_000;
 
@@ -63,6 +65,17 @@ impl Drop for ControlSocket {
     }
 }
 
+/// A socket is there before it listens, and `haul ctl` takes one that does not listen for a dead process's: this one
+/// gets its name when it listens.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let directory = path.parent().ok_or(NotFound)?;
+    let listening =
+        tempfile::Builder::new().prefix(UNNAMED).make_in(directory, |made| UnixListener::bind(made))?;
+    fs::set_permissions(&listening, fs::Permissions::from_mode(0o600))?;
+    listening.as_file().set_nonblocking(true)?;
+    Ok(listening.persist_noclobber(path)?)
+}
+
 impl ControlSocket {
     /// Opens one for a client's session. A server has none. If it cannot be opened, the copy runs without it.
     pub(crate) fn open(role: Role, side: Side) -> Option<Self> {
@@ -81,19 +94,17 @@ impl ControlSocket {
         for number in 1..=MAX_SOCKETS {
             let name = if number == 1 { pid.to_string() } else { format!("{pid}.{number}") };
             let path = directory.join(name);
-            let listener = match UnixListener::bind(&path) {
+            let listener = match listen_at(&path) {
                 // Another copy of this process has it, or a dead process with the same ID left it.
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(&path) {
+                Err(error) if error.kind() == AlreadyExists => match UnixStream::connect(&path) {
                     Ok(_) => continue,
-                    Err(_) => fs::remove_file(&path).and_then(|()| UnixListener::bind(&path))?,
+                    Err(_) => fs::remove_file(&path).and_then(|()| listen_at(&path))?,
                 },
                 other => other?,
             };
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-            listener.set_nonblocking(true)?;
             return Ok((listener, path));
         }
-        Err(io::ErrorKind::AddrInUse.into())
+        Err(AlreadyExists.into())
     }
 
     /// Answers the clients that have connected since the last call.
@@ -173,7 +184,7 @@ pub(crate) fn directory() -> PathBuf {
 fn made_directory() -> io::Result<PathBuf> {
     let path = directory();
     match DirBuilder::new().mode(0o700).create(&path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != AlreadyExists => return Err(error),
         _ => {}
     }
     let found = fs::symlink_metadata(&path)?;
@@ -182,4 +193,39 @@ fn made_directory() -> io::Result<PathBuf> {
         return Err(io::Error::other(words));
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_sees_the_socket_can_connect() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join(process::id().to_string());
+        for _ in 0..300 {
+            let waiting = path.clone();
+            let client = std::thread::spawn(move || {
+                loop {
+                    match UnixStream::connect(&waiting) {
+                        Err(error) if error.kind() == NotFound => {}
+                        other => return other.map(drop),
+                    }
+                }
+            });
+            let _listener = listen_at(&path).unwrap();
+            client.join().unwrap().unwrap();
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn copies_of_one_process_get_names_of_their_own_and_that_of_a_dead_one_is_used_again() {
+        let place = tempfile::tempdir().unwrap();
+        let pid = process::id().to_string();
+        drop(UnixListener::bind(place.path().join(&pid)).unwrap());
+        let opened = [(); 2].map(|()| ControlSocket::bind(place.path()).unwrap());
+        let names = opened.each_ref().map(|(_, path)| path.file_name().unwrap().to_str().unwrap());
+        assert_eq!(names, [pid.as_str(), &format!("{pid}.2")]);
+    }
 }

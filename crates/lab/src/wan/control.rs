@@ -53,14 +53,14 @@ impl Control {
         hand_over: impl Fn(Question) -> bool + Clone + Send + 'static,
     ) -> Result<Self, Problem> {
         let refused = |error: &io::Error| {
-            let hint = if error.kind() == io::ErrorKind::AddrInUse {
+            let hint = if error.kind() == io::ErrorKind::AlreadyExists {
                 "there is such a file already; remove it if no emulator uses it"
             } else {
-                "choose a path in a directory that exists, of at most 107 bytes"
+                "choose a short path in a directory that exists; the longest has about 90 bytes"
             };
             Problem::usage(format!("cannot listen at {}: {error}", path.display()), hint)
         };
-        let listener = UnixListener::bind(path).map_err(|e| refused(&e))?;
+        let listener = listen_at(path).map_err(|e| refused(&e))?;
         let control = Self { path: path.to_owned() };
         let accept = move || {
             for stream in listener.incoming().flatten() {
@@ -74,6 +74,14 @@ impl Control {
         started.map_err(|e| refused(&e))?;
         Ok(control)
     }
+}
+
+/// A socket is there before it listens, and whoever connects in between is refused: this one gets its name when it
+/// listens.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let listening = tempfile::Builder::new().make_in(directory, |made| UnixListener::bind(made))?;
+    Ok(listening.persist_noclobber(path)?)
 }
 
 impl Drop for Control {
@@ -141,6 +149,27 @@ mod tests {
     use haul_base::Rate;
 
     use super::*;
+
+    #[test]
+    fn whoever_sees_the_socket_can_connect() {
+        let place = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            let path = place.path().join(number.to_string());
+            let client = {
+                let path = path.clone();
+                std::thread::spawn(move || {
+                    loop {
+                        match UnixStream::connect(&path) {
+                            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                            other => return other.map(drop),
+                        }
+                    }
+                })
+            };
+            let _control = Control::open(&path, |_| false).unwrap();
+            client.join().unwrap().unwrap();
+        }
+    }
 
     #[test]
     fn commands_are_words() {
