@@ -26,7 +26,8 @@ impl World {
 
     fn tell_arrived(&mut self, place: Place, parcel: &Parcel, exit: Exit, arrived: Time) {
         if let Some(trace) = &mut self.trace {
-            trace(&TraceEvent { at: self.now, arrived, place, parcel, exit });
+            let (payload, stride) = self.flights.payload(parcel);
+            trace(&TraceEvent { at: self.now, arrived, place, parcel, exit, payload, stride });
         }
     }
 

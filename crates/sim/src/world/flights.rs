@@ -169,6 +169,12 @@ impl Flights {
         }
     }
 
+    /// The bytes of a parcel, and how many of them each packet has.
+    pub(super) fn payload(&self, parcel: &Parcel) -> (&[u8], usize) {
+        let flight = &self.places[parcel.id() as usize];
+        (&flight.data[..flight.len.min(flight.data.len())], flight.stride)
+    }
+
     /// Takes the bytes of a parcel out, for a reader that may change them; to be given back.
     pub(super) fn lend(&mut self, parcel: &Parcel) -> Lent {
         let flight = &mut self.places[parcel.id() as usize];

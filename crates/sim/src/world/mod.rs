@@ -73,6 +73,19 @@ pub struct TraceEvent<'a> {
     pub parcel: &'a Parcel,
     /// What became of them there.
     pub exit: Exit,
+    /// The UDP payloads of the whole parcel as they were sent, each of `stride` bytes but the last.
+    pub payload: &'a [u8],
+    /// See `payload`.
+    pub stride: usize,
+}
+
+impl<'a> TraceEvent<'a> {
+    /// The UDP payload of each packet.
+    pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (payload, stride) = (self.payload, self.stride);
+        let starts = self.parcel.indices().filter_map(move |index| payload.get(index * stride..));
+        starts.map(move |start| &start[..stride.min(start.len())])
+    }
 }
 
 /// Why a run ended.
