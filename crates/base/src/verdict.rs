@@ -63,6 +63,34 @@ impl Verdict {
         })
     }
 
+    /// Gives so large a part, 0 to 1, of the share of one cause to another.
+    pub fn attribute(&mut self, from: Cause, to: Cause, part: f64) {
+        let moved = self.share(from) * part;
+        if let Some(share) = self.share_mut(from) {
+            *share -= moved;
+        }
+        if let Some(share) = self.share_mut(to) {
+            *share += moved;
+        }
+    }
+
+    /// `None`: what the others leave.
+    fn share_mut(&mut self, cause: Cause) -> Option<&mut f64> {
+        match cause {
+            Cause::ReceiverHost => Some(&mut self.receiver_host),
+            Cause::Congestion => Some(&mut self.congestion),
+            Cause::Random => Some(&mut self.random),
+            Cause::Outage => Some(&mut self.outage),
+            Cause::Inconclusive => None,
+        }
+    }
+
+    /// The cause with the largest share.
+    pub fn likeliest(&self) -> Cause {
+        let larger = |a: &Cause, b: &Cause| self.share(*a).total_cmp(&self.share(*b));
+        Cause::ALL.into_iter().max_by(larger).unwrap_or(Cause::Inconclusive)
+    }
+
     /// The share of a cause, 0 to 1.
     pub fn share(&self, cause: Cause) -> f64 {
         match cause {

@@ -33,7 +33,7 @@ pub use control::{
     RateController, RateState, SentBatch, Unit, build_controller, burst_for, highspeed_response, law,
     law_names, laws,
 };
-pub use diagnosis::{DiagnosedWindow, WindowCounts};
+pub use diagnosis::{Attribution, DiagnosedWindow, WindowCounts};
 pub use limit::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, limit_of_sender};
 pub use link::Link;
 pub use micro::rate_control::{ChosenLaw, register_law};

@@ -1,9 +1,9 @@
 //! The counters of a data path as JSON, for the trace and for `haul ctl`.
 
-use haul_base::{HostSample, Rate, Span};
+use haul_base::{Cause, HostSample, Rate, Span};
 use haul_diagnosis::write_signature;
 use haul_engine::{Counters, Transfer};
-use haul_proto::DiagnosedWindow;
+use haul_proto::{Attribution, DiagnosedWindow};
 use serde_json::json;
 
 use crate::output::{ByCause, EventLog};
@@ -64,7 +64,20 @@ fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
         "by_signature": told.metric.map(|_| told.cause().name()),
         "p_host": told.metric.map(|_| told.p_host),
         "lost_by_cause": ByCause(window.counts),
+        "losses": window.attributions.iter().map(losses_json).collect::<Vec<_>>(),
     })
+}
+
+/// Packets lost one behind the other, and the probability of each cause that is above 0.
+fn losses_json(losses: &Attribution) -> serde_json::Value {
+    let mut object = json!({ "first_pn": losses.run.first_pn, "packets": losses.run.packets });
+    for cause in Cause::ALL {
+        let share = (losses.causes.share(cause) * 1e4).round() / 1e4;
+        if share > 0.0 {
+            object[cause.name()] = share.into();
+        }
+    }
+    object
 }
 
 /// The load of a receiving host, totals since the session began; what it cannot say is null.

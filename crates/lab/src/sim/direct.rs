@@ -88,6 +88,7 @@ mod tests {
                 sample,
                 by_signature,
                 counts: CauseCounts::default(),
+                attributions: Vec::new(),
             }
         };
         (0..2_000).map(window).collect()

@@ -1,8 +1,11 @@
 //! What the receiver's kernel dropped, and which losses that explains.
 
+use std::collections::VecDeque;
+
 use haul_base::{Span, Time};
 
-use crate::control::FeedbackSample;
+use crate::control::{FeedbackSample, LossRuns};
+use crate::micro::events::DroppedGap;
 
 /// Drops that no loss was found for in this time, or in this many round trips if that is longer, were of other packets: copies,
 /// packets without data. Our choice: losses are found within two round trips.
@@ -36,10 +39,80 @@ impl Dropped {
         self.told_at.is_some_and(|told_at| sample.now.since(told_at) <= FORGET.max(rounds))
     }
 
+    /// So many of them have been named: before or after they are told of.
+    fn name(&mut self, now: Time, packets: f64) {
+        self.packets -= packets;
+        self.told_at = Some(now);
+    }
+
     fn claim(&mut self, lost: u64) -> u64 {
-        let claimed = lost.min(self.packets.round() as u64);
-        self.packets = (self.packets - claimed as f64).max(0.0);
+        let claimed = lost.min(self.packets.max(0.0).round() as u64);
+        self.packets -= claimed as f64;
         claimed
+    }
+}
+
+/// Gaps that are remembered until their losses are found. Our choice.
+const GAPS: usize = 256;
+
+/// Where the receiver says that its kernel has dropped packets, by packet number.
+#[derive(Debug, Default)]
+struct Named {
+    /// Each with the packets that are still to be found lost.
+    gaps: VecDeque<(DroppedGap, u64)>,
+}
+
+impl Named {
+    /// In a gap with fewer drops than packets the others were lost on the way, if a buffer holds one packet. If it holds several, of
+    /// which only the mean is known, a gap is taken to be the kernel's from half of the mean on.
+    fn add(&mut self, gap: DroppedGap, per_buffer: f64) {
+        let expected = f64::from(gap.drops) * per_buffer;
+        let most = if per_buffer > 1.0 && expected * 2.0 >= gap.missing as f64 {
+            u64::MAX
+        } else {
+            expected.round() as u64
+        };
+        if self.gaps.len() == GAPS {
+            self.gaps.pop_front();
+        }
+        self.gaps.push_back((gap, gap.missing.min(most)));
+    }
+
+    /// How many of `packets` that were lost among these numbers are of such gaps.
+    fn claim(&mut self, first: u64, end: u64, packets: u64) -> u64 {
+        let from = self.gaps.partition_point(|(gap, _)| gap.end() <= first);
+        let mut left = packets;
+        for (_, unclaimed) in self.gaps.iter_mut().skip(from).take_while(|(gap, _)| gap.first_pn < end) {
+            let claimed = left.min(*unclaimed);
+            *unclaimed -= claimed;
+            left -= claimed;
+        }
+        packets - left
+    }
+}
+
+/// Packets of a feedback's losses that the receiver's socket has dropped.
+#[derive(Debug, Default)]
+pub(super) struct Claim {
+    named: [u64; LossRuns::LISTED],
+    /// Of runs that are not listed.
+    unlisted: u64,
+    unnamed: u64,
+}
+
+impl Claim {
+    pub(super) fn packets(&self) -> u64 {
+        self.named.iter().sum::<u64>() + self.unlisted + self.unnamed
+    }
+
+    /// Of each listed run, those that the receiver has named.
+    pub(super) fn named(&self) -> &[u64] {
+        &self.named
+    }
+
+    /// Those of which it is not known which they are.
+    pub(super) fn unnamed(&self) -> u64 {
+        self.unnamed
     }
 }
 
@@ -49,6 +122,7 @@ impl Dropped {
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     socket: Dropped,
+    named: Named,
     early: Dropped,
     per_buffer: f64,
 }
@@ -73,9 +147,29 @@ impl Kernel {
         self.socket.is_recent(sample)
     }
 
-    /// How many of so many losses were packets that a socket has dropped.
-    pub(super) fn claim(&mut self, lost: u64) -> u64 {
-        self.socket.claim(lost)
+    pub(super) fn on_gap(&mut self, now: Time, gap: DroppedGap) {
+        let per_buffer = self.per_buffer.max(1.0);
+        self.named.add(gap, per_buffer);
+        self.socket.name(now, f64::from(gap.drops) * per_buffer);
+    }
+
+    /// Which of a feedback's losses were packets that a socket has dropped.
+    pub(super) fn claim(&mut self, sample: &FeedbackSample<'_>) -> Claim {
+        let mut claim = Claim::default();
+        let mut left = sample.lost_packets;
+        for (named, run) in claim.named.iter_mut().zip(sample.loss.listed()) {
+            *named = self.named.claim(run.first_pn, run.first_pn + run.packets, run.packets.min(left));
+            left -= *named;
+        }
+        let listed = sample.loss.listed();
+        let unlisted = sample.loss.packets().saturating_sub(listed.iter().map(|run| run.packets).sum());
+        if let Some(last) = listed.last().filter(|_| unlisted > 0) {
+            let (first, end) = (last.first_pn + last.packets, sample.loss.end_pn());
+            claim.unlisted = self.named.claim(first, end, unlisted.min(left));
+            left -= claim.unlisted;
+        }
+        claim.unnamed = self.socket.claim(left);
+        claim
     }
 
     /// How many of so many losses that nothing else explains may have been dropped before any socket saw them.

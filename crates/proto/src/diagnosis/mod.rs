@@ -3,16 +3,20 @@
 //! the control law hears of the losses.
 
 mod kernel;
+mod losses;
 mod queue;
 mod stretches;
 #[cfg(test)]
 mod tests;
 
-use haul_base::{Cause, CauseCounts, Verdict};
+use haul_base::{Cause, CauseCounts, Time, Verdict};
 use haul_diagnosis::{Diagnosis, Joined, Model, Sample, Signature, Words};
 
 use crate::control::{Boundary, FeedbackSample};
-use kernel::Kernel;
+use crate::micro::events::DroppedGap;
+use kernel::{Claim, Kernel};
+pub use losses::Attribution;
+use losses::Losses;
 use queue::Queue;
 
 /// The counters of lost packets by cause, as `rate_control` names them.
@@ -75,14 +79,18 @@ pub struct DiagnosedWindow {
     pub by_signature: Diagnosis,
     /// Lost packets by cause, of all evidence.
     pub counts: CauseCounts,
+    /// What single packets are put down to. Of a feedback with more than [`LossRuns::LISTED`](crate::control::LossRuns::LISTED)
+    /// runs the others are missing; at the edges of a window some are of the window before or after.
+    pub attributions: Vec<Attribution>,
 }
 
 /// What was found of a window.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) sample: Sample,
     pub(crate) by_signature: Diagnosis,
     pub(crate) counts: CauseCounts,
+    pub(crate) attributions: Vec<Attribution>,
 }
 
 /// Transmission windows that lost something, by what the signature said of them.
@@ -142,7 +150,7 @@ pub(crate) struct Diagnostician {
     /// Packets that have left since, of windows that have ended.
     since_told: u64,
     /// Losses whose window has not ended.
-    present: CauseCounts,
+    present: Losses,
     /// Of these, those that the receiver's kernel has dropped.
     by_kernel: u64,
     /// Losses of windows that have.
@@ -166,7 +174,7 @@ impl Diagnostician {
             joined: Joined::default(),
             by_signature: Cause::Inconclusive,
             since_told: 0,
-            present: CauseCounts::default(),
+            present: Losses::default(),
             by_kernel: 0,
             past: CauseCounts::default(),
             verdict: None,
@@ -195,47 +203,60 @@ impl Diagnostician {
     /// All lost packets so far by cause.
     pub(crate) fn counts(&self) -> CauseCounts {
         let mut counts = self.past;
-        counts.merge(&self.present);
+        counts.merge(self.present.counts());
         counts
+    }
+
+    /// The receiver tells where its kernel has dropped packets.
+    pub(crate) fn on_gap(&mut self, now: Time, gap: DroppedGap) {
+        self.kernel.on_gap(now, gap);
+    }
+
+    /// Whether it tells of single packets too.
+    pub(crate) fn list_packets(&mut self, is_listed: bool) {
+        self.present.list_runs(is_listed);
     }
 
     /// The verdict on the losses that a feedback brings, or on the last ones if it brings none.
     pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
         self.queue.on_feedback(sample);
         self.kernel.on_feedback(sample);
-        let by_host = if self.evidence.has_kernel() { self.kernel.claim(sample.lost_packets) } else { 0 };
+        let claim = if self.evidence.has_kernel() { self.kernel.claim(sample) } else { Claim::default() };
+        let by_host = claim.packets();
         let others = sample.lost_packets - by_host;
         self.queue.count(sample, others, by_host);
         if self.evidence == Evidence::None {
             return self.verdict;
         }
         if sample.lost_packets > 0 {
-            let mut lost = self.put_down(sample, by_host, others);
-            self.claim_early(&mut lost);
+            let mut lost = self.put_down(sample, others);
+            let early = self.claim_early(lost.of(Cause::Random));
+            lost.attribute_some(Cause::Random, Cause::ReceiverHost, early);
+            self.present.add(sample.loss, &claim, &lost);
             self.by_kernel += by_host;
+            lost.add(Cause::ReceiverHost, by_host);
             self.verdict = lost.verdict();
-            self.present.merge(&lost);
         }
         // A host is looked at now and then: what it dropped may have been missed before.
-        let mut present = self.present;
-        self.claim_early(&mut present);
-        self.present = present;
+        let early = self.claim_early(self.present.counts().of(Cause::Random));
+        self.present.attribute_some(Cause::Random, Cause::ReceiverHost, early);
         self.verdict
     }
 
-    /// Losses that nothing else explains, as many as the host says that it dropped before a socket saw them. Never those of a queue.
-    fn claim_early(&mut self, lost: &mut CauseCounts) {
-        if self.evidence.has_kernel() {
-            let early = self.kernel.claim_early(lost.of(Cause::Random));
-            lost.attribute_some(Cause::Random, Cause::ReceiverHost, early);
-            self.queue.forgive(early);
+    /// Of so many losses that nothing else explains, those that the host says that it dropped before a socket saw them. Never those of a
+    /// queue.
+    fn claim_early(&mut self, unexplained: u64) -> u64 {
+        if !self.evidence.has_kernel() {
+            return 0;
         }
+        let early = self.kernel.claim_early(unexplained);
+        self.queue.forgive(early);
+        early
     }
 
-    /// The losses of a feedback by cause: so many that the receiver's sockets have dropped, and the others.
-    fn put_down(&mut self, sample: &FeedbackSample<'_>, by_host: u64, others: u64) -> CauseCounts {
+    /// The losses of a feedback that no socket has dropped, by cause.
+    fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> CauseCounts {
         let mut lost = CauseCounts::default();
-        lost.add(Cause::ReceiverHost, by_host);
         match self.other_cause(sample) {
             Cause::Congestion if self.evidence.has_kernel() => {
                 let by_medium = self.queue.claim_random(others);
@@ -277,16 +298,16 @@ impl Diagnostician {
         if self.evidence.has_kernel() {
             self.queue.settle(end.now, sample.packets, &mut self.present);
         }
-        let counts = self.close(sample.lost, &by_signature);
+        let (counts, attributions) = self.close(sample.lost, &by_signature);
         end.verdict = counts.verdict();
         self.verdict = end.verdict.or(self.verdict);
-        Told { sample, by_signature, counts }
+        Told { sample, by_signature, counts, attributions }
     }
 
     /// A transmission window has ended that has no signature. Its losses are no later window's.
     pub(crate) fn on_unsigned_window(&mut self) -> Option<Verdict> {
         self.by_kernel = 0;
-        let counts = std::mem::take(&mut self.present);
+        let (counts, _) = self.present.take();
         self.past.merge(&counts);
         counts.verdict()
     }
@@ -304,8 +325,9 @@ impl Diagnostician {
     }
 
     /// The losses of a window that has ended, now that its signature is known.
-    fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> CauseCounts {
-        let mut counts = std::mem::take(&mut self.present);
+    fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> (CauseCounts, Vec<Attribution>) {
+        let present = &mut self.present;
+        let counts = *present.counts();
         let by_kernel = std::mem::take(&mut self.by_kernel) as f64;
         let is_counted = by_kernel > COUNTED * counts.whole() as f64;
         if by_signature.metric.is_some() {
@@ -313,26 +335,27 @@ impl Diagnostician {
             match self.evidence {
                 Evidence::Signature => {
                     for other in Cause::ALL {
-                        counts.attribute(other, cause);
+                        present.attribute(other, cause);
                     }
                 }
                 Evidence::All if is_counted || is_contested(&counts) => {
                     self.by_signature = Cause::Inconclusive;
                     let is_rest = counts.of(Cause::Random) as f64 <= UNCOUNTED * by_kernel;
                     if cause == Cause::ReceiverHost && is_rest && self.kernel.counts_groups() {
-                        counts.attribute(Cause::Random, cause);
+                        present.attribute(Cause::Random, cause);
                     }
                 }
                 // Random losses are those for which nothing else was found.
-                Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),
+                Evidence::All if cause == Cause::ReceiverHost => present.attribute(Cause::Random, cause),
                 _ => {}
             }
         }
+        let (mut counts, attributions) = present.take();
         self.past.merge(&counts);
         // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
         if counts.whole() == 0 && lost > 0 {
             counts.add(self.by_signature, lost);
         }
-        counts
+        (counts, attributions)
     }
 }

@@ -1,8 +1,9 @@
 //! What the queue of the path says: losses at a full queue are congestion, losses without a queue are the medium's.
 
-use haul_base::{Cause, CauseCounts, Span, Time};
+use haul_base::{Cause, Span, Time};
 use haul_diagnosis::Dependence;
 
+use super::losses::Losses;
 use super::stretches::Stretches;
 use crate::control::FeedbackSample;
 use crate::longer_path::LongerPath;
@@ -130,21 +131,22 @@ impl Queue {
 
     /// Corrects the causes of a window of `packets` that has ended: what the delays of later packets say was not known
     /// when each loss was attributed.
-    pub(super) fn settle(&mut self, now: Time, packets: u64, counts: &mut CauseCounts) {
+    pub(super) fn settle(&mut self, now: Time, packets: u64, losses: &mut Losses) {
         let is_marked = std::mem::take(&mut self.marked) > 0;
-        if counts.of(Cause::Random) + counts.of(Cause::Congestion) == 0 {
+        let (random, congestion) = (losses.counts().of(Cause::Random), losses.counts().of(Cause::Congestion));
+        if random + congestion == 0 {
             return;
         }
         self.test(now);
         let finding = self.stretches.finding();
         match finding.dependence {
-            Dependence::Independent if !is_marked => counts.attribute(Cause::Congestion, Cause::Random),
+            Dependence::Independent if !is_marked => losses.attribute(Cause::Congestion, Cause::Random),
             Dependence::Dependent => {
                 let expected = packets as f64 * finding.medium_rate;
-                let random = counts.of(Cause::Random) as f64;
+                let random = random as f64;
                 if random > expected + CHANCE * expected.sqrt() {
                     let excess = (random - expected).round() as u64;
-                    counts.attribute_some(Cause::Random, Cause::Congestion, excess);
+                    losses.attribute_some(Cause::Random, Cause::Congestion, excess);
                 }
             }
             _ => {}

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::control::testing::{boundary, feedback};
 use crate::control::{LossRuns, Unit};
+use crate::micro::events::DroppedGap;
 use crate::rtt::RttEstimator;
 
 const PACKETS: u64 = 71_000;
@@ -50,6 +51,93 @@ fn the_kernels_buffers_explain_as_many_packets_as_they_hold_and_no_others() {
     hear(&mut of, 4, 0, 5, 0);
     hear(&mut of, 600, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 30);
+}
+
+fn gap(first_pn: u64, packets: u64, missing: u64, drops: u32) -> DroppedGap {
+    DroppedGap { first_pn, packets, missing, drops }
+}
+
+/// The losses of a feedback by cause, and the likeliest cause of each run: `named` by the receiver, of buffers of so many packets, of
+/// which it counts these drops.
+fn put_down(
+    named: &[DroppedGap],
+    per_buffer: f64,
+    drops: u64,
+    lost: &[(u64, u64)],
+) -> (CauseCounts, Vec<(u64, Cause)>) {
+    let mut of = Diagnostician::new(Evidence::All);
+    of.list_packets(true);
+    let rtt = measured(20);
+    let heard = |now, lost, loss, socket_drops| FeedbackSample {
+        loss,
+        socket_drops,
+        gro_run: Some(per_buffer),
+        in_flight: 14_720_000,
+        ..feedback(now, &rtt, 100, lost, None)
+    };
+    of.on_feedback(&heard(at(1), 0, &LossRuns::NONE, 0));
+    for gap in named {
+        of.on_gap(at(2), *gap);
+    }
+    let mut runs = LossRuns::NONE;
+    lost.iter().flat_map(|(first, packets)| *first..first + packets).for_each(|pn| runs.push(pn));
+    of.on_feedback(&heard(at(2), runs.packets(), &runs, drops));
+    let (counts, list) = of.present.take();
+    let mut list: Vec<_> = list.iter().map(|one| (one.run.first_pn, one.causes.likeliest())).collect();
+    list.sort_by_key(|(first, _)| *first);
+    (counts, list)
+}
+
+#[test]
+fn packets_that_the_receiver_names_are_its_hosts_and_the_others_are_not() {
+    let (host, random) = (Cause::ReceiverHost, Cause::Random);
+    let of = |counts: &CauseCounts| [host, random].map(|cause| counts.of(cause));
+    // The longer runs are not named.
+    let lost = [(10, 9), (40, 2), (60, 1), (90, 30)];
+    let (counts, each) = put_down(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 3, &lost);
+    assert_eq!(of(&counts), [3, 39]);
+    assert_eq!(each, [(10, random), (40, host), (60, host), (90, random)]);
+    // Two drops more than it has named: a message is lost, and the longest run may be theirs.
+    let (counts, _) = put_down(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 5, &lost);
+    assert_eq!(of(&counts), [5, 37]);
+    // Of a gap of 30 packets the kernel has dropped 4, and the path the others.
+    let (counts, each) = put_down(&[gap(90, 30, 30, 4)], 1.0, 4, &lost);
+    assert_eq!((of(&counts), each[3]), ([4, 38], (90, random)));
+    // Nobody knows how many packets 4 buffers of about 5 had.
+    let (counts, each) = put_down(&[gap(90, 30, 30, 4)], 5.0, 4, &lost);
+    assert_eq!((of(&counts), each[3]), ([30, 12], (90, host)));
+}
+
+#[test]
+fn of_more_runs_than_a_feedback_lists_all_that_are_named_count() {
+    let lost: Vec<(u64, u64)> = (0..200).map(|n| (n * 5, 1)).collect();
+    let (counts, each) = put_down(&[gap(0, 996, 200, 200)], 1.0, 200, &lost);
+    assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (200, 200));
+    assert!(each.len() == LossRuns::LISTED && each.iter().all(|(_, cause)| *cause == Cause::ReceiverHost));
+    // Half of them were dropped by somebody else.
+    let (counts, _) = put_down(&[gap(0, 496, 100, 100)], 1.0, 100, &lost);
+    assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (100, 200));
+}
+
+proptest! {
+    /// Whatever is named and counted, no more is put down to anybody than was lost, and each packet is put down to causes that add up.
+    #[test]
+    fn gaps_of_a_lying_receiver_claim_no_more_than_was_lost(
+        named in vec((0u64..2_000, 1u64..100, 1u64..100, any::<u32>()), 0..20),
+        drops in 0u64..5_000,
+        per_buffer in 0.0f64..64.0,
+        lost in vec((1u64..60, 1u64..40), 0..50),
+    ) {
+        let named: Vec<_> = named.into_iter().map(|(first, packets, missing, drops)| gap(first, packets, missing.min(packets), drops)).collect();
+        let mut next = 0;
+        let lost: Vec<(u64, u64)> = lost.into_iter().map(|(after, packets)| {
+            let first = next + after;
+            next = first + packets;
+            (first, packets)
+        }).collect();
+        let (counts, _) = put_down(&named, per_buffer, drops, &lost);
+        prop_assert_eq!(counts.whole(), lost.iter().map(|(_, packets)| packets).sum::<u64>());
+    }
 }
 
 /// A feedback on 100 packets, with what the host says that it dropped before a socket saw it.

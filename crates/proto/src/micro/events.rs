@@ -152,6 +152,29 @@ pub struct ReceiverCounters {
 /// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by `bitmap_ack`.
 pub const HOST_SAMPLE: &str = "host sample";
 
+/// The receiver's kernel has dropped packets; raised by `witness` at the sender, handled by `rate_control`.
+pub(crate) const WITNESSED: &str = "witnessed";
+
+/// A stretch of packets that the receiver is missing, and how many socket buffers its kernel has dropped in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DroppedGap {
+    /// The first packet.
+    pub(crate) first_pn: u64,
+    /// Packets of the stretch.
+    pub(crate) packets: u64,
+    /// Those of them that have not arrived.
+    pub(crate) missing: u64,
+    /// Socket buffers, each of one or more packets.
+    pub(crate) drops: u32,
+}
+
+impl DroppedGap {
+    /// The number behind the last packet.
+    pub(crate) fn end(&self) -> u64 {
+        self.first_pn + self.packets
+    }
+}
+
 /// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the other
 /// side by `bitmap_ack`.
 pub(crate) const PAUSE_WANTED: &str = "pause wanted";

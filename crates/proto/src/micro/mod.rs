@@ -36,6 +36,7 @@ mod statistics;
 mod streams;
 mod transport_driver;
 mod window;
+mod witness;
 
 #[cfg(test)]
 mod testing;
@@ -73,6 +74,7 @@ pub fn registry() -> Registry {
     registry.register(object::registration());
     registry.register(bitmap_ack::registration());
     registry.register(receiver_report::registration());
+    registry.register(witness::registration());
     registry.register(rate_control::registration());
     registry.register(path_mtu::registration());
     registry.register(liveness::registration());

@@ -94,9 +94,16 @@ impl DiagnosedWindows {
         if self.list.len() == Self::MOST {
             self.list.pop_front();
         }
-        let Told { sample, by_signature, counts } = told;
+        let Told { sample, by_signature, counts, attributions } = told;
         let (number, first_pn, signature) = (end.number, end.first_pn, signature.clone());
-        self.list.push_back(DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts });
+        let window =
+            DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts, attributions };
+        self.list.push_back(window);
+    }
+
+    /// Whether somebody takes them.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.are_wanted
     }
 
     /// The oldest window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked:

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod packets;
 mod queues;
 
 use haul_base::{Bytes, Cause, Probability, Rate, Span};
@@ -162,6 +163,28 @@ fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
     println!("{}", describe(&run));
     assert!(run.lost(DropReason::SocketBuffer) > 200, "{}", describe(&run));
     assert!(f1(&run, DropReason::SocketBuffer, Cause::ReceiverHost) >= 0.998, "{}", describe(&run));
+}
+
+/// A socket that stays full drops all the time.
+#[test]
+fn a_host_that_is_too_slow_for_the_rate_is_told_of_all_that_it_has_lost() {
+    let recipe = recipe("fobs", &[("controller", "fixed"), ("rate", "700Mbit"), ("diagnosis", "kernel")]);
+    let socket =
+        SocketConfig { asked: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
+    let template =
+        ReceiverConfig { per_packet: Span::from_micros(20), ..ReceiverConfig::packet_by_packet(socket) };
+    let config = HostConfig {
+        scheduler: FAIR,
+        nic: NicConfig::default(),
+        receivers: Vec::new(),
+        loads: Vec::new(),
+        seed: 5,
+    };
+    let host = SimulatedHost::new(&config, template);
+    let run = Run::over(&recipe, 1 << 40, RTT, &channel(1_000), host).run(Span::from_secs(12));
+    println!("{}", describe(&run));
+    assert!(run.lost(DropReason::SocketBuffer) > 10_000, "{}", describe(&run));
+    assert!(f1(&run, DropReason::SocketBuffer, Cause::ReceiverHost) >= 0.99, "{}", describe(&run));
 }
 
 /// A path that has become longer has no queue for that, and a law that keeps a queue on it has one still.

@@ -54,13 +54,15 @@ fn data_packet(payload: &str) -> Option<u64> {
     DATA.contains(&kind).then_some(start & ((1 << 48) - 1))
 }
 
-/// Lost packets by what has lost them, and by what they were put down to.
+/// Lost packets by what has lost them, by what each was put down to, and those of which both are the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Labels {
     #[serde(serialize_with = "by_name")]
     pub truth: CauseCounts,
     #[serde(serialize_with = "by_name")]
     pub told: CauseCounts,
+    #[serde(serialize_with = "by_name")]
+    pub right: CauseCounts,
 }
 
 fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S::Error> {
@@ -92,16 +94,17 @@ pub(crate) struct RealWindow {
 
 impl RealWindow {
     /// The window of an event of a trace, if it is one.
-    fn of(event: &Value, dropped: &Dropped) -> Option<Self> {
+    fn of(event: &Value, dropped: &Dropped, told: &HashMap<u64, Cause>) -> Option<Self> {
         let line = event["signature"].as_str().filter(|_| event["event"] == "window")?;
         let signature = read_signatures(line).ok()?.into_iter().next()?;
         let first = event["first_pn"].as_u64()?;
         let mut labels = Labels::default();
         for position in signature.lost_positions() {
-            labels.truth.add(dropped.cause(first + position), 1);
-        }
-        for cause in Cause::ALL {
-            labels.told.add(cause, event["lost_by_cause"][cause.name()].as_u64().unwrap_or(0));
+            let truth = dropped.cause(first + position);
+            let told = told.get(&(first + position)).copied().unwrap_or(Cause::Inconclusive);
+            labels.truth.add(truth, 1);
+            labels.told.add(told, 1);
+            labels.right.add(truth, u64::from(told == truth));
         }
         Some(Self { signature, labels, p_host: event["p_host"].as_f64() })
     }
@@ -114,8 +117,21 @@ impl RealWindow {
 
     /// All windows of a trace.
     pub(crate) fn all(events: &[Value], dropped: &Dropped) -> Vec<Self> {
-        events.iter().filter_map(|event| Self::of(event, dropped)).collect()
+        let told = events.iter().filter(|event| event["event"] == "window").flat_map(told).collect();
+        events.iter().filter_map(|event| Self::of(event, dropped, &told)).collect()
     }
+}
+
+/// The likeliest cause of each lost packet that a window tells of.
+fn told(window: &Value) -> Vec<(u64, Cause)> {
+    let losses = window["losses"].as_array().into_iter().flatten();
+    let each = losses.filter_map(|losses| {
+        let share = |cause: &Cause| losses[cause.name()].as_f64().unwrap_or(0.0);
+        let cause = Cause::ALL.into_iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        let (first, packets) = (losses["first_pn"].as_u64()?, losses["packets"].as_u64()?);
+        Some((first..first + packets).map(move |pn| (pn, cause)))
+    });
+    each.flatten().collect()
 }
 
 #[cfg(test)]
@@ -139,7 +155,11 @@ mod tests {
         let dropped = Dropped::read(LOG).unwrap();
         let event = json!({
             "event": "window", "first_pn": 100, "signature": "runs 50 0+6 40", "p_host": 0.25,
-            "lost_by_cause": { "receiver_host": 4, "congestion": 3 },
+            "losses": [
+                { "first_pn": 100, "packets": 2, "receiver_host": 0.75, "congestion": 0.25 },
+                { "first_pn": 102, "packets": 2, "congestion": 1.0 },
+                { "first_pn": 140, "packets": 1, "random": 1.0 },
+            ],
         });
         let windows =
             RealWindow::all(&[json!({ "event": "progress", "signature": "runs 9" }), event], &dropped);
@@ -149,12 +169,12 @@ mod tests {
         let of = |counts: &CauseCounts| {
             [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))
         };
-        assert_eq!(labels.verdict().cause(), Cause::ReceiverHost);
-        assert_eq!((of(&labels.truth), of(&labels.told)), ([4, 2, 1], [4, 3, 0]));
         assert_eq!(
-            serde_json::to_value(labels).unwrap()["told"],
-            json!({ "receiver_host": 4, "congestion": 3 })
+            (of(&labels.truth), of(&labels.told), of(&labels.right)),
+            ([4, 2, 1], [2, 2, 0], [1, 1, 0])
         );
+        let told = json!({ "receiver_host": 2, "congestion": 2, "random": 1, "inconclusive": 2 });
+        assert_eq!(serde_json::to_value(labels).unwrap()["told"], told);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::told::{KeptWindow, died};
 use super::{DiagnosisReport, RatesReport, RunReport, SessionReport, share};
-use crate::sim::real::RealWindow;
+use crate::sim::real::{Labels, RealWindow};
 use crate::sim::scenario::Scenario;
 use crate::sim::sweep::Values;
 
@@ -135,7 +135,10 @@ impl Real {
             let right: u64 = Cause::ALL.iter().map(|cause| died.of(*cause).min(told.of(*cause))).sum();
             (right, died.whole().max(told.whole()))
         };
-        let of_windows = self.windows.iter().map(|window| matched(&window.labels.truth, &window.labels.told));
+        let of_windows = self.windows.iter().map(|window| {
+            let Labels { truth, told, right } = &window.labels;
+            (right.whole(), truth.whole().max(told.whole()))
+        });
         let (right, whole) = of_windows
             .reduce(|sum, of| (sum.0 + of.0, sum.1 + of.1))
             .unwrap_or_else(|| matched(&died(truth), &told));
@@ -243,7 +246,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sim::real::Labels;
 
     #[test]
     fn a_trace_becomes_rates_at_regular_intervals() {
@@ -285,7 +287,8 @@ mod tests {
                 counts.add(Cause::Congestion, queue);
                 counts
             };
-            let labels = Labels { truth: counts(truth), told: counts(told) };
+            let right = [0, 1].map(|cause| truth[cause].min(told[cause]));
+            let labels = Labels { truth: counts(truth), told: counts(told), right: counts(right) };
             let signature = Signature::of_lost(40_000, 0..truth[0] + truth[1]);
             RealWindow { signature, labels, p_host }
         };

@@ -6,8 +6,8 @@ use haul_stack::{Declaration, Event, SharedValue};
 use super::ChosenLaw;
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT, Pause, PeerReport,
-    ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT,
+    DroppedGap, HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT, Pause,
+    PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
 };
 use crate::micro::fixed_rate::SendingRate;
 use crate::micro::shared::{
@@ -38,6 +38,7 @@ pub(super) struct Bindings {
     pub(super) round_ended: Event<()>,
     pub(super) law_chosen: Event<ChosenLaw>,
     pub(super) host: Event<HostSample>,
+    pub(super) witnessed: Event<DroppedGap>,
     pub(super) pause_wanted: Event<Pause>,
     pub(super) pause_asked: Event<Pause>,
 }
@@ -60,6 +61,7 @@ impl Bindings {
             rate_wanted: declaration.event(RATE),
             law_chosen: declaration.event(LAW_CHOSEN),
             host: declaration.event(HOST_SAMPLE),
+            witnessed: declaration.event(WITNESSED),
             pause_wanted: declaration.event(PAUSE_WANTED),
             pause_asked: declaration.event(PAUSE_ASKED),
             peer_report: declaration.event(PEER_REPORT),

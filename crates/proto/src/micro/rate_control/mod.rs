@@ -409,6 +409,7 @@ impl RateControl {
         let about = sample.largest_acked_pn;
         sample.app_limited =
             about < self.app_limited_below || self.quota.explains(sample.arrival_rate, about);
+        self.diagnostician.list_packets(context.shared(bindings.windows).are_wanted());
         let diagnosed = self.diagnostician.on_feedback(&sample);
         sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
@@ -490,6 +491,7 @@ impl MicroProtocol for RateControl {
         resolution.on_event(self.bindings().round_ended, Order::NORMAL);
         resolution.on_event(self.bindings().law_chosen, Order::NORMAL);
         resolution.on_event(self.bindings().host, Order::NORMAL);
+        resolution.on_event(self.bindings().witnessed, Order::NORMAL);
         resolution.on_event(self.bindings().pause_asked, Order::NORMAL);
     }
 
@@ -549,6 +551,8 @@ impl MicroProtocol for RateControl {
             let _ = self.switch(&chosen.parameters, chosen.keeps_law, context);
         } else if let Some(&mut host) = bindings.host.of(event, notice) {
             self.advise(Some(host), context);
+        } else if let Some(&mut gap) = bindings.witnessed.of(event, notice) {
+            self.diagnostician.on_gap(context.now(), gap);
         } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, notice) {
             // An end that takes the object sends nothing that could pause.
             if self.looked.is_some() {

@@ -1,0 +1,281 @@
+//! `witness`: the receiver tells which packets its kernel has dropped. Each packet comes with the count of buffers that the
+//! socket has dropped before it (`SO_RXQ_OVFL`): where the count has grown, the packets that are missing there died in this host.
+//!
+//! A message names gaps: the first missing packet u48, packets of the gap u16, how many of them are missing u16, and how
+//! much the count has grown u32. Each gap is in two messages, so that a lost one costs nothing.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Registration,
+    Resolution,
+};
+
+use super::events::{DroppedGap, WITNESSED};
+
+const WITNESS: Kind = Kind(20);
+/// Bytes of a gap in a message.
+const GAP: usize = 14;
+/// Gaps that wait to be sent. Further ones are joined to the last.
+const MOST: usize = 64;
+/// Gaps with fewer packets between them are one: of a socket that stays full every other packet is dropped. Our choice.
+const JOINED: u64 = 16;
+/// No more often than reports of the preset `bulk`.
+const INTERVAL: Span = Span::from_millis(2);
+const REPEATS: u8 = 2;
+/// Before other handlers take packets out of the batch.
+const COUNT: Order = Order(Order::FIRST.0 - 1);
+
+/// See the module's text.
+#[derive(Debug, Default)]
+struct Witness {
+    witnessed: Option<Event<DroppedGap>>,
+    /// The largest number of a data packet that has come, and the count of drops before it.
+    newest: Option<(u64, u32)>,
+    /// What is to be told, and how often it was.
+    gaps: VecDeque<(DroppedGap, u8)>,
+    told_at: Option<Time>,
+    /// At the sender: the number behind the last gap that was told.
+    known: u64,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    gaps: u64,
+    messages: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    let summary = "tells which packets the receiving host's kernel has dropped";
+    Registration {
+        needs: &[&["rate_control"]],
+        ..Registration::new("witness", 1, summary, |_, _| Ok(Box::<Witness>::default()))
+    }
+}
+
+impl Witness {
+    /// Packets `first` to `last` have come together, the socket having dropped `drops` buffers in all before.
+    fn on_data(&mut self, first: u64, last: u64, drops: u32) {
+        let (newest, before) = self.newest.unwrap_or((last, drops));
+        self.newest = Some((newest.max(last), drops));
+        let (grown, missing) = (drops.wrapping_sub(before), first.saturating_sub(newest + 1));
+        // A count that falls is another socket's.
+        if grown > 0 && grown.cast_signed() > 0 && missing > 0 {
+            self.note(DroppedGap { first_pn: newest + 1, packets: missing, missing, drops: grown });
+        }
+    }
+
+    fn note(&mut self, gap: DroppedGap) {
+        self.counts.gaps += 1;
+        let is_full = self.gaps.len() == MOST;
+        let joins = |last: &DroppedGap| is_full || gap.first_pn < last.end() + JOINED;
+        if let Some((last, _)) = self.gaps.back_mut().filter(|(last, told)| *told == 0 && joins(last)) {
+            last.packets = gap.end() - last.first_pn;
+            last.missing += gap.missing;
+            last.drops = last.drops.saturating_add(gap.drops);
+        } else {
+            self.gaps.truncate(MOST - 1);
+            self.gaps.push_back((gap, 0));
+        }
+    }
+
+    /// When the next message is due.
+    fn due(&self, now: Time) -> Option<Time> {
+        (!self.gaps.is_empty()).then(|| self.told_at.map_or(now, |told_at| told_at + INTERVAL))
+    }
+
+    fn schedule(&self, context: &mut Context<'_>) {
+        match self.due(context.now()) {
+            Some(due) if due <= context.now() => context.want_control(),
+            Some(due) => context.set_timer(0, due),
+            None => {}
+        }
+    }
+
+    /// Tells of the gaps of a message, of each once; `None` if it is none.
+    fn on_message(&mut self, body: &[u8], context: &mut Context<'_>) -> Option<()> {
+        let witnessed = self.witnessed.expect("declared before it is used");
+        let sent = context.next_pn();
+        let (gaps, rest) = body.as_chunks::<GAP>();
+        if gaps.is_empty() || !rest.is_empty() {
+            return None;
+        }
+        for gap in gaps {
+            let mut gap = DroppedGap::read(gap).filter(|gap| gap.end() <= sent)?;
+            if gap.first_pn >= self.known {
+                self.known = gap.end();
+                self.counts.gaps += 1;
+                context.raise(witnessed, &mut gap);
+            }
+        }
+        Some(())
+    }
+}
+
+impl DroppedGap {
+    fn write(&self) -> [u8; GAP] {
+        let short = |packets| u16::try_from(packets).unwrap_or(u16::MAX).to_be_bytes();
+        let mut body = [0; GAP];
+        body[..6].copy_from_slice(&self.first_pn.to_be_bytes()[2..]);
+        body[6..8].copy_from_slice(&short(self.packets));
+        body[8..10].copy_from_slice(&short(self.missing));
+        body[10..].copy_from_slice(&self.drops.to_be_bytes());
+        body
+    }
+
+    fn read(body: &[u8; GAP]) -> Option<Self> {
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let (first_pn, packets) = (number(&body[..6]), number(&body[6..8]));
+        let (missing, drops) = (number(&body[8..10]), number(&body[10..]) as u32);
+        (1..=packets).contains(&missing).then_some(Self { first_pn, packets, missing, drops })
+    }
+}
+
+impl MicroProtocol for Witness {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(WITNESS);
+        self.witnessed = Some(declaration.event(WITNESSED));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, COUNT);
+    }
+
+    fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let mut live = batch.live();
+        let (Some(first), Some(last)) = (live.next(), batch.live().last()) else { return };
+        let (first, last) = (batch.pn(first), batch.pn(last));
+        let waits = self.gaps.len();
+        self.on_data(first.min(last), first.max(last), context.arrival().socket_drops);
+        if self.gaps.len() > waits {
+            self.schedule(context);
+        }
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn std::any::Any, _: &mut Context<'_>) {}
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        if self.on_message(batch.payload(i), context).is_none() {
+            batch.reject(i);
+        }
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let now = context.now();
+        let fitting = self.gaps.len().min(batch.control_room().unwrap_or(0) / GAP);
+        if self.due(now).is_some_and(|due| due <= now)
+            && fitting > 0
+            && let Some(i) = batch.push(WITNESS, fitting * GAP)
+        {
+            let (bodies, _) = batch.payload_mut(i).as_chunks_mut::<GAP>();
+            for (body, (gap, told)) in bodies.iter_mut().zip(&mut self.gaps) {
+                *body = gap.write();
+                *told += 1;
+            }
+            self.gaps.retain(|(_, told)| *told < REPEATS);
+            self.told_at = Some(now);
+            self.counts.messages += 1;
+        }
+        self.schedule(context);
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        self.schedule(context);
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("gaps", self.counts.gaps);
+        each("messages_sent", self.counts.messages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What becomes of a packet.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fate {
+        Arrives,
+        LostOnTheWay,
+        DroppedByTheKernel,
+    }
+
+    fn fates() -> impl Strategy<Value = Vec<Fate>> {
+        let fate = prop_oneof![
+            6 => Just(Fate::Arrives),
+            1 => Just(Fate::LostOnTheWay),
+            2 => Just(Fate::DroppedByTheKernel)
+        ];
+        prop::collection::vec(prop::collection::vec(fate, 1..3), 0..200)
+            .prop_map(|runs| runs.into_iter().flat_map(|run| std::iter::repeat_n(run, 3)).flatten().collect())
+    }
+
+    proptest! {
+        /// Each packet that the kernel has dropped is in a gap, and a gap in which none was is not told.
+        #[test]
+        fn gaps_are_where_the_kernel_has_dropped_packets(fates in fates(), told_at in 0usize..400) {
+            let mut witness = Witness::default();
+            witness.on_data(0, 0, 0);
+            let mut drops = 0;
+            let mut last = 0;
+            for (pn, fate) in (1u64..).zip(&fates) {
+                match fate {
+                    Fate::Arrives => { witness.on_data(pn, pn, drops); last = pn; }
+                    Fate::LostOnTheWay => {}
+                    Fate::DroppedByTheKernel => drops += 1,
+                }
+                if pn as usize == told_at {
+                    witness.gaps.iter_mut().for_each(|(_, told)| *told = 1);
+                }
+            }
+            let gaps: Vec<DroppedGap> = witness.gaps.iter().map(|(gap, _)| *gap).collect();
+            let known = fates.iter().take(last as usize);
+            let dropped = (1u64..).zip(known).filter(|(_, fate)| **fate == Fate::DroppedByTheKernel);
+            let dropped: Vec<u64> = dropped.map(|(pn, _)| pn).collect();
+            prop_assert!(gaps.is_sorted_by(|a, b| a.end() <= b.first_pn), "{gaps:?}");
+            let within = |gap: &DroppedGap| dropped.iter().filter(|pn| (gap.first_pn..gap.end()).contains(pn)).count();
+            for gap in &gaps {
+                prop_assert!(gap.drops as usize == within(gap) && gap.missing >= u64::from(gap.drops), "{gap:?}");
+                prop_assert!(gap.missing <= gap.packets);
+            }
+            prop_assert_eq!(gaps.iter().map(within).sum::<usize>(), dropped.len());
+        }
+
+        #[test]
+        fn a_gap_is_read_as_it_was_written(first_pn in 0u64..1 << 48, packets: u16, missing: u16, drops: u32) {
+            let gap = DroppedGap { first_pn, packets: packets.into(), missing: missing.into(), drops };
+            let sound = (1..=packets).contains(&missing);
+            prop_assert_eq!(DroppedGap::read(&gap.write()), sound.then_some(gap));
+        }
+    }
+
+    #[test]
+    fn a_count_that_falls_is_another_sockets() {
+        let mut witness = Witness::default();
+        for (pn, drops) in [(0, 9), (5, 3), (9, u32::MAX), (20, u32::MAX - 4)] {
+            witness.on_data(pn, pn, drops);
+        }
+        assert!(witness.gaps.is_empty(), "{:?}", witness.gaps);
+        // It wraps.
+        witness.on_data(21, 21, u32::MAX);
+        witness.on_data(30, 32, 1);
+        let gap = DroppedGap { first_pn: 22, packets: 8, missing: 8, drops: 2 };
+        assert_eq!(witness.gaps, [(gap, 0)]);
+    }
+
+    #[test]
+    fn of_a_host_that_drops_all_the_time_no_more_gaps_are_kept_than_fit_a_message() {
+        let mut witness = Witness::default();
+        for number in 0..10_000 {
+            witness.on_data(number * 100, number * 100 + 20, number as u32);
+        }
+        assert_eq!(witness.gaps.len(), MOST);
+        let sum = |of: fn(&DroppedGap) -> u64| witness.gaps.iter().map(|(gap, _)| of(gap)).sum::<u64>();
+        assert_eq!((sum(|gap| gap.drops.into()), sum(|gap| gap.missing)), (9_999, 9_999 * 79));
+    }
+}

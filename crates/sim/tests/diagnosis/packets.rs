@@ -1,0 +1,96 @@
+//! What single packets are put down to, beside what has truly lost each of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use haul_base::{Cause, Span, Time};
+use haul_proto::{DiagnosedWindow, Sender};
+use haul_sim::{Exit, NodeId, SessionNode, World};
+use haul_stack::{GENERATION_BIT, Recipe};
+
+use super::{RTT, bursts, channel, host, recipe};
+use crate::common::Channel;
+use crate::senses::{FAIR, Run};
+
+/// Packets with data of an object (docs/wire-format.md): DATA, `DATA_FIN`, `DATA_PART`.
+const DATA: [u8; 3] = [1, 2, 7];
+
+/// What died of a transfer, by packet number, and the windows that its sender has diagnosed.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    died: Arc<Mutex<BTreeMap<u64, Cause>>>,
+    windows: Arc<Mutex<Vec<DiagnosedWindow>>>,
+}
+
+impl Watched {
+    fn new(run: &mut Run) -> Self {
+        let watched = Self::default();
+        let (died, data) = (watched.died.clone(), run.data);
+        run.world.set_trace(move |event| {
+            let Exit::Dropped(reason) = event.exit else { return };
+            for payload in event.payloads().filter(|_| event.parcel.flow() == data) {
+                let start = u64::from_be_bytes(*payload.first_chunk().unwrap());
+                if DATA.contains(&((start >> 56) as u8 & !GENERATION_BIT)) {
+                    died.lock().unwrap().insert(start >> 8 & 0xFFFF_FFFF_FFFF, reason.cause().unwrap());
+                }
+            }
+        });
+        look(&mut run.world, run.session.sender, watched.windows.clone());
+        watched
+    }
+
+    /// Of the packets of ended windows that died of a cause, and of those that are put down to it, how many are right: F1.
+    fn f1(&self, cause: Cause) -> f64 {
+        let windows = self.windows.lock().unwrap();
+        let last = windows.last().unwrap();
+        let end = last.first_pn + last.sample.packets;
+        let told = windows.iter().flat_map(|window| &window.attributions);
+        let told = told.filter(|one| one.causes.likeliest() == cause).map(|one| one.run);
+        let told: BTreeSet<u64> = told.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
+        let died = self.died.lock().unwrap();
+        let died: BTreeSet<u64> =
+            died.iter().filter(|(_, found)| **found == cause).map(|(pn, _)| *pn).collect();
+        let of = |set: &BTreeSet<u64>| set.range(..end).count();
+        let right = told.intersection(&died).filter(|pn| **pn < end).count();
+        println!("{cause:?}: {right} of {} that are told and {} that died", of(&told), of(&died));
+        2.0 * right as f64 / (of(&told) + of(&died)) as f64
+    }
+}
+
+fn look(world: &mut World, sender: NodeId, into: Arc<Mutex<Vec<DiagnosedWindow>>>) {
+    let node = world.node_mut::<SessionNode<Sender>>(sender).unwrap();
+    into.lock().unwrap().extend(std::iter::from_fn(|| node.machine_mut().take_window()));
+    let next: Time = world.now() + Span::from_millis(10);
+    world.at(next, move |world| look(world, sender, into));
+}
+
+fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watched {
+    let loads = if busy { vec![bursts(), bursts()] } else { Vec::new() };
+    let mut run = Run::over(recipe, 1 << 40, RTT, channel, host(FAIR, buffer, loads));
+    let watched = Watched::new(&mut run);
+    run.run(Span::from_secs(20));
+    watched
+}
+
+/// A socket's drops are named by the receiver, so they are told apart from losses beside them. Between a queue that is always
+/// full and a medium that loses beside it nothing tells whose a single packet was, and that is said of none.
+#[test]
+fn each_packet_is_put_down_to_what_has_lost_it() {
+    let at = |rate| recipe("bulk", &[("controller", "fixed"), ("rate", rate)]);
+    let lossy = |loss| Channel { loss, ..channel(1_000) };
+    let (host, queue, random) = (Cause::ReceiverHost, Cause::Congestion, Cause::Random);
+    for (name, recipe, channel, busy, wanted) in [
+        ("a busy host", at("300Mbit"), channel(1_000), true, &[(host, 0.999)][..]),
+        ("a full queue", at("303Mbit"), channel(300), false, &[(queue, 0.999)]),
+        ("a host and 0.1 % at random", at("300Mbit"), lossy(0.001), true, &[(host, 0.995), (random, 0.99)]),
+        ("a host and 1 % at random", at("300Mbit"), lossy(0.01), true, &[(host, 0.99), (random, 0.995)]),
+        ("a host and a full queue", at("305Mbit"), channel(300), true, &[(host, 0.975), (queue, 0.995)]),
+    ] {
+        let buffer = if busy { 128 << 10 } else { 4 << 20 };
+        let watched = watched(&recipe, &channel, buffer, busy);
+        for (cause, least) in wanted {
+            let found = watched.f1(*cause);
+            assert!(found >= *least, "{name}: F1 {found} of {cause:?}");
+        }
+    }
+}
