@@ -11,7 +11,7 @@ use super::*;
 const SMALL: &str = "socket_buffer=208KiB";
 
 /// Lets a process run and stops it for so many milliseconds, again and again, while `work` runs.
-fn suspended<T>(process: &Child, [runs, stops]: [u64; 2], work: impl FnOnce() -> T) -> T {
+pub(super) fn suspended<T>(process: &Child, [runs, stops]: [u64; 2], work: impl FnOnce() -> T) -> T {
     let process = Pid::from_raw(process.id().cast_signed()).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
