@@ -3,7 +3,7 @@
 use haul_base::Span;
 use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
-use haul_stack::{Part, Recipe, RecipeError, Registry};
+use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
 
 use crate::crypto::tag_len;
@@ -30,14 +30,8 @@ pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError>
     with_settings(recipe?, settings)
 }
 
-/// What the recipe of a session with these settings says of its control law, for [`crate::Transfer::switch_law`]; `None` if it
-/// has no `rate_control`.
-pub fn law_in_force(settings: &Settings) -> Option<Part> {
-    let recipe = session_recipe(settings).ok()?;
-    recipe.parts.into_iter().find(|part| part.name == "rate_control")
-}
-
-fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
+/// The recipe of a session with the settings that are in force at last.
+pub(crate) fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
     let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| format!("{bps}bit"));
     for (part, parameter, value) in [
         ("object", "chunk", format!("{}B", settings.chunk_bytes.max(1))),
@@ -53,28 +47,18 @@ fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, Reci
     Ok(recipe)
 }
 
-/// Whether this end can run the recipe of a session with these settings.
-pub(crate) fn check(settings: &Settings, cipher: Cipher) -> Result<(), RecipeError> {
-    check_object_recipe(&session_recipe(settings)?, tag_len(cipher))
-}
-
-/// The same for what a client offers.
-pub(crate) fn check_offer(settings: &Settings, cipher: Cipher) -> Result<(), Fault> {
-    if let Some(offer) = &settings.recipe {
-        read_offer(&micro::registry(), &offer.text, &offer.versions)?;
-    }
-    check(settings, cipher).map_err(|error| refusal(&error))
-}
-
-/// Reads a client's recipe, and compares the versions of its micro-protocols.
-pub(crate) fn read_offer(
-    registry: &Registry,
-    recipe: &str,
-    versions: &[(String, u16)],
-) -> Result<Recipe, Fault> {
-    let recipe = Recipe::parse(recipe).map_err(|error| refusal(&error))?;
-    registry.check_versions(versions).map_err(|error| refusal(&error))?;
+/// The recipe, if this end can run a session by it.
+pub(crate) fn checked(recipe: Recipe, cipher: Cipher) -> Result<Recipe, RecipeError> {
+    check_object_recipe(&recipe, tag_len(cipher))?;
     Ok(recipe)
+}
+
+/// The recipe of a session with these settings, which a client offers.
+pub(crate) fn accepted(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
+    let recipe = session_recipe(settings)?;
+    let versions = settings.recipe.as_ref().map_or(&[][..], |offer| &offer.versions);
+    micro::registry().check_versions(versions)?;
+    checked(recipe, cipher)
 }
 
 /// What a client is told about a recipe that cannot be used here.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use haul_base::{Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
-    after, block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
+    after, block_on, block_until, connect, spawn_blocking, wait_for,
 };
 use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
@@ -99,11 +99,8 @@ struct Transport {
 
 impl Transport {
     fn new(session: &Session, transfer: Transfer, waker: Waker) -> Self {
-        let offer = session.settings().recipe.as_ref();
-        let recipe = offer.and_then(|offer| Recipe::parse(&offer.text).ok());
-        let recipe = recipe.map_or_else(|| "bulk".to_owned(), |recipe| recipe.name);
-        let control = session.control().clone();
-        let law = law_in_force(session.settings());
+        let (control, recipe, law) =
+            (session.control().clone(), session.recipe().name.clone(), session.law());
         Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe, law }
     }
 

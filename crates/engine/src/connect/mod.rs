@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_udp::UdpSocket;
+use haul_stack::Recipe;
 use haul_wire::control::{
     Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
     encoded_len,
@@ -73,7 +74,8 @@ impl ConnectOptions {
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
     let ConnectOptions { request, settings, ciphers, connect_timeout, answer_timeout } = options;
     // What cannot work here is said before anything is sent.
-    recipe::check(&settings, ciphers.first().copied().ok_or(EngineError::Closed)?)?;
+    let first = ciphers.first().copied().ok_or(EngineError::Closed)?;
+    let recipe = recipe::checked(recipe::session_recipe(&settings)?, first)?;
     let hello = hello(ciphers, request, settings);
     let server = block_on(reach(url, hello, [connect_timeout, answer_timeout], &InThread))?;
     let mut udp = Udp::open(&server)?;
@@ -81,9 +83,9 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let control = Control::start(tls, tcp, Timing::default())?;
     control.send(ControlMessage::Hello(hello.clone()))?;
     let accept = udp.wait_for_accept(&control, answer_timeout)?;
-    check_accept(&accept, &secrets, &hello.ciphers)
-        .and_then(|()| check_recipe(&accept, &hello.settings))
+    let recipe = check_accept(&accept, &secrets, &hello.ciphers)
         .and_then(|()| check_rate(&accept, &hello.settings))
+        .and_then(|()| check_recipe(&accept, &hello.settings, recipe))
         .inspect_err(|error| control.abort(error.fault()))?;
     Ok(Session {
         role: Role::Client,
@@ -92,6 +94,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         request: hello.request,
         keys: secrets.connection.data_keys(secrets.session, accept.cipher),
         settings: accept.settings,
+        recipe,
         program: accept.server,
         round_trip,
         clock: udp.clock,
@@ -197,10 +200,11 @@ fn not_accept(message: &ControlMessage) -> EngineError {
     EngineError::protocol(format!("{} instead of accept", message.name()))
 }
 
-/// A server may refuse a recipe; it cannot choose another one.
-fn check_recipe(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
+/// A server may refuse a recipe; it cannot choose another one. Gives the recipe with the settings that it has chosen.
+fn check_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, EngineError> {
     if accept.settings.recipe == asked.recipe {
-        return Ok(recipe::check(&accept.settings, accept.cipher)?);
+        let recipe = recipe::with_settings(recipe, &accept.settings)?;
+        return Ok(recipe::checked(recipe, accept.cipher)?);
     }
     Err(EngineError::protocol("it accepted another recipe than the one that was asked for"))
 }
