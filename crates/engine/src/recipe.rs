@@ -1,6 +1,5 @@
 //! The recipe of a session: the client offers it, both ends check it and build their data path from it.
 
-use haul_base::Span;
 use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
 use haul_stack::{Recipe, RecipeError};
@@ -13,13 +12,8 @@ pub fn offer(recipe: &Recipe) -> RecipeOffer {
     RecipeOffer { text: recipe.to_toml(), versions: micro::registry().versions(recipe) }
 }
 
-/// Bounds of what a peer may ask for.
-const FEEDBACK_INTERVALS: std::ops::RangeInclusive<u32> = 100..=1_000_000;
-
-pub(crate) fn feedback_interval(settings: &Settings) -> Span {
-    let micros = settings.feedback_interval_us;
-    Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
-}
+/// Microseconds between two reports that a peer may ask for, least and most.
+const FEEDBACK_INTERVAL_US: (u32, u32) = (100, 1_000_000);
 
 /// The recipe that a session with these settings runs: the one that they name, or `bulk`, with what else they say.
 pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
@@ -32,10 +26,12 @@ pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError>
 
 /// The recipe of a session with the settings that are in force at last.
 pub(crate) fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
+    let (least, most) = FEEDBACK_INTERVAL_US;
+    let interval = settings.feedback_interval_us.clamp(least, most);
     let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| format!("{bps}bit"));
     for (part, parameter, value) in [
         ("object", "chunk", format!("{}B", settings.chunk_bytes.max(1))),
-        ("bitmap_ack", "interval", format!("{}us", feedback_interval(settings).as_micros())),
+        ("bitmap_ack", "interval", format!("{interval}us")),
         ("rate_control", "controller", settings.controller.clone()),
         ("rate_control", "rate", rate),
     ] {
