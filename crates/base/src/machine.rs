@@ -97,12 +97,6 @@ pub enum DeadlineReason {
     Feedback,
     /// Nothing was heard for too long: probe for what is outstanding.
     ProbeTimeout,
-    /// A path MTU probe is due or has timed out.
-    PathMtu,
-    /// The controller asked for it.
-    Controller,
-    /// The peer has been silent for too long.
-    Silence,
     /// A timer of a micro-protocol.
     Timer,
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use haul_engine::{HaulUrl, UrlError};
+use haul_engine::{EngineError, HaulUrl};
 use zeroize::Zeroizing;
 
 use crate::fault::{self, Fault};
@@ -72,7 +72,7 @@ pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
 
 /// Reads a server's URL.
 pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
-    text.parse().map_err(|error: UrlError| fault::usage(error.to_string(), error.hint()))
+    Ok(text.parse().map_err(EngineError::Url)?)
 }
 
 /// The URL that `from[:path]` behind an `@` means.

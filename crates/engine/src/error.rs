@@ -211,10 +211,9 @@ impl EngineError {
         }
     }
 
-    /// What to do about it; empty if nobody knows.
-    pub fn hint(&self) -> String {
+    /// What to do about it, for the fault; empty if nobody knows.
+    fn hint(&self) -> String {
         let hint = match self {
-            Self::Url(error) => error.hint(),
             Self::Expired { .. } => "ask for a new URL: start `haul serve` again on the server",
             Self::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
             Self::Connect { kind, .. } => connect_hint(*kind),
@@ -230,8 +229,13 @@ impl EngineError {
             Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } | Self::Silent { .. } => {
                 "run the same command again"
             }
-            Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } => {
-                "install the same version of haul on both sides"
+            Self::Url(UrlError::KeyVersion(_))
+            | Self::Cipher(_)
+            | Self::Protocol { .. }
+            | Self::Version { .. } => "install the same version of haul on both sides",
+            Self::Url(_) => {
+                "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
+                 (an IPv6 address in [brackets])"
             }
             Self::TooLong(_) => "name fewer paths in one command, or a directory that holds them",
             Self::Listen { .. } => {
@@ -252,7 +256,8 @@ impl EngineError {
         hint.to_owned()
     }
 
-    /// The failure in the form that travels to the peer and to people.
+    /// The failure in the form that travels to the peer and to people, which says what to do about it too: this end may
+    /// know what the peer's does not.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Peer(fault) => fault.clone(),

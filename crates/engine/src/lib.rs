@@ -41,7 +41,7 @@ pub use endpoint::{
 pub use error::EngineError;
 pub use guard::lock;
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
-pub use recipe::{law_in_force, offer};
+pub use recipe::offer;
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;

@@ -1,9 +1,8 @@
 //! The recipe of a session: the client offers it, both ends check it and build their data path from it.
 
-use haul_base::Span;
 use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
-use haul_stack::{Part, Recipe, RecipeError, Registry};
+use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
 
 use crate::crypto::tag_len;
@@ -13,13 +12,8 @@ pub fn offer(recipe: &Recipe) -> RecipeOffer {
     RecipeOffer { text: recipe.to_toml(), versions: micro::registry().versions(recipe) }
 }
 
-/// Bounds of what a peer may ask for.
-const FEEDBACK_INTERVALS: std::ops::RangeInclusive<u32> = 100..=1_000_000;
-
-pub(crate) fn feedback_interval(settings: &Settings) -> Span {
-    let micros = settings.feedback_interval_us;
-    Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
-}
+/// Microseconds between two reports that a peer may ask for, least and most.
+const FEEDBACK_INTERVAL_US: (u32, u32) = (100, 1_000_000);
 
 /// The recipe that a session with these settings runs: the one that they name, or `bulk`, with what else they say.
 pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
@@ -30,18 +24,14 @@ pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError>
     with_settings(recipe?, settings)
 }
 
-/// What the recipe of a session with these settings says of its control law, for [`crate::Transfer::switch_law`]; `None` if it
-/// has no `rate_control`.
-pub fn law_in_force(settings: &Settings) -> Option<Part> {
-    let recipe = session_recipe(settings).ok()?;
-    recipe.parts.into_iter().find(|part| part.name == "rate_control")
-}
-
-fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
+/// The recipe of a session with the settings that are in force at last.
+pub(crate) fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
+    let (least, most) = FEEDBACK_INTERVAL_US;
+    let interval = settings.feedback_interval_us.clamp(least, most);
     let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| format!("{bps}bit"));
     for (part, parameter, value) in [
         ("object", "chunk", format!("{}B", settings.chunk_bytes.max(1))),
-        ("bitmap_ack", "interval", format!("{}us", feedback_interval(settings).as_micros())),
+        ("bitmap_ack", "interval", format!("{interval}us")),
         ("rate_control", "controller", settings.controller.clone()),
         ("rate_control", "rate", rate),
     ] {
@@ -53,28 +43,18 @@ fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, Reci
     Ok(recipe)
 }
 
-/// Whether this end can run the recipe of a session with these settings.
-pub(crate) fn check(settings: &Settings, cipher: Cipher) -> Result<(), RecipeError> {
-    check_object_recipe(&session_recipe(settings)?, tag_len(cipher))
-}
-
-/// The same for what a client offers.
-pub(crate) fn check_offer(settings: &Settings, cipher: Cipher) -> Result<(), Fault> {
-    if let Some(offer) = &settings.recipe {
-        read_offer(&micro::registry(), &offer.text, &offer.versions)?;
-    }
-    check(settings, cipher).map_err(|error| refusal(&error))
-}
-
-/// Reads a client's recipe, and compares the versions of its micro-protocols.
-pub(crate) fn read_offer(
-    registry: &Registry,
-    recipe: &str,
-    versions: &[(String, u16)],
-) -> Result<Recipe, Fault> {
-    let recipe = Recipe::parse(recipe).map_err(|error| refusal(&error))?;
-    registry.check_versions(versions).map_err(|error| refusal(&error))?;
+/// The recipe, if this end can run a session by it.
+pub(crate) fn checked(recipe: Recipe, cipher: Cipher) -> Result<Recipe, RecipeError> {
+    check_object_recipe(&recipe, tag_len(cipher))?;
     Ok(recipe)
+}
+
+/// The recipe of a session with these settings, which a client offers.
+pub(crate) fn accepted(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
+    let recipe = session_recipe(settings)?;
+    let versions = settings.recipe.as_ref().map_or(&[][..], |offer| &offer.versions);
+    micro::registry().check_versions(versions)?;
+    checked(recipe, cipher)
 }
 
 /// What a client is told about a recipe that cannot be used here.

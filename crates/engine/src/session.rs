@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use haul_base::{Bytes, Span};
+use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
@@ -20,6 +21,8 @@ pub struct Session {
     pub(crate) control: Control,
     pub(crate) request: Request,
     pub(crate) settings: Settings,
+    /// What it runs, with the settings in force.
+    pub(crate) recipe: Recipe,
     pub(crate) program: String,
     pub(crate) keys: DataKeys,
     pub(crate) round_trip: Span,
@@ -56,6 +59,16 @@ impl Session {
     /// The settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The recipe that it runs, with the settings in force.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// What the recipe says of its control law, for [`crate::Transfer::switch_law`]; `None` if it has no `rate_control`.
+    pub fn law(&self) -> Option<Part> {
+        self.recipe.parts.iter().find(|part| part.name == "rate_control").cloned()
     }
 
     /// How packets are protected.

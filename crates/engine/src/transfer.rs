@@ -22,7 +22,6 @@ use crate::endpoint::{
     Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
     sizes_for,
 };
-use crate::recipe::session_recipe;
 use crate::session::OpenPath;
 use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
@@ -177,7 +176,7 @@ impl Session {
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
         let path = self.take_path(ObjectEnd::Source, waker)?;
-        let (settings, now, (_, _, side)) = (&self.settings, self.clock.now(), &path);
+        let (now, (_, _, side)) = (self.clock.now(), &path);
         let probe = side.probe.as_ref();
         let initial_rtt = probe.and_then(|probe| probe.round_trip).unwrap_or(self.round_trip);
         let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
@@ -191,7 +190,7 @@ impl Session {
             initial_rtt,
             ..SenderConfig::default()
         };
-        let recipe = session_recipe(settings)?;
+        let recipe = self.recipe.clone();
         let sender = Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?;
         Transfer::spawn(self, path, sender.into_stack())
     }
@@ -210,8 +209,8 @@ impl Session {
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
         let path = self.take_path(ObjectEnd::Sink, waker)?;
-        let (recipe, config) = (session_recipe(&self.settings)?, ReceiverConfig::default());
-        let receiver = Receiver::of_recipe(self.clock.now(), &recipe, config, self.link(), sink)?;
+        let (now, config) = (self.clock.now(), ReceiverConfig::default());
+        let receiver = Receiver::of_recipe(now, &self.recipe, config, self.link(), sink)?;
         Transfer::spawn(self, path, receiver.into_stack())
     }
 

@@ -63,19 +63,6 @@ pub enum UrlError {
     KeyVersion(u8),
 }
 
-impl UrlError {
-    /// What to do about it.
-    pub fn hint(self) -> &'static str {
-        match self {
-            Self::KeyVersion(_) => "install the same version of haul on both sides",
-            _ => {
-                "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
-                 (an IPv6 address in [brackets])"
-            }
-        }
-    }
-}
-
 impl HaulUrl {
     /// Whether the URL has expired at `now`, seconds since 1970.
     pub fn is_expired(&self, now: u64) -> bool {
@@ -193,6 +180,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::EngineError;
 
     fn url() -> HaulUrl {
         HaulUrl {
@@ -250,7 +238,7 @@ mod tests {
         ];
         for (text, error) in cases {
             assert_eq!(text.parse::<HaulUrl>(), Err(error), "{text}");
-            assert!(!error.hint().is_empty());
+            assert!(!EngineError::from(error).fault().hint.is_empty());
         }
     }
 

@@ -53,12 +53,7 @@ impl Options {
     }
 
     pub(crate) fn open(&self) -> OpenOptions {
-        OpenOptions {
-            ciphers: self.ciphers.clone(),
-            connect_timeout: self.timeout,
-            answer_timeout: self.timeout,
-            channel: self.channel(),
-        }
+        OpenOptions { ciphers: self.ciphers.clone(), timeout: self.timeout, channel: self.channel() }
     }
 }
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 use haul_base::{Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
-    after, block_on, block_until, connect, law_in_force, spawn_blocking, wait_for,
+    after, block_on, block_until, connect, spawn_blocking, wait_for,
 };
-use haul_proto::{ChosenLaw, ControllerError, Part};
+use haul_proto::{ChosenLaw, ControllerError};
 use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
@@ -92,19 +92,14 @@ struct Transport {
     is_over: bool,
     /// The counters of a transfer that is over.
     last: Option<Counters>,
-    recipe: String,
-    /// What it says of its law now.
-    law: Option<Part>,
+    /// With what it says of its law now.
+    recipe: Recipe,
 }
 
 impl Transport {
     fn new(session: &Session, transfer: Transfer, waker: Waker) -> Self {
-        let offer = session.settings().recipe.as_ref();
-        let recipe = offer.and_then(|offer| Recipe::parse(&offer.text).ok());
-        let recipe = recipe.map_or_else(|| "bulk".to_owned(), |recipe| recipe.name);
-        let control = session.control().clone();
-        let law = law_in_force(session.settings());
-        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe, law }
+        let (control, recipe) = (session.control().clone(), session.recipe().clone());
+        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe }
     }
 
     /// As [`Transport::failure`]; the task is woken when there is one.
@@ -121,7 +116,8 @@ impl Transport {
     fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let changes: Vec<_> = changes.iter().map(owned).collect();
-        if let (Some(law), Some(transfer)) = (&mut self.law, &self.transfer) {
+        let law = self.recipe.parts.iter_mut().find(|part| part.name == "rate_control");
+        if let (Some(law), Some(transfer)) = (law, &self.transfer) {
             transfer.switch_law(ChosenLaw::change(law, &changes)?);
         }
         Ok(())
@@ -152,8 +148,7 @@ fn block_io<T>(
 fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
-    wanted.ciphers.clone_from(&options.ciphers);
-    (wanted.connect_timeout, wanted.answer_timeout) = (options.timeout, options.timeout);
+    (wanted.ciphers, wanted.timeout) = (options.ciphers.clone(), options.timeout);
     connect(&url, wanted)
 }
 
@@ -281,7 +276,7 @@ impl ByteWriter {
 
     /// Name of the recipe that carries the stream; the client chose it.
     pub fn recipe(&self) -> &str {
-        &self.transport.recipe
+        &self.transport.recipe.name
     }
 
     /// What the stream has done so far.
@@ -375,7 +370,7 @@ impl ByteReader {
 
     /// Name of the recipe that carries the stream; the client chose it.
     pub fn recipe(&self) -> &str {
-        &self.transport.recipe
+        &self.transport.recipe.name
     }
 
     /// What the stream has done so far.

@@ -35,7 +35,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    let (control, side) = (session.control().clone(), Side::of_sender(session.settings()));
+    let (control, side) = (session.control().clone(), Side::Sends(session.law()));
     let start = |waker| Ok(session.start_sending(Box::new(source), waker)?);
     run((&control, sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {

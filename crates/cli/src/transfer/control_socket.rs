@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use haul_engine::{Role, Transfer, law_in_force};
+use haul_engine::{Role, Transfer};
 use haul_proto::{ChosenLaw, Part};
-use haul_wire::control::{Fault, Settings};
+use haul_wire::control::Fault;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -42,12 +42,6 @@ pub(crate) enum Side {
     /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
     Sends(Option<Part>),
     Receives,
-}
-
-impl Side {
-    pub(crate) fn of_sender(settings: &Settings) -> Self {
-        Self::Sends(law_in_force(settings))
-    }
 }
 
 /// A Unix socket that only its owner can open. It exists while the copy runs.

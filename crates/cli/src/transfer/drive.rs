@@ -58,7 +58,7 @@ impl Moved {
 /// Sends what `job` reads.
 pub(crate) fn send(session: &mut Session, job: SendJob, sides: &Sides, context: &Context) -> Moved {
     let SendJob { source, handle } = job;
-    let side = Side::of_sender(session.settings());
+    let side = Side::Sends(session.law());
     run(handle, sides, context, (None, side), |waker| Ok(session.start_sending(source, waker)?))
 }
 

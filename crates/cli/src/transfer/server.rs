@@ -55,7 +55,7 @@ pub(crate) fn answer(
         session.control().abort(fault.clone());
         context.failed(fault)
     });
-    match wire::recipe_name(session.settings()) {
+    match wire::recipe_name(&session) {
         Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
         None => report,
     }

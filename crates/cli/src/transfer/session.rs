@@ -189,7 +189,7 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
         ("round_trip", session.round_trip().to_string()),
         ("udp", "gets through in both directions".to_owned()),
     ];
-    facts.extend(wire::recipe_name(settings).map(|name| ("recipe", name)));
+    facts.extend(wire::recipe_name(&session).map(|name| ("recipe", name)));
     let _ = session.control().close();
     Ok(facts)
 }

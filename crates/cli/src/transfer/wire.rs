@@ -1,5 +1,6 @@
 //! Settings as they travel.
 
+use haul_engine::Session;
 use haul_wire::control::{BenchLimit, Cipher, Request, Settings as WireSettings};
 
 use crate::settings::{Crypto, Settings};
@@ -22,9 +23,8 @@ pub(crate) fn settings(settings: &Settings, bench_limit: BenchLimit) -> WireSett
 }
 
 /// What the recipe is called that a session runs, if one was negotiated.
-pub(crate) fn recipe_name(settings: &WireSettings) -> Option<String> {
-    let recipe = haulage::Recipe::parse(&settings.recipe.as_ref()?.text).ok()?;
-    Some(recipe.name)
+pub(crate) fn recipe_name(session: &Session) -> Option<String> {
+    session.settings().recipe.as_ref().map(|_| session.recipe().name.clone())
 }
 
 /// The name of a request for people and scripts.
@@ -84,7 +84,8 @@ mod tests {
     fn what_a_preset_says_of_the_transport_is_offered() {
         let ours = Recipe::build(&Preset::find("rbudp").unwrap(), &[]).unwrap().settings;
         let theirs = settings(&ours, BenchLimit::Unlimited);
-        assert_eq!(recipe_name(&theirs).as_deref(), Some("rbudp"));
+        let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+        assert_eq!(offered.name, "rbudp");
         assert_eq!((theirs.controller.as_str(), theirs.rate_bps), ("fixed", Some(900_000_000)));
         let ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
         assert_eq!(settings(&ours, BenchLimit::Unlimited).recipe, None);

@@ -8,6 +8,7 @@ use haul_wire::control::{Accept, Cipher, ControlMessage, FrameDecoder, Request, 
 
 use super::{Reached, check_accept, default_settings, hello, not_accept, reach};
 use crate::clock::after;
+use crate::crypto::ENCRYPTED;
 use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::{EngineError, HaulUrl};
@@ -17,22 +18,15 @@ use crate::{EngineError, HaulUrl};
 pub struct OpenOptions {
     /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
     pub ciphers: Vec<Cipher>,
-    /// For the TCP connections to all the host's addresses together.
-    pub connect_timeout: Duration,
-    /// For the TLS handshake, and again for the server's answer.
-    pub answer_timeout: Duration,
+    /// As [`ConnectOptions::timeout`](super::ConnectOptions::timeout).
+    pub timeout: Duration,
     /// How the connection runs.
     pub channel: ConnectionOptions,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self {
-            ciphers: super::ENCRYPTED.to_vec(),
-            connect_timeout: Duration::from_secs(10),
-            answer_timeout: Duration::from_secs(10),
-            channel: ConnectionOptions::default(),
-        }
+        Self { ciphers: ENCRYPTED.to_vec(), timeout: super::TIMEOUT, channel: ConnectionOptions::default() }
     }
 }
 
@@ -46,8 +40,8 @@ pub(crate) async fn agree(
 ) -> Result<SavedResumption, EngineError> {
     let request = Request::Connect { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
     let hello = hello(options.ciphers.clone(), request, default_settings());
-    let timeout = options.answer_timeout;
-    let mut server = reach(url, hello, [options.connect_timeout, timeout], readiness).await?;
+    let timeout = options.timeout;
+    let mut server = reach(url, hello, timeout, readiness).await?;
     let began = Instant::now();
     server.send(&ControlMessage::Hello(server.hello.clone()))?;
     let accept = server.wait_for_accept(timeout, readiness).await?;
@@ -64,7 +58,7 @@ pub(crate) async fn agree(
     Ok(SavedResumption {
         server: server.peer,
         identity: accept.session,
-        secret: server.secrets.connection.0,
+        secret: server.secrets.connection,
         cipher: accept.cipher,
         // Where TCP had to repeat something, it took much longer than a round trip.
         round_trip: server.round_trip.min(began.elapsed().into()),

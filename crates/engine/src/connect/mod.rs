@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_stack::Recipe;
 use haul_udp::UdpSocket;
 use haul_wire::control::{
     Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
@@ -19,6 +20,7 @@ use rustls::Connection;
 use self::dial::{dial, resolve};
 use crate::clock::{after, unix_now};
 use crate::control::Timing;
+use crate::crypto::ENCRYPTED;
 use crate::endpoint::{PathProbe, send_probes};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
@@ -30,8 +32,7 @@ use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 pub use agree::OpenOptions;
 pub(crate) use agree::agree;
 
-/// What is offered unless a person says otherwise, most wanted first.
-const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a client wants from a server, and how.
 #[derive(Clone, Debug)]
@@ -42,22 +43,15 @@ pub struct ConnectOptions {
     pub settings: Settings,
     /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
     pub ciphers: Vec<Cipher>,
-    /// For the TCP connections to all the host's addresses together.
-    pub connect_timeout: Duration,
-    /// For the TLS handshake, and again for the server's answer to the request.
-    pub answer_timeout: Duration,
+    /// For the TCP connections to all the host's addresses together, for the TLS handshake, and for the server's answer
+    /// to the request: each may take so long.
+    pub timeout: Duration,
 }
 
 impl ConnectOptions {
     /// What suits most clients.
     pub fn new(request: Request, settings: Settings) -> Self {
-        Self {
-            request,
-            settings,
-            ciphers: ENCRYPTED.to_vec(),
-            connect_timeout: Duration::from_secs(10),
-            answer_timeout: Duration::from_secs(10),
-        }
+        Self { request, settings, ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT }
     }
 }
 
@@ -71,19 +65,20 @@ impl ConnectOptions {
 /// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
 /// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
-    let ConnectOptions { request, settings, ciphers, connect_timeout, answer_timeout } = options;
+    let ConnectOptions { request, settings, ciphers, timeout } = options;
     // What cannot work here is said before anything is sent.
-    recipe::check(&settings, ciphers.first().copied().ok_or(EngineError::Closed)?)?;
+    let first = ciphers.first().copied().ok_or(EngineError::Closed)?;
+    let recipe = recipe::checked(recipe::session_recipe(&settings)?, first)?;
     let hello = hello(ciphers, request, settings);
-    let server = block_on(reach(url, hello, [connect_timeout, answer_timeout], &InThread))?;
+    let server = block_on(reach(url, hello, timeout, &InThread))?;
     let mut udp = Udp::open(&server)?;
     let Reached { tcp, tls, peer, secrets, round_trip, hello, .. } = server;
     let control = Control::start(tls, tcp, Timing::default())?;
     control.send(ControlMessage::Hello(hello.clone()))?;
-    let accept = udp.wait_for_accept(&control, answer_timeout)?;
-    check_accept(&accept, &secrets, &hello.ciphers)
-        .and_then(|()| check_recipe(&accept, &hello.settings))
+    let accept = udp.wait_for_accept(&control, timeout)?;
+    let recipe = check_accept(&accept, &secrets, &hello.ciphers)
         .and_then(|()| check_rate(&accept, &hello.settings))
+        .and_then(|()| check_recipe(&accept, &hello.settings, recipe))
         .inspect_err(|error| control.abort(error.fault()))?;
     Ok(Session {
         role: Role::Client,
@@ -92,6 +87,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         request: hello.request,
         keys: secrets.connection.data_keys(secrets.session, accept.cipher),
         settings: accept.settings,
+        recipe,
         program: accept.server,
         round_trip,
         clock: udp.clock,
@@ -111,22 +107,21 @@ struct Reached {
     hello: Hello,
 }
 
-/// Connects to the server of `url` by TCP and TLS. The first of the times is for TCP, the second for TLS.
+/// Connects to the server of `url` by TCP and TLS; each may take `timeout`.
 async fn reach(
     url: &HaulUrl,
     mut hello: Hello,
-    [connect_timeout, answer_timeout]: [Duration; 2],
+    timeout: Duration,
     readiness: &impl Readiness,
 ) -> Result<Reached, EngineError> {
     if url.is_expired(unix_now()) {
         return Err(EngineError::Expired { authority: url.authority() });
     }
     check_length(&hello)?;
-    let addresses = if readiness.may_block() { resolve(&url.host, url.port) } else { url.resolve().await }?;
-    let (tcp, connected) = dial(&url.host, &addresses, connect_timeout, readiness).await?;
+    let (tcp, connected) = dial(&url.host, &url.resolve().await?, timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
-    let deadline = after(answer_timeout);
+    let deadline = after(timeout);
     let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
     hello.proof = *secrets.proof(&url.secret).as_bytes();
@@ -197,10 +192,11 @@ fn not_accept(message: &ControlMessage) -> EngineError {
     EngineError::protocol(format!("{} instead of accept", message.name()))
 }
 
-/// A server may refuse a recipe; it cannot choose another one.
-fn check_recipe(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
+/// A server may refuse a recipe; it cannot choose another one. Gives the recipe with the settings that it has chosen.
+fn check_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, EngineError> {
     if accept.settings.recipe == asked.recipe {
-        return Ok(recipe::check(&accept.settings, accept.cipher)?);
+        let recipe = recipe::with_settings(recipe, &accept.settings)?;
+        return Ok(recipe::checked(recipe, accept.cipher)?);
     }
     Err(EngineError::protocol("it accepted another recipe than the one that was asked for"))
 }

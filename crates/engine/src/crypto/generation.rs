@@ -22,6 +22,9 @@ const MAX_HEADER_LEN: usize = 16;
 const NEXT_CONTEXT: &str = "haulage 1 data key ratchet: next generation";
 const KEY_CONTEXT: &str = "haulage 1 data key ratchet: packet key and nonce";
 
+/// What is offered and permitted unless a person says otherwise, most wanted first.
+pub(crate) const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
+
 /// The generation that a packet number belongs to.
 pub(super) const fn generation_of(pn: u64) -> u64 {
     pn >> GENERATION_BITS

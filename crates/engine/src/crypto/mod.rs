@@ -8,5 +8,5 @@ mod session;
 mod window;
 
 pub(crate) use self::connection::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret, challenge_number};
-pub(crate) use self::generation::tag_len;
+pub(crate) use self::generation::{ENCRYPTED, tag_len};
 pub use self::session::{DataKeys, Opener, Sealer};

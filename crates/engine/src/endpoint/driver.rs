@@ -58,7 +58,7 @@ fn system(error: Errno) -> EngineError {
 
 /// The parts of an endpoint that its drivers share.
 pub(super) struct Driver {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     reader: Mutex<SocketReader>,
     /// Where the inline driver waits for the socket.
     inline: OwnedFd,

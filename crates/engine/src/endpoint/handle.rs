@@ -18,20 +18,19 @@ const BUFFER: Bytes = Bytes(16 << 20);
 /// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
 #[derive(derive_more::Debug, Clone)]
-#[debug("Endpoint({:?})", handle.shared.socket)]
+#[debug("Endpoint({:?})", handle.driver.shared.socket)]
 pub struct Endpoint {
     handle: Arc<Handle>,
 }
 
 struct Handle {
-    shared: Arc<Shared>,
     driver: Arc<Driver>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.stop();
+        self.driver.shared.stop();
         let thread = lock(&self.thread).take();
         // A waker on a driver's thread may have held the last channel. That thread would wait for itself, or two for
         // each other.
@@ -63,14 +62,14 @@ impl Endpoint {
         expecting: Expecting,
     ) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::new(Arc::new(socket), limits, expecting)?);
-        let driver = Arc::new(Driver::new(shared.clone())?);
+        let driver = Arc::new(Driver::new(shared)?);
         let ours = driver.clone();
         let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
-        Ok(Self { handle: Arc::new(Handle { shared, driver, thread }) })
+        Ok(Self { handle: Arc::new(Handle { driver, thread }) })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.shared
+        &self.handle.driver.shared
     }
 
     pub(super) fn driver(&self) -> &Driver {

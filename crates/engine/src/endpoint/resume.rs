@@ -97,7 +97,7 @@ impl Endpoint {
         let resumption = ResumptionState {
             role: Role::Client,
             identity: saved.identity,
-            secret: saved.secret(),
+            secret: saved.secret.clone(),
             cipher: saved.cipher,
             compiled: compile(registry, recipe, saved.cipher)?,
             round_trip: saved.round_trip,

@@ -17,8 +17,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-use crate::crypto::ResumptionSecret;
-use crate::secret::{Secret, no_file, write_secret_file};
+use crate::crypto::{ENCRYPTED, ResumptionSecret};
+use crate::secret::{no_file, write_secret_file};
 
 /// How the system refuses to open a symbolic link.
 const LINK: i32 = Errno::LOOP.raw_os_error();
@@ -53,7 +53,7 @@ pub enum ResumptionError {
 pub struct SavedResumption {
     pub(crate) server: SocketAddr,
     pub(crate) identity: u32,
-    pub(crate) secret: Secret,
+    pub(crate) secret: ResumptionSecret,
     pub(crate) cipher: Cipher,
     pub(crate) round_trip: Span,
     /// Epoch of the latest connection.
@@ -76,10 +76,6 @@ impl SavedResumption {
         Recipe::parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
     }
 
-    pub(super) fn secret(&self) -> ResumptionSecret {
-        ResumptionSecret(self.secret.clone())
-    }
-
     /// The epoch of a new connection: higher than every one before it, whatever the clock says.
     pub(super) fn next_epoch(&mut self) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
@@ -88,7 +84,7 @@ impl SavedResumption {
     }
 
     fn to_text(&self) -> Zeroizing<String> {
-        let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.as_bytes()));
+        let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.0.as_bytes()));
         let cipher = self.cipher.as_str();
         let micros = self.round_trip.as_micros();
         // Allocated once: a string that grows leaves copies of the secret behind.
@@ -117,14 +113,14 @@ impl SavedResumption {
         let server = parsed(field("server")?, "server")?;
         let identity = parsed(field("identity")?, "identity")?;
         let secret = BASE64URL_NOPAD.decode(field("secret")?.as_bytes()).ok().map(Zeroizing::new);
-        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok()).map(Secret::from);
+        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok());
         let cipher = cipher(field("cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
         let micros: u32 = parsed(field("round_trip_us")?, "a number")?;
         let last_epoch = parsed(field("last_epoch")?, "a number")?;
         Ok(Self {
             server,
             identity,
-            secret: secret.ok_or(ResumptionError::Damaged("secret"))?,
+            secret: ResumptionSecret(secret.ok_or(ResumptionError::Damaged("secret"))?.into()),
             cipher,
             round_trip: Span::from_micros(u64::from(micros)),
             last_epoch,
@@ -138,8 +134,7 @@ fn parsed<T: FromStr>(text: &str, what: &'static str) -> Result<T, ResumptionErr
 }
 
 fn cipher(name: &str) -> Option<Cipher> {
-    let all = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
-    all.into_iter().find(|cipher| cipher.as_str() == name)
+    ENCRYPTED.into_iter().chain([Cipher::None]).find(|cipher| cipher.as_str() == name)
 }
 
 /// Resumption state in a file that only its owner can read. Programs that use it at once take turns.
@@ -239,7 +234,7 @@ mod tests {
         SavedResumption {
             server: "[2001:db8::7]:2640".parse().unwrap(),
             identity: 7,
-            secret: [9; 32].into(),
+            secret: ResumptionSecret([9; 32].into()),
             cipher: Cipher::ChaCha20Poly1305,
             round_trip: Span::from_millis(20),
             last_epoch: u64::MAX - 5,

@@ -11,7 +11,7 @@ use super::connection::{ResumptionState, panicked};
 use super::table::{Entry, NotAdded};
 use crate::crypto::tag_len;
 use crate::guard::{caught, lock};
-use crate::recipe::{read_offer, refusal, session_recipe};
+use crate::recipe::{refusal, session_recipe};
 use crate::{EngineError, Incoming, Role};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
@@ -66,9 +66,10 @@ impl Terms {
         recipe: &str,
         versions: &[(String, u16)],
         cipher: Cipher,
-    ) -> Result<Arc<CompiledStack>, Fault> {
-        let recipe = read_offer(&self.registry, recipe, versions)?;
-        self.registry.permits(&recipe).map_err(|error| refusal(&error))?;
+    ) -> Result<Arc<CompiledStack>, RecipeError> {
+        let recipe = Recipe::parse(recipe)?;
+        self.registry.check_versions(versions)?;
+        self.registry.permits(&recipe)?;
         let mut known = lock(&self.known);
         known.retain(|known| known.strong_count() > 0);
         let same = |known: &Arc<CompiledStack>| {
@@ -80,7 +81,7 @@ impl Terms {
         if let Some(known) = known.iter().filter_map(Weak::upgrade).find(same) {
             return Ok(known);
         }
-        let compiled = compile(&self.registry, &recipe, cipher).map_err(|error| refusal(&error))?;
+        let compiled = compile(&self.registry, &recipe, cipher)?;
         known.push(Arc::downgrade(&compiled));
         Ok(compiled)
     }
@@ -126,10 +127,7 @@ impl Incoming {
         let cipher = self.cipher();
         let compiled = match terms.agree(recipe, versions, cipher) {
             Ok(compiled) => compiled,
-            Err(fault) => {
-                self.refuse(fault.clone());
-                return Err(EngineError::Peer(fault));
-            }
+            Err(error) => return Err(self.refuse_because(refusal(&error))),
         };
         let accept = self.answer();
         let (identity, round_trip) = (accept.session, self.session.round_trip);
@@ -140,9 +138,7 @@ impl Incoming {
         let entry = Entry::new(resumption, shared.clock.now(), Some(self.peer().ip().to_canonical()));
         let added = lock(&shared.table).insert(entry);
         if let Err(reason) = added {
-            let fault = not_added(reason);
-            self.refuse(fault.clone());
-            return Err(EngineError::Peer(fault));
+            return Err(self.refuse_because(not_added(reason)));
         }
         self.session.control.send(ControlMessage::Accept(accept))?;
         // It has been agreed on whether or not the close leaves.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::TrySendError;
 use haul_base::Span;
+use haul_stack::Recipe;
 use haul_wire::control::{
     Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, body_len,
     encode_frame,
@@ -189,6 +190,7 @@ impl<'s> Client<'s> {
             control: Control::start(tls, tcp, Timing::default())?,
             request: hello.request,
             settings: hello.settings,
+            recipe: Recipe::default(),
             program: PROGRAM.to_owned(),
             keys: secrets.connection.data_keys(secrets.session, cipher),
             round_trip,

@@ -64,10 +64,10 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        if let Err(fault) = recipe::check_offer(self.settings(), self.cipher()) {
-            self.refuse(fault.clone());
-            return Err(EngineError::Peer(fault));
-        }
+        self.session.recipe = match recipe::accepted(&settings, self.cipher()) {
+            Ok(recipe) => recipe,
+            Err(error) => return Err(self.refuse_because(recipe::refusal(&error))),
+        };
         self.session.settings = settings;
         let accept = self.answer();
         let Self { mut session, pending, local, udp_timeout, .. } = self;
@@ -97,5 +97,11 @@ impl Incoming {
     /// Sends the client away and tells it why.
     pub fn refuse(self, fault: Fault) {
         self.session.control.end_with(&ControlMessage::Refuse(fault));
+    }
+
+    /// As [`Incoming::refuse`], and what that means here.
+    pub(crate) fn refuse_because(self, fault: Fault) -> EngineError {
+        self.refuse(fault.clone());
+        EngineError::Peer(fault)
     }
 }

@@ -23,6 +23,7 @@ pub use self::limiter::HandshakeLimits;
 use self::refusals::RefusalLog;
 use crate::clock::after;
 use crate::counters::counters;
+use crate::crypto::ENCRYPTED;
 use crate::endpoint::{EndpointLimits, SessionTable};
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
@@ -85,7 +86,7 @@ impl ListenOptions {
         Self {
             addr,
             expires: None,
-            ciphers: vec![Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
+            ciphers: ENCRYPTED.to_vec(),
             permit_cipher_none: false,
             handshakes: HandshakeLimits::default(),
             handshake_timeout: Duration::from_secs(10),

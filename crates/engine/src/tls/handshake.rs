@@ -63,21 +63,12 @@ pub(crate) trait Readiness {
 
     /// Nobody waits for the connection any more.
     fn forget(&self, _tcp: &TcpStream) {}
-
-    /// Whether the thread may wait for other things too.
-    fn may_block(&self) -> bool {
-        false
-    }
 }
 
 /// Waits in the thread that polls, which blocks it.
 pub(crate) struct InThread;
 
 impl Readiness for InThread {
-    fn may_block(&self) -> bool {
-        true
-    }
-
     fn poll_ready(
         &self,
         tcp: &TcpStream,

@@ -103,7 +103,7 @@ fn a_server_that_says_nothing_is_given_up() {
     let silent = TcpListener::bind((HOST, 0)).unwrap();
     let url = url_with_port(&listener(HOST), silent.local_addr().unwrap().port());
     let mut wanted = options(Request::Check);
-    wanted.answer_timeout = Duration::from_millis(300);
+    wanted.timeout = Duration::from_millis(300);
     assert!(matches!(connect(&url, wanted), Err(EngineError::NotHaul { .. })));
 }
 
@@ -111,7 +111,7 @@ fn a_server_that_says_nothing_is_given_up() {
 fn a_server_that_does_not_decide_is_given_up() {
     let listener = listener(HOST);
     let mut wanted = options(Request::Check);
-    wanted.answer_timeout = Duration::from_millis(500);
+    wanted.timeout = Duration::from_millis(500);
     let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
     // Whether the listener has noticed yet or not, there is no session.

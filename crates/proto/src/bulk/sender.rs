@@ -10,7 +10,7 @@ use crate::control::{RateController, RateState};
 use crate::diagnosis::LOST_BY;
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
-use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_PASSED, SIZE_REFUSED, VERDICT};
+use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::ChosenLaw;
 use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, SendWindow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
@@ -319,11 +319,6 @@ impl Sender {
     /// Whether every byte has arrived.
     pub fn is_delivered(&self) -> bool {
         self.delivered
-    }
-
-    /// Datagrams of this size are known to pass (the path probe has shown it).
-    pub fn on_size_passed(&mut self, now: Time, mut size: u16) {
-        self.stack.raise(now, SIZE_PASSED, &mut size);
     }
 
     /// The socket refused a datagram of this size as too large for the local interface.

@@ -13,7 +13,8 @@ pub(crate) enum Seen {
     Beyond,
 }
 
-/// A sliding window over sequence numbers.
+/// A sliding window over sequence numbers. Bits, because every packet asks and random loss makes thousands of gaps, in
+/// each of which a [`RangeSet`](haul_base::RangeSet) would have to search.
 #[derive(Debug)]
 #[expect(
     clippy::box_collection,

@@ -47,7 +47,8 @@ impl Segment {
     }
 }
 
-/// The bitmaps of all segments from the first incomplete one on.
+/// The bitmaps of all segments from the first incomplete one on. Kept as they travel, so that a report copies words and
+/// knows which segments have changed.
 #[derive(Debug)]
 pub(crate) struct ReceivedBitmap {
     base: u64,
