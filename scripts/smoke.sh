@@ -4,6 +4,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
+# Waits until somebody has this UDP port, a minute at most.
+until_bound() {
+    local entry looks
+    entry=$(printf ':%04X ' "$1")
+    for ((looks = 0; looks < 600; looks++)); do
+        ! grep -q "$entry" /proc/net/udp || return 0
+        sleep 0.1
+    done
+    echo "nobody has bound UDP port $1" >&2
+    return 1
+}
+
 "$cargo" build --quiet --workspace --examples --features haul-cli/faults
 blaster=$("$cargo" build --quiet --package haul-udp --example blaster --message-format json |
     sed -n 's/.*"executable":"\([^"]*\/blaster\)".*/\1/p')
@@ -12,7 +24,7 @@ for mode in '' --plain; do
     "$blaster" recv --bind 127.0.0.1:27640 $mode 2>/dev/null &
     receiver=$!
     trap 'kill "$receiver" 2>/dev/null || true' EXIT
-    sleep 0.3
+    until_bound 27640
     # shellcheck disable=SC2086
     "$blaster" send --to 127.0.0.1:27640 --seconds 0.3 $mode 2>/dev/null
     wait "$receiver"
@@ -26,7 +38,7 @@ modes=hand,base,raises=9,attributes=7,copies=3,push,push-no-pool
 "$lab" stack-cost recv "$modes" --bind 127.0.0.1:27641 >"$(dirname "$lab")/stack-cost.out" &
 receiver=$!
 trap 'kill "$receiver" 2>/dev/null || true' EXIT
-sleep 0.3
+until_bound 27641
 "$lab" stack-cost send "$modes" --to 127.0.0.1:27641 --seconds 0.3
 wait "$receiver"
 trap - EXIT

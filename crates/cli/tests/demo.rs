@@ -6,11 +6,12 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use haul_testing::{privileged, unconfigured};
+use haul_testing::{copy_program, privileged, unconfigured};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -123,7 +124,7 @@ fn a_user_without_rights_has_namespaces_too_where_user_namespaces_may_be_made() 
     let scratch = tempfile::tempdir().unwrap();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = scratch.path().join("haul");
-    fs::copy(env!("CARGO_BIN_EXE_haul"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_haul")), &program);
     let mut command = unconfigured(Command::new("setpriv"));
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
     command.args(["demo", "--size", "1MB", "--files", "3", "--rtt", "5ms", "--no-tcp"]);

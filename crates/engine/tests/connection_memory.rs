@@ -24,7 +24,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// What one client may cost a base station, bytes. More than half is the stack, the rest the connection, its keys
 /// and its places in the tables.
 const MOST: usize = 2_048;
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// By then the closes of the sensors have been answered and keys that are not used are gone, on a busy machine too.
 const REST: Duration = Duration::from_secs(40);
 

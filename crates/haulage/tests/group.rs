@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use haulage::{Connection, Group, Listener, Options, Rate, preset};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection that sends 1,000 bytes and then waits for `pause`, again and again, and one thread that reads them.
 fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {

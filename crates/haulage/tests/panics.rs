@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where the server's `brittle` breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ fn with_brittle(place: Place) -> Arc<Registry> {
 }
 
 fn options(place: Place) -> Options {
-    Options { registry: with_brittle(place), timeout: Duration::from_secs(5), ..Options::default() }
+    Options { registry: with_brittle(place), timeout: TIMEOUT, ..Options::default() }
 }
 
 fn exchange(client: &Connection, server: &Connection) {

@@ -13,7 +13,7 @@ use haulage::{
     ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn listener() -> Listener {
     Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()

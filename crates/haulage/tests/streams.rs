@@ -16,7 +16,7 @@ use haulage::{
     RecvStream, SendError, SendOptions, SendStream, Url, WaitError, preset, registry,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn listener() -> Listener {

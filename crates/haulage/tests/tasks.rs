@@ -17,7 +17,7 @@ use haulage::{
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn run(task: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();

@@ -76,11 +76,13 @@ mod tests {
 
     #[test]
     fn a_long_file_is_read_to_its_end() {
-        let whole = std::fs::read("/proc/kallsyms").unwrap();
+        let whole = || std::fs::read("/proc/kallsyms").unwrap();
         let mut source = Source::open("/proc/kallsyms").unwrap().expect("each Linux has it");
-        assert!(whole.len() > 1 << 16);
+        assert!(whole().len() > 1 << 16);
         for _ in 0..2 {
-            assert!(source.read_whole(|text| Some(text == whole)).unwrap());
+            // Another program may load a module between two looks.
+            let mut is_whole = || source.read_whole(|text| Some(text == whole())).unwrap();
+            assert!((0..10).any(|_| is_whole()));
         }
     }
 

@@ -56,10 +56,11 @@ fn a_thread_that_shares_its_processor_waits_for_it_and_loses_it() {
             black_box(());
         }
         let change = sensors.sample(at(begun)).since(&first);
+        let whole = Span::from(begun.elapsed());
         println!("600 ms beside two busy threads a core: {change:?}");
         assert!(change.involuntary_switches.unwrap() > 0, "{change:?}");
         if let Some(delay) = change.run_delay {
-            assert!((Span::from_millis(50)..Span::from_millis(700)).contains(&delay), "{change:?}");
+            assert!((Span::from_millis(50)..whole).contains(&delay), "{change:?}");
         }
     });
 }

@@ -37,6 +37,38 @@ pub fn unconfigured(mut command: Command) -> Command {
     command
 }
 
+/// The first of five results that is as wanted, or else the last of them: for what a busy machine changes now and then,
+/// such as what limited a transfer.
+pub fn attempts<T>(mut attempt: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) -> T {
+    for _ in 1..5 {
+        let result = attempt();
+        if is_wanted(&result) {
+            return result;
+        }
+    }
+    attempt()
+}
+
+/// Copies a program that is to be run. A process of its own writes it: a child that another test is just starting holds
+/// open what this process writes, and what is open for writing cannot be run (`ETXTBSY`).
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").args([from, to]).status().expect("cp(1) is there");
+    assert!(status.success(), "cannot copy {} to {}", from.display(), to.display());
+}
+
+/// Makes a shell script that is to be run, as [`copy_program`] copies one.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_script(to: &Path, text: &str) {
+    let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+    let status = Command::new("sh").args(["-c", write]).arg(to).arg(text).status().expect("there is a shell");
+    assert!(status.success(), "cannot write {}", to.display());
+}
+
 /// The smallest executor: one task, one thread.
 pub fn block_on<T>(task: impl Future<Output = T>) -> T {
     struct Unpark(Thread);

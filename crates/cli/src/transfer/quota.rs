@@ -116,7 +116,7 @@ mod tests {
     use crate::settings::{Preset, Recipe};
     use crate::transfer::wire;
 
-    const SOON: Duration = Duration::from_secs(20);
+    const SOON: Duration = Duration::from_secs(60);
 
     /// The two ends of a session, the server's first.
     fn session(listener: &Listener) -> [Session; 2] {

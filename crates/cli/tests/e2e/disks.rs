@@ -78,7 +78,7 @@ fn sources_that_may_not_be_read() {
     let (here, root) = directories();
     // The program is perhaps in a directory that only root may enter.
     let program = here.path().join("haul");
-    fs::copy(HAUL, &program).unwrap();
+    haul_testing::copy_program(Path::new(HAUL), &program);
     fs::set_permissions(here.path(), Permissions::from_mode(0o755)).unwrap();
     let tree = here.path().join("tree");
     file(&tree.join("open"), 1, 10_000);

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     LIMIT, Mtu, Net, Outcome, Running, Server, assert_same_file, directory, file, haul, names, run, until,
+    until_heeds_interrupts,
 };
 
 /// A file of 24 MiB here and at the server, to be copied in some 3 s.
@@ -122,16 +123,9 @@ fn ctrl_c_is_heeded_while_nothing_answers() {
     world.net.server.firewall("-A", "-p tcp --dport 7000 -j DROP");
     let (to, source) = (world.server.at("copy"), world.here.path().join("up"));
     let copy = world.start(&source, Path::new(&to));
-    until("the program to have its handlers", || handles_interrupts(&copy));
+    until_heeds_interrupts(copy.id());
     copy.signal(Signal::INT);
     interrupted(copy.wait(LIMIT));
-}
-
-/// Whether SIGINT is caught by now.
-fn handles_interrupts(running: &Running) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/status", running.id())).unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 0b10 != 0)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{LIMIT, Mtu, Net, PORT, directory, haul};
+use crate::support::{LIMIT, Mtu, Net, PORT, directory, haul, until_heeds_interrupts};
 
 /// A listener and its URL.
 pub(super) struct Listening {
@@ -219,8 +219,7 @@ fn who_closes_stdout_or_presses_ctrl_c_ends_both_sides() {
         let mut stdin = client.stdin.take().unwrap();
         stdin.write_all(b"first\n").unwrap();
         let pid = rustix::process::Pid::from_child(&client);
-        // Before it has its handlers the signal would end it without words.
-        std::thread::sleep(Duration::from_secs(2));
+        until_heeds_interrupts(client.id());
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let (code, _, said) = finish(client);
         assert_eq!(code, 130, "{preset}: {said}");
@@ -265,8 +264,7 @@ fn a_client_that_is_interrupted_before_its_first_message_ends_the_listener_too()
         let mut command = haul(&net.client, ["pipe", "--preset", preset]);
         let mut client = start(command.arg(&listening.url));
         let stdin = client.stdin.take().unwrap();
-        // Before it has its handlers the signal would end it without words.
-        std::thread::sleep(Duration::from_secs(2));
+        until_heeds_interrupts(client.id());
         let pid = rustix::process::Pid::from_child(&client);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let (code, _, said) = finish_within(client, GONE);

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{
     FAR, HAUL, Host, LIMIT, Mtu, Net, Running, Sshd, assert_same, assert_same_file, at, children, contents,
-    copy, directory, file, many, names, run_here, until,
+    copy, directory, file, free_port, many, names, run_here, until,
 };
 
 /// What a shell, a C programmer and a URL parser could all stumble over.
@@ -153,7 +153,7 @@ fn what_the_other_side_has_configured_for_its_server_holds() {
     file(&source, 1, 10_000);
     fs::create_dir_all(sshd.home().join(".config/haul")).unwrap();
     let configure = |text: &str| fs::write(sshd.home().join(".config/haul/config.toml"), text).unwrap();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = free_port();
     configure(&format!(
         "[serve]\nport_range = \"{free}\"\nlisten = \"192.0.2.1:7\"\nroot = \"/nonexistent\""
     ));

@@ -116,7 +116,7 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         set_mode(dir.path(), 0o755);
         let program = dir.path().join("haul");
-        fs::copy(env!("CARGO_BIN_EXE_haul"), &program).unwrap();
+        haul_testing::copy_program(Path::new(env!("CARGO_BIN_EXE_haul")), &program);
         Some(Self { dir, program })
     }
 

@@ -231,7 +231,7 @@ fn other_programs_of_the_same_user_cannot_read_the_memory() {
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o777)).unwrap();
     // The program may lie where only root may go.
     let program = root.path().join("haul");
-    fs::copy(haul().get_program(), &program).unwrap();
+    haul_testing::copy_program(Path::new(haul().get_program()), &program);
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let mut command = haul_testing::unconfigured(Command::new("setpriv"));
     command.args(words).arg(&program).args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root.path());

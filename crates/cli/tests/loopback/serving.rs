@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{Server, exits, lossy, object, run, starting};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server, and what it says on stderr.
 pub(crate) struct Talking {

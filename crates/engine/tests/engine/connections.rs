@@ -379,8 +379,8 @@ fn a_server_that_knows_nothing_of_a_client_is_silent() {
         file.resume(&Endpoint::client().unwrap(), &own_registry(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
     assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
-    let stats = other.endpoint().stats();
-    assert!(stats.unknown > 0 && stats.connections == 0, "{stats:?}");
+    until("the client's packets are not counted", || other.endpoint().stats().unknown > 0);
+    assert_eq!(other.endpoint().stats().connections, 0);
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let channel =
-        ConnectionOptions { keep_alive: Some(Duration::from_millis(150)), ..ConnectionOptions::default() };
+        ConnectionOptions { keep_alive: Some(Duration::from_millis(400)), ..ConnectionOptions::default() };
     let options = OpenOptions { channel, ..OpenOptions::default() };
     let (client, accepted) =
         connect_and_agree(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
@@ -466,7 +466,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     client.wait_confirmed(TIMEOUT).unwrap();
     let server = connection(&listener);
     // Several times the interval: alive as long as somebody answers.
-    assert!(matches!(client.recv(Some(Duration::from_millis(900))), Err(EngineError::TimedOut { .. })));
+    assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);
     // A copy of the frame that opened the connection is no keep-alive.

@@ -1,7 +1,6 @@
 //! Sessions whose recipe is negotiated.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use haul_base::Piece;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Listener, Waker, connect, offer};
@@ -161,7 +160,7 @@ fn a_server_that_answers_with_another_recipe_is_left() {
             let session = incoming.accept_with(settings).unwrap();
             let error = client.join().unwrap();
             assert!(error.to_string().contains("another recipe"), "{error}");
-            let told = session.control().recv(Some(Duration::from_secs(20))).unwrap_err();
+            let told = session.control().recv(Some(TIMEOUT)).unwrap_err();
             assert!(told.to_string().contains("another recipe"), "{told}");
         });
     }

@@ -16,7 +16,8 @@ use haul_proto::{Available, ObjectSink, ObjectSource, SenderStats};
 use haul_stack::{Ends, Recipe, Registry, SendOptions};
 use haul_wire::control::{BenchLimit, Growth, Preserve, Request, RunMode, Selection, Settings};
 
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+/// Longer than anything takes on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
 
 pub(crate) fn settings() -> Settings {

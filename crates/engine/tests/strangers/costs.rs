@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 
 use crate::stranger::{self, HEAD, Stranger};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PLACES: usize = 8;
 /// Where strangers come from.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
@@ -38,6 +38,11 @@ fn serving_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("haul-handshake") || name.starts_with("haul-control")).count()
+}
+
+/// What an earlier test has left is gone.
+fn settled() {
+    until("an earlier test's threads have ended", || serving_threads() == 0);
 }
 
 fn descriptors() -> usize {
@@ -68,6 +73,7 @@ fn a_refused_client_that_stays_is_closed_long_before_its_handshake_would_have_to
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let handshake_timeout = Duration::from_secs(3_600);
     let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
+    settled();
     let before = descriptors();
     let mut stranger = stranger(&listener, &stranger::config()).unwrap();
     stranger.prove_wrongly(34).unwrap();
@@ -101,6 +107,7 @@ fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
 fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_places() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (listener, config) = (listener(PLACES), stranger::config());
+    settled();
     let before = descriptors();
     let (mut staying, mut most_threads, mut most_descriptors) = (Vec::new(), 0, 0);
     for _ in 0..100 {

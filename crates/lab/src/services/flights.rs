@@ -109,7 +109,7 @@ mod tests {
                     vec![(one, second), (flights.next_of(&viz("9Mbit")).unwrap(), first)]
                 };
                 for ((channel, client), rate) in channels.into_iter().zip(order) {
-                    let message = next_message(&channel, Duration::from_secs(20)).unwrap();
+                    let message = next_message(&channel, Duration::from_secs(60)).unwrap();
                     assert_eq!(message.data, rate.as_bytes());
                     drop(client.join().unwrap());
                 }

@@ -1,9 +1,10 @@
 //! Command lines: what is refused, and what a command is given.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
-use haul_testing::privileged;
+use haul_testing::{copy_program, privileged};
 
 use crate::support::haul_lab;
 
@@ -100,7 +101,7 @@ fn a_path_file_gives_every_stage() {
 fn as_nobody(prepare: &str, words: &str) -> (Option<i32>, String) {
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     let program = directory.path().join("haul-lab");
-    fs::copy(env!("CARGO_BIN_EXE_haul-lab"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_haul-lab")), &program);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(directory.path(), open).unwrap();
     let script = format!(

@@ -15,7 +15,7 @@ use crate::harness::{Pair, Pump, bytes, link_pair, names_below, options};
 use crate::trees::{assert_same, contents};
 
 /// The walk waits no longer than this; a copy that waits for the walk has failed by then.
-const GUARD: Duration = Duration::from_secs(20);
+const GUARD: Duration = Duration::from_secs(60);
 
 /// The calls that read a directory's names, and see that there are no more.
 const CALLS_OF_A_DIRECTORY: u64 = 2;

@@ -7,8 +7,8 @@ mod sshd;
 mod tree;
 
 pub(crate) use haul::{HAUL, LIMIT, PORT, Server, at, clean, haul, run, run_here, tampered};
-pub(crate) use net::{Host, Mtu, Net, Way, possible, skip};
-pub(crate) use process::{Outcome, Running, children, descendants, until};
+pub(crate) use net::{Host, Mtu, Net, Way, free_port, possible, skip};
+pub(crate) use process::{Outcome, Running, children, descendants, until, until_heeds_interrupts};
 pub(crate) use sshd::{FAR, Sshd, common, copy, script};
 pub(crate) use tree::{
     assert_holes, assert_same, assert_same_file, assert_same_to_rsync, can_be_particular, contents,

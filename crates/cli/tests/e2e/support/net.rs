@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -199,6 +200,21 @@ static POSSIBLE: LazyLock<Result<(), String>> = LazyLock::new(|| {
     remove(&probe);
     if statistic { Ok(()) } else { Err("this kernel's iptables has no statistic match".to_owned()) }
 });
+
+/// A port of this machine that is free and stays so until somebody asks for it by its number: the system gives none of
+/// these to those who ask for any port.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id() % 100 * 100;
+    let mut ports = std::iter::repeat_with(|| {
+        let number = first + NEXT.fetch_add(1, Ordering::Relaxed);
+        10_000 + u16::try_from(number % 10_000).expect("it is below 10,000")
+    });
+    let is_free = |port: &u16| {
+        TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
+    };
+    ports.by_ref().take(1_000).find(is_free).expect("there is a free port")
+}
 
 /// Whether there can be namespaces; says so if not.
 pub(crate) fn possible() -> bool {

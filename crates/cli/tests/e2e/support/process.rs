@@ -188,15 +188,26 @@ pub(crate) fn descendants(of: &[u32]) -> Vec<(u32, Vec<u8>, Vec<u8>)> {
     found.into_iter().map(|pid| (pid, read(pid, "cmdline"), read(pid, "environ"))).collect()
 }
 
+/// Waits until a process catches SIGINT, which would end it without words before.
+#[track_caller]
+pub(crate) fn until_heeds_interrupts(pid: u32) {
+    let is_caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 0b10 != 0)
+    };
+    until("the program to have its handlers", is_caught);
+}
+
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// If it does not within half a minute.
+/// If it does not within a minute.
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
         std::thread::sleep(LOOK);
     }
 }

@@ -2,15 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
 use super::haul::{HAUL, LIMIT, clean};
-use super::net::{Host, run as system, skip};
+use super::net::{Host, free_port, run as system, skip};
 use super::process::{Outcome, Running, until};
 use super::tree::directory;
 
@@ -34,10 +32,7 @@ impl Sshd {
     /// On the loopback interface, at a free port; `None`, and a word on stderr, where there is none to be had.
     /// `more` are further lines of its configuration, which beat the usual ones.
     pub(crate) fn here(more: &str) -> Option<Self> {
-        let free = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-        let port = free.local_addr().expect("it is bound").port();
-        drop(free);
-        Self::start(|program| Command::new(program), "127.0.0.1", port, more)
+        Self::start(|program| Command::new(program), "127.0.0.1", free_port(), more)
     }
 
     /// On a host of its own, at the usual port.
@@ -181,7 +176,6 @@ pub(crate) fn copy<I: AsRef<OsStr>>(
 /// Makes a shell script in `directory`.
 pub(crate) fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("there is room");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is our file");
+    haul_testing::write_script(&path, text);
     path
 }
