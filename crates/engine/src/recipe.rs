@@ -49,8 +49,8 @@ pub(crate) fn checked(recipe: Recipe, cipher: Cipher) -> Result<Recipe, RecipeEr
     Ok(recipe)
 }
 
-/// The recipe of a session with these settings, which a client offers.
-pub(crate) fn accepted(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
+/// The recipe of a session with the settings that a client offers, if this end can run it.
+pub(crate) fn offered(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
     let recipe = session_recipe(settings)?;
     let versions = settings.recipe.as_ref().map_or(&[][..], |offer| &offer.versions);
     micro::registry().check_versions(versions)?;

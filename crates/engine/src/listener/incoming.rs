@@ -64,7 +64,8 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        self.session.recipe = match recipe::accepted(&settings, self.cipher()) {
+        let offered = recipe::offered(self.settings(), self.cipher());
+        self.session.recipe = match offered.and_then(|it| recipe::with_settings(it, &settings)) {
             Ok(recipe) => recipe,
             Err(error) => return Err(self.refuse_because(recipe::refusal(&error))),
         };
