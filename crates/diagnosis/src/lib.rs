@@ -23,7 +23,7 @@ pub use dependence::{DelayFinding, DelayScratch, Dependence, Stretch};
 pub use discriminators::{Discriminator, Discriminators, Judged, biaz, spike, zigzag};
 pub use evaluate::{Confusion, Proportion, clopper_pearson};
 pub use joined::Joined;
-pub use model::{CauseModel, Curve, Model, ModelError, Provenance, Range, Spread, Term};
+pub use model::{CauseModel, Curve, Model, ModelError, PAPERS_WORD, Provenance, Range, Spread, Term};
 pub use sample::Sample;
 pub use shapiro::{Normality, shapiro_wilk};
 pub use signature::{Run, Signature};

@@ -127,8 +127,8 @@ pub enum ModelError {
 
 /// The version of the format.
 pub(crate) const FORMAT: u32 = 1;
-/// dickens-classifier, section 3.1.3: longer words tell little more.
-pub(crate) const PAPERS_WORD: u32 = 17;
+/// Packets of a word (dickens-classifier, section 3.1.3): longer words tell little more.
+pub const PAPERS_WORD: u32 = 17;
 /// Its operating ranges, section 3.3.
 pub(crate) const PAPERS_RANGES: [Range; 2] =
     [Range { from: 0.0005, to: 0.05 }, Range { from: 0.000_08, to: 0.0005 }];

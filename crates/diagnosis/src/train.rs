@@ -3,7 +3,7 @@
 use haul_base::Cause;
 
 use crate::fit::fit;
-use crate::model::{CauseModel, Curve, FORMAT, NEGLIGIBLE, PAPERS_RANGES, PAPERS_WORD, Range, Spread};
+use crate::model::{CauseModel, Curve, FORMAT, NEGLIGIBLE, PAPERS_RANGES, Range, Spread};
 use crate::{Confusion, Model, Normality, Provenance, Sample, shapiro_wilk};
 
 /// Fewer windows of one cause in one range tell nothing of their spread.
@@ -161,11 +161,17 @@ pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
     (0..BINS).map(bin).filter(|bin| bin.windows > 0).collect()
 }
 
-/// Fits a model to windows whose losses are all of one cause, measured with words of 17 packets.
+/// Fits a model to windows whose losses are all of one cause, measured with words of `word_length` packets
+/// ([`WORD_LENGTHS`](crate::WORD_LENGTHS)).
 ///
 /// # Errors
 /// If there are too few windows of either cause in either range of loss rates.
-pub fn train(host: &[Sample], network: &[Sample], provenance: Provenance) -> Result<Trained, TrainError> {
+pub fn train(
+    host: &[Sample],
+    network: &[Sample],
+    word_length: u32,
+    provenance: Provenance,
+) -> Result<Trained, TrainError> {
     let (host_model, host_points) = Windows { cause: "the host", samples: host }.fit(1)?;
     let (network_model, network_points) = Windows { cause: "the network", samples: network }.fit(2)?;
     let [complexity_range, success_range] = PAPERS_RANGES;
@@ -177,7 +183,7 @@ pub fn train(host: &[Sample], network: &[Sample], provenance: Provenance) -> Res
         network_bins: bins(&network_points, &network_model.complexity),
         model: Model {
             format: FORMAT,
-            word_length: PAPERS_WORD,
+            word_length,
             complexity_range,
             success_range,
             negligible: NEGLIGIBLE,
@@ -198,6 +204,7 @@ pub fn train(host: &[Sample], network: &[Sample], provenance: Provenance) -> Res
 pub fn cross_validate(
     host: &[Sample],
     network: &[Sample],
+    word_length: u32,
     folds: usize,
 ) -> Result<[Confusion; 2], TrainError> {
     let folds = folds.max(2);
@@ -210,7 +217,7 @@ pub fn cross_validate(
     for fold in 0..folds {
         let (held_host, host) = cut(host, fold);
         let (held_network, network) = cut(network, fold);
-        let model = train(&host, &network, Provenance::default())?.model;
+        let model = train(&host, &network, word_length, Provenance::default())?.model;
         let held = [(held_host, Cause::ReceiverHost), (held_network, Cause::Congestion)];
         for ((samples, truth), confusion) in held.iter().zip(&mut found) {
             for sample in samples {
@@ -226,7 +233,7 @@ mod tests {
     use haul_base::Rng;
 
     use super::*;
-    use crate::{Signature, Words};
+    use crate::{PAPERS_WORD, Signature, WORD_LENGTHS, Words};
 
     const PACKETS: u64 = 20_000;
 
@@ -242,8 +249,14 @@ mod tests {
         Signature::of_lost(PACKETS, first..first + lost)
     }
 
-    fn samples(seed: u64, make: fn(&mut Rng, f64) -> Signature, windows: usize) -> Vec<Sample> {
-        let (mut rng, mut words) = (Rng::from_seed(seed), Words::of_length(17).unwrap());
+    type Make = fn(&mut Rng, f64) -> Signature;
+
+    fn samples(seed: u64, make: Make, windows: usize) -> Vec<Sample> {
+        measured(seed, make, windows, PAPERS_WORD)
+    }
+
+    fn measured(seed: u64, make: Make, windows: usize, word_length: u32) -> Vec<Sample> {
+        let (mut rng, mut words) = (Rng::from_seed(seed), Words::of_length(word_length).unwrap());
         let mut window = |i: usize| {
             let loss = 0.0001 * 500f64.powf(i as f64 / windows as f64);
             Sample::of(&make(&mut rng, loss), &mut words)
@@ -254,7 +267,7 @@ mod tests {
     #[test]
     fn scattered_losses_are_told_from_contiguous_ones_by_what_was_learned_of_others() {
         let (host, network) = (samples(1, contiguous, 400), samples(2, scattered, 400));
-        let trained = train(&host, &network, Provenance::default()).unwrap();
+        let trained = train(&host, &network, PAPERS_WORD, Provenance::default()).unwrap();
         assert!(trained.network_r2 > 0.9, "{trained:?}");
         assert_eq!((trained.host_bins.len(), trained.network_bins.len()), (BINS, BINS));
         let mut confusions = [Confusion::default(); 2];
@@ -273,18 +286,36 @@ mod tests {
     }
 
     #[test]
+    fn a_model_of_any_word_length_is_read_again_and_never_wrong() {
+        let right = WORD_LENGTHS.map(|length| {
+            let windows = |seed, make| measured(seed, make, 200, length);
+            let trained =
+                train(&windows(1, contiguous), &windows(2, scattered), length, Provenance::default());
+            let model = Model::read(&trained.unwrap().model.write()).unwrap();
+            assert_eq!(model.word_length, length);
+            let mut confusion = Confusion::default();
+            windows(4, scattered).iter().for_each(|it| confusion.add(Cause::Congestion, &model.classify(it)));
+            assert_eq!(confusion.wrong, 0, "{length}: {confusion:?}");
+            confusion.correct
+        });
+        // A word of one packet is lost or not: the success proportion is all that tells.
+        let right: Vec<u64> = right.collect();
+        assert!(right[0] < 60 && right[2..].iter().all(|&windows| windows > 170), "{right:?}");
+    }
+
+    #[test]
     fn too_few_windows_are_said() {
         let network = samples(2, scattered, 400);
-        let error = train(&[], &network, Provenance::default()).unwrap_err();
+        let error = train(&[], &network, PAPERS_WORD, Provenance::default()).unwrap_err();
         assert!(error.to_string().contains("the host has 0 windows"), "{error}");
-        let error = train(&network[300..], &network, Provenance::default()).unwrap_err();
+        let error = train(&network[300..], &network, PAPERS_WORD, Provenance::default()).unwrap_err();
         assert!(error.to_string().contains("0.00008 to 0.0005"), "{error}");
     }
 
     #[test]
     fn every_window_is_held_out_once() {
         let (host, network) = (samples(1, contiguous, 200), samples(2, scattered, 203));
-        let [by_host, by_network] = cross_validate(&host, &network, 5).unwrap();
+        let [by_host, by_network] = cross_validate(&host, &network, PAPERS_WORD, 5).unwrap();
         assert_eq!(
             (by_host.in_range() + by_host.out_of_range, by_network.in_range() + by_network.out_of_range),
             (200, 203)

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
+use haul_diagnosis::PAPERS_WORD;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 
 pub(crate) use preserve::{PreserveArgs, Preserved};
@@ -422,7 +423,7 @@ pub(crate) struct DiagnoseArgs {
 }
 
 /// `haul train`.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
     /// Signatures of losses by the receiving host
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
@@ -430,6 +431,9 @@ pub(crate) struct TrainArgs {
     /// Signatures of losses by the network
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub network: Vec<PathBuf>,
+    /// Packets of a word, 1 to 24: what the complexity counts
+    #[arg(long, value_name = "N", default_value_t = PAPERS_WORD, value_parser = values::word_length)]
+    pub word_length: u32,
     /// Where the model goes
     #[arg(short, long, value_name = "MODEL")]
     pub output: PathBuf,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use haul_base::Probability;
+use haul_diagnosis::WORD_LENGTHS;
 
 /// `KEY=VALUE` as given to `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +47,13 @@ pub(crate) enum Diagnosis {
     Signature,
     /// The receiver's kernel and the path's queue only.
     Kernel,
+}
+
+/// Parses a number of packets that a word of a signature can have.
+pub(super) fn word_length(text: &str) -> Result<u32, String> {
+    let length = text.parse().ok().filter(|length| WORD_LENGTHS.contains(length));
+    let (least, most) = WORD_LENGTHS.into_inner();
+    length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
 /// Parses where to listen: `1.2.3.4:5000`, `[::1]:5000`, or `:5000` for every IPv4 address of the machine.

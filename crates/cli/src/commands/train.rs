@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use blake3::Hasher;
 use haul_diagnosis::{
-    Bin, Confusion, Model, Normality, Provenance, Sample, Trained, Words, clopper_pearson, cross_validate,
+    Bin, Confusion, Normality, Provenance, Sample, Trained, Words, clopper_pearson, cross_validate,
     train as fit,
 };
 use serde_json::{Value, json};
@@ -24,15 +24,13 @@ const FOLDS: usize = 10;
 const SIGNIFICANT: f64 = 0.05;
 
 /// The measures of every window with losses, their text into the hash.
-fn samples(files: &[PathBuf], hash: &mut Hasher) -> Result<Vec<Sample>, Fault> {
-    let length = Model::shipped().word_length;
-    let mut words = Words::of_length(length).expect("a model was checked when it was read");
+fn samples(files: &[PathBuf], words: &mut Words, hash: &mut Hasher) -> Result<Vec<Sample>, Fault> {
     let mut samples = Vec::new();
     for file in files {
         let (windows, text) = signatures_of(file)?;
         hash.update(text.as_bytes());
         let lossy = windows.iter().filter(|window| window.lost_packets() > 0);
-        samples.extend(lossy.map(|window| Sample::of(window, &mut words)));
+        samples.extend(lossy.map(|window| Sample::of(window, words)));
     }
     Ok(samples)
 }
@@ -127,16 +125,17 @@ fn write_model(to: &Path, text: &str) -> Result<(), Fault> {
 /// Fits a model, writes it and says how well it fits. Gives the exit code.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let mut hash = Hasher::new();
-    let host = samples(&args.host, &mut hash)?;
-    let network = samples(&args.network, &mut hash)?;
+    let mut words = Words::of_length(args.word_length).expect("the command line has its bounds");
+    let host = samples(&args.host, &mut words, &mut hash)?;
+    let network = samples(&args.network, &mut words, &mut hash)?;
     let few = |error: haul_diagnosis::TrainError| {
         fault::usage(
             error.to_string(),
             "both ranges of loss rates need windows of both causes; record more of them",
         )
     };
-    let trained = fit(&host, &network, provenance(args, &hash)).map_err(few)?;
-    let held_out = cross_validate(&host, &network, FOLDS).map_err(few)?;
+    let trained = fit(&host, &network, args.word_length, provenance(args, &hash)).map_err(few)?;
+    let held_out = cross_validate(&host, &network, args.word_length, FOLDS).map_err(few)?;
     let text = trained.model.write();
     write_model(&args.output, &text)?;
     let model_hash = blake3::hash(text.as_bytes()).to_hex();

@@ -143,6 +143,51 @@ fn too_little_to_train_by_is_said_and_nothing_is_written() {
     assert!(!model.exists());
 }
 
+/// Windows of 71,000 packets that lose more and more: in one gap as of a busy host, or singly as of a network.
+fn windows(in_one_gap: bool) -> String {
+    let window = |number: u64| {
+        let lost = 6 + number.pow(3) / 400;
+        if in_one_gap {
+            return format!("runs 71000 {}+{lost}\n", 1_000 + 97 * number);
+        }
+        let step = 70_000 / lost;
+        let places: Vec<String> = (0..lost).map(|at| (at * step + at * at % step).to_string()).collect();
+        format!("runs 71000 {}\n", places.join(" "))
+    };
+    // In turn, so that every part that is held out has a share of all loss rates.
+    (0..80).map(|number| window(number * 27 % 80)).collect()
+}
+
+#[test]
+fn a_model_has_the_word_length_that_is_asked_for_and_files_are_diagnosed_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = file(dir.path(), "host.sig", &windows(true));
+    let network = file(dir.path(), "network.sig", &windows(false));
+    let gap = file(dir.path(), "gap.sig", "runs 71000 1000+300\n");
+    let model = dir.path().join("model.toml");
+    let train = ["train", "--host", &host, "--network", &network, "-o", model.to_str().unwrap()];
+    for (asked, length) in [(&[][..], 17), (&["--word-length", "8"], 8), (&["--word-length=24"], 24)] {
+        exits(&run(&[&train[..], asked].concat()), 0);
+        let written: toml::Table = fs::read_to_string(&model).unwrap().parse().unwrap();
+        assert_eq!(written["word_length"].as_integer(), Some(length));
+        let output = run(&["diagnose", "--json", "--model", model.to_str().unwrap(), &gap]);
+        exits(&output, 0);
+        let told = object(&output);
+        // As many words enter the gap and leave it as a word has packets.
+        let (length, complexity) = (length as f64, told["complexity"].as_f64().unwrap());
+        assert!((complexity - (2.0 * length).log2() / length).abs() < 1e-12, "{told}");
+        assert_eq!((&told["metric"], &told["verdict"]), (&"complexity".into(), &"receiver_host".into()));
+    }
+    fs::remove_file(&model).unwrap();
+    for wrong in ["0", "25", "-1", "long"] {
+        let output = run(&[&train[..], &[&format!("--word-length={wrong}")]].concat());
+        exits(&output, 2);
+        let words = text(&output.stderr);
+        assert!(words.contains("--word-length") && words.contains("packets from 1 to 24"), "{words}");
+        assert!(!model.exists());
+    }
+}
+
 /// Signature files by the beginning of their names, in the order in which a shell lists them.
 fn listed(dir: &Path, cause: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
