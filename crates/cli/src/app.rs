@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::CommandFactory;
 use haul_base::printable_bytes;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs};
+use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs, TransferOptions};
 use crate::commands;
 use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::Namespaces;
@@ -176,21 +177,21 @@ impl Start<'_> {
     }
 
     fn context(&self) -> Result<Context, Fault> {
-        let Resolved { global, command, settings, words, .. } = self.resolved;
+        let Resolved { global, command, settings, words, typed, .. } = self.resolved;
+        let TransferOptions { recipe, events, .. } = command.transfer();
+        let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         let items = ItemStyle::choose(global, command);
         let quiet = Context::quiet(command, &self.preset, settings, signals::watch(hangup(command))?)?;
         Ok(Context {
             receive_policy: items.receive_policy(quiet.receive_policy),
             items: Items::new(items),
-            events: command
-                .transfer()
-                .events
-                .as_deref()
-                .map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
+            loss_model: model.map(Arc::new),
+            events: events.as_deref().map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
             style: ProgressStyle::choose(global),
             quiet: global.quiet || global.json,
             json: global.json,
             options: words.clone(),
+            typed: typed.clone(),
             ..quiet
         })
     }

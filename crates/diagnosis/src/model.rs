@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::WORD_LENGTHS;
+use crate::{WORD_LENGTHS, Words};
 
 /// One part of a [`Curve`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,6 +179,14 @@ impl Model {
     /// Never: a model is numbers and text.
     pub fn write(&self) -> String {
         toml::to_string(self).expect("a model has nothing that TOML cannot say")
+    }
+
+    /// What counts words of this model's length.
+    ///
+    /// # Panics
+    /// If that is not among [`WORD_LENGTHS`], which [`Model::read`] refuses.
+    pub fn words(&self) -> Words {
+        Words::of_length(self.word_length).expect("a model was checked when it was read")
     }
 
     fn check(&self) -> Result<(), ModelError> {

@@ -294,7 +294,9 @@ mod tests {
             let model = Model::read(&trained.unwrap().model.write()).unwrap();
             assert_eq!(model.word_length, length);
             let mut confusion = Confusion::default();
-            windows(4, scattered).iter().for_each(|it| confusion.add(Cause::Congestion, &model.classify(it)));
+            for window in windows(4, scattered) {
+                confusion.add(Cause::Congestion, &model.classify(&window));
+            }
             assert_eq!(confusion.wrong, 0, "{length}: {confusion:?}");
             confusion.correct
         });

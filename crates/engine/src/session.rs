@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use haul_base::{Bytes, Span};
+use haul_proto::LossModel;
 use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
@@ -28,6 +29,7 @@ pub struct Session {
     pub(crate) round_trip: Span,
     pub(crate) clock: Clock,
     pub(crate) udp: Option<UdpSide>,
+    pub(crate) loss_model: Option<Arc<LossModel>>,
 }
 
 /// What the UDP side of a session is until the data thread has it.
@@ -89,6 +91,12 @@ impl Session {
     /// First estimate of the round trip, from the set-up of the connection.
     pub fn round_trip(&self) -> Span {
         self.round_trip
+    }
+
+    /// What this end judges the signatures of its losses by when it sends; `None`, the default: the shipped model. It counts
+    /// from [`Session::start_sending`] on, and the other end is not told.
+    pub fn set_loss_model(&mut self, model: Option<Arc<LossModel>>) {
+        self.loss_model = model;
     }
 
     /// The UDP side, for the data thread.

@@ -188,6 +188,7 @@ impl Session {
             // UDP payload of a jumbo frame.
             max_datagram: sizes_for(self.peer)[2],
             initial_rtt,
+            model: self.loss_model.clone(),
             ..SenderConfig::default()
         };
         let recipe = self.recipe.clone();

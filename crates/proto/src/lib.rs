@@ -17,6 +17,7 @@ mod pacer;
 pub mod presets;
 mod rtt;
 
+pub use haul_diagnosis::Model as LossModel;
 pub use haul_stack::{
     Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Part, Seal,
     Unauthentic,

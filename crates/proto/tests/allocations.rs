@@ -82,7 +82,14 @@ impl Pair {
         let now = Time::ZERO;
         Self {
             now,
-            sender: Sender::new(now, SenderConfig::default(), link(), Box::new(Endless), controller, 1 << 40),
+            sender: Sender::new(
+                now,
+                &SenderConfig::default(),
+                link(),
+                Box::new(Endless),
+                controller,
+                1 << 40,
+            ),
             receiver: Receiver::new(now, receiver_config, link(), Box::new(Nowhere)),
             slot: vec![0; 65_536],
             batches: 0,

@@ -140,7 +140,7 @@ fn world(
     };
     let controller = build_controller("fixed", &config)?;
     let source = Box::new(Endless::new(mode));
-    let sender = Sender::new(Time::ZERO, sender_config, link(), source, controller, u64::MAX >> 16);
+    let sender = Sender::new(Time::ZERO, &sender_config, link(), source, controller, u64::MAX >> 16);
     let receiver = Receiver::new(Time::ZERO, receiver_config, link(), Box::new(Endless::new(mode)));
     let a = world.add_node("sender", SessionNode::new(sender));
     let received = |machine: &Receiver| Some(machine.stats().object_bytes);

@@ -71,6 +71,7 @@ Examples:
 pub(super) const TRAIN: &str = "\
 Examples:
   haul train --host busy-*.sig --network crowded-*.sig -o model.toml
+  haul cp --diagnosis-model model.toml data @url
 
 It prints how well the model fits, and how often each cause is told rightly of windows held out.";
 

@@ -150,7 +150,11 @@ impl Command {
             Self::Serve(args) => TransferOptions {
                 preserve: preserve::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
-                recipe: RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
+                recipe: RecipeArgs {
+                    set: args.set.clone(),
+                    diagnosis_model: args.diagnosis_model.clone(),
+                    ..RecipeArgs::default()
+                },
                 ..others
             },
             Self::Demo(args) => TransferOptions {
@@ -192,6 +196,9 @@ pub(crate) struct RecipeArgs {
     /// Evidence for why packets are lost; it is reported, and only recipes with `cause_aware` act on it
     #[arg(long, value_name = "MODE", value_enum)]
     pub diagnosis: Option<Diagnosis>,
+    /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends
+    #[arg(long, value_name = "FILE")]
+    pub diagnosis_model: Option<PathBuf>,
 }
 
 /// Options of the commands that move data to or from a server.
@@ -305,6 +312,9 @@ pub(crate) struct ServeArgs {
     /// What the server permits or prefers, for example crypto=none; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
+    /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends
+    #[arg(long, value_name = "FILE")]
+    pub diagnosis_model: Option<PathBuf>,
     /// Serve the person who came by ssh, from the home directory, until stdin ends
     #[arg(long, hide = true)]
     pub for_ssh: bool,

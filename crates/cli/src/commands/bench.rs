@@ -29,6 +29,7 @@ pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
 
 fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {
     let url = url_of(args)?;
+    context.check_loss_model(!args.reverse)?;
     let limit = limit_of(args);
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
@@ -47,6 +48,7 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
 /// What `haul bench` would do.
 pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
     let url = url_of(args)?;
+    context.check_loss_model(!args.reverse)?;
     let amount = match limit_of(args) {
         BenchLimit::Bytes(bytes) => haul_base::Bytes(bytes).to_string(),
         BenchLimit::Micros(micros) => format!("for {}", Span::from_micros(micros)),

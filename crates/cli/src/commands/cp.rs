@@ -34,14 +34,15 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
     if let Some(report) = stdio::run(context, args) {
         return report;
     }
-    match parse(args) {
+    match parse(context, args) {
         Ok((plan, selection)) => copy(context, &plan, How { selection: &selection, ssh: &args.ssh }),
         Err(fault) => context.failed(fault),
     }
 }
 
-fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
+fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     let plan = CopyPlan::parse(&args.paths)?;
+    context.check_loss_model(plan.is_sent_from_here())?;
     if args.ssh.detach && !matches!(plan, CopyPlan::Third(_)) {
         return Err(by_ssh::not_detached());
     }
@@ -95,7 +96,7 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
 /// Looks, and prints what it sees on stdout. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     stdio::refuse_dry_run(&args.paths)?;
-    let (plan, selection) = parse(args)?;
+    let (plan, selection) = parse(context, args)?;
     let mut dry = DryRun { actions: plan.actions(), negotiated: Vec::new() };
     let mut say = |negotiated| {
         dry.negotiated = negotiated;

@@ -1,7 +1,7 @@
 //! `haul diagnose`: why the packets of a signature were lost.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words, read_signatures};
@@ -19,14 +19,10 @@ const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the o
 /// Longer files are refused: they are read as a whole.
 const MOST_BYTES: u64 = 1 << 28;
 
-/// The text of a file; `-` is stdin.
-fn text_of(file: &Path) -> Result<String, Fault> {
+/// The text of a file that was opened; `hint` says what it should be if it is no text.
+fn text_of(file: &Path, opened: io::Result<impl Read>, hint: &'static str) -> Result<String, Fault> {
     let mut bytes = Vec::new();
-    let read = if file.as_os_str() == "-" {
-        std::io::stdin().take(MOST_BYTES + 1).read_to_end(&mut bytes)
-    } else {
-        fs::File::open(file).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-    };
+    let read = opened.and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
     let read = read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
     if read as u64 > MOST_BYTES {
         let message = format!("{} has more than {}", file.display(), size(MOST_BYTES));
@@ -38,8 +34,17 @@ fn text_of(file: &Path) -> Result<String, Fault> {
         let line = before.rsplit('\n').next().unwrap_or_default();
         let place = (before.matches('\n').count() + 1, line.chars().count() + 1);
         let problem = format!("the byte {:#04x} is no text", bytes[valid]);
-        wrong(file, place, &problem, "a signature file has 0 and 1 as text; `haul diagnose --help` says more")
+        wrong(file, place, &problem, hint)
     })
+}
+
+/// The text of a signature file or a trace; `-` is stdin.
+fn text_of_windows(file: &Path) -> Result<String, Fault> {
+    let hint = "a signature file has 0 and 1 as text; `haul diagnose --help` says more";
+    if file.as_os_str() == "-" {
+        return text_of(file, Ok(io::stdin()), hint);
+    }
+    text_of(file, fs::File::open(file), hint)
 }
 
 /// What is wrong with a file at a line and a column.
@@ -71,7 +76,7 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
 
 /// The windows of a signature file or a trace, which may be none, and the text of their signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
-    let text = text_of(file)?;
+    let text = text_of_windows(file)?;
     if text.starts_with('{') {
         return of_trace(file, &text);
     }
@@ -80,11 +85,12 @@ pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fau
     Ok((windows, text))
 }
 
-fn model_of(file: Option<&Path>) -> Result<Model, Fault> {
-    let Some(file) = file else { return Ok(Model::shipped().clone()) };
-    Model::read(&text_of(file)?).map_err(|error| {
+/// The model in a file. Stdin, `-`, may have the data.
+pub(crate) fn model_in(file: &Path) -> Result<Model, Fault> {
+    const HINT: &str = "`haul train` writes models; without one the shipped model is used";
+    Model::read(&text_of(file, fs::File::open(file), HINT)?).map_err(|error| {
         let message = format!("{}: {}", file.display(), error.to_string().trim_end());
-        fault::usage(message, "`haul train` writes models; without --model the shipped one is used")
+        fault::usage(message, HINT)
     })
 }
 
@@ -147,8 +153,8 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
 /// little are taken together with those that follow. A file that cannot be read does not keep the others from being
 /// diagnosed. Gives the exit code.
 pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
-    let model = model_of(args.model.as_deref())?;
-    let mut words = Words::of_length(model.word_length).expect("a model was checked when it was read");
+    let model = args.model.as_deref().map_or_else(|| Ok(Model::shipped().clone()), model_in)?;
+    let mut words = model.words();
     let mut failed = Vec::new();
     for file in &args.files {
         failed.extend(diagnose_file(file, &model, &mut words, as_object).err());

@@ -1,13 +1,15 @@
 //! What every run is given, whichever command it is.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
+use haul_diagnosis::Model;
 use haul_engine::Role;
 use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
 use crate::args::{Command, TransferOptions};
 use crate::config::{Origin, Setting};
-use crate::fault::Fault;
+use crate::fault::{self, Fault};
 use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::{Preset, Recipe, Settings, session_key};
 use crate::signals::Cancel;
@@ -18,6 +20,8 @@ use crate::transfer::sessions::Pulse;
 #[derive(Clone)]
 pub(crate) struct Context {
     pub settings: Settings,
+    /// What signatures are judged by where this side sends; `None`: the shipped model.
+    pub loss_model: Option<Arc<Model>>,
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
     /// What happens to what is at the destination of a copy.
@@ -43,6 +47,8 @@ pub(crate) struct Context {
     pub json: bool,
     /// The options in force, by name and as words, for a `haul` on another machine.
     pub options: Vec<(String, OsString)>,
+    /// The options that stand on the command line itself, by name.
+    pub typed: Vec<String>,
 }
 
 impl Context {
@@ -61,6 +67,7 @@ impl Context {
         let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {
             settings: build(preset, settings)?.settings,
+            loss_model: None,
             named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
             receive_policy,
             growth,
@@ -76,6 +83,7 @@ impl Context {
             quiet: true,
             json: false,
             options: Vec::new(),
+            typed: Vec::new(),
         })
     }
 
@@ -90,6 +98,28 @@ impl Context {
             pulse,
             ..self.clone()
         }
+    }
+
+    /// Refuses a typed `--diagnosis-model` that nothing would read: this side does not send, or its recipe looks at no
+    /// signatures. One from a configuration file or the environment is for the runs that use it.
+    pub(crate) fn check_loss_model(&self, is_sender: bool) -> Result<(), Fault> {
+        if !self.typed.iter().any(|option| option == "diagnosis-model") {
+            return Ok(());
+        }
+        if !is_sender {
+            let message = "--diagnosis-model is for the side that sends, and this one does not";
+            return Err(fault::usage(
+                message,
+                "give it to `haul serve` or `haul cp` on the machine that sends",
+            ));
+        }
+        let recipe = self.settings.object_recipe()?;
+        let evidence = recipe.get("rate_control", "diagnosis").unwrap_or("on");
+        if recipe.has("rate_control") && ["on", "signature"].contains(&evidence) {
+            return Ok(());
+        }
+        let message = "--diagnosis-model judges signatures, and this recipe looks at none";
+        Err(fault::usage(message, "it takes `rate_control`, with `--diagnosis on` or `signature`"))
     }
 
     /// A report that has failed, with the names of what was to be used.

@@ -149,6 +149,11 @@ impl CopyPlan {
         }
     }
 
+    /// Whether this machine sends.
+    pub(crate) fn is_sent_from_here(&self) -> bool {
+        matches!(self, Self::Upload { .. } | Self::Local { .. })
+    }
+
     /// The machine at the other end if this one takes part, and what a server that ssh starts there is to do.
     pub(crate) fn other_end(&self, context: &Context) -> Option<(&Server, Permit)> {
         match self {

@@ -48,6 +48,7 @@ pub(crate) fn answer(
         Ok(session) => session,
         Err(error) => return context.failed(error.into()),
     };
+    session.set_loss_model(context.loss_model.clone());
     let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
     let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
     let report = serve_request(&mut session, &request, policy, &sides, (&quiet, started));

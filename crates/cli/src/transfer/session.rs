@@ -38,7 +38,8 @@ pub(crate) fn open(
     let purpose = wire::request_name(&request);
     let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
     options.ciphers = wire::ciphers(context.settings.crypto);
-    let session = connect_unless(&context.cancel, url.clone(), options)?;
+    let mut session = connect_unless(&context.cancel, url.clone(), options)?;
+    session.set_loss_model(context.loss_model.clone());
     context.events.write(
         "session",
         json!({

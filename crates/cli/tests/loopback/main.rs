@@ -8,6 +8,7 @@ mod doctor;
 mod hard_trees;
 mod leftovers;
 mod machines;
+mod models;
 mod overlap;
 mod program;
 mod receive_policy;

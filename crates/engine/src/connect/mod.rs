@@ -92,6 +92,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         round_trip,
         clock: udp.clock,
         udp: Some(UdpSide::Client(Box::new((Arc::new(udp.socket), udp.probe)))),
+        loss_model: None,
     })
 }
 

@@ -196,6 +196,7 @@ impl<'s> Client<'s> {
             round_trip,
             clock: Clock::start(),
             udp: None,
+            loss_model: None,
         };
         server.counters.sessions.add_one();
         let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use haul_diagnosis::{Curve, Model, Signature, Words};
+use haul_diagnosis::{Curve, Model, Signature};
 use toml::Table;
 
 use super::classes::reliability;
@@ -88,7 +88,7 @@ const PARTS: u64 = 100;
 
 /// The different words of the first window up to each hundredth of it, and its complexity.
 fn words(results: &Results, at: &Table) -> (Vec<(f64, f64, f64)>, f64) {
-    let mut words = Words::of_length(Model::shipped().word_length).expect("the shipped model was checked");
+    let mut words = Model::shipped().words();
     let first = results.windows(at).find(|window| !window.lost.is_empty());
     let Some(window) = first else { return (Vec::new(), 0.0) };
     let up_to = |part: u64| {

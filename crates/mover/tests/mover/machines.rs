@@ -145,7 +145,7 @@ impl World {
         let first_limit = options().memory;
         let world = Self {
             now,
-            sender: Sender::new(now, sending, link(), send.source, controller, first_limit),
+            sender: Sender::new(now, &sending, link(), send.source, controller, first_limit),
             receiver: Receiver::new(now, receiving, link(), receive.sink),
             forth: Direction::new(2 * seed),
             back: Direction::new(2 * seed + 1),

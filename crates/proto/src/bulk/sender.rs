@@ -1,11 +1,13 @@
 //! The sending end of one object.
 
 use std::fmt;
+use std::sync::Arc;
 
 use haul_base::{Bytes, CauseCounts, Deadline, Machine, Rate, Received, Span, Time, Transmit, Verdict};
 use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEvent};
 
 use super::{build, bytes, failure, shipped, span};
+use crate::LossModel;
 use crate::control::{RateController, RateState};
 use crate::diagnosis::LOST_BY;
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
@@ -16,7 +18,7 @@ use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, S
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SenderConfig {
     /// The object is cut at multiples of this size; no packet straddles a cut (FOBS: 100 MB).
     pub chunk: Bytes,
@@ -38,6 +40,9 @@ pub struct SenderConfig {
     pub max_outstanding: u64,
     /// Time without a sign that packets arrive after which [`SenderEvent::Silent`] is raised.
     pub silence: Span,
+    /// What signatures are judged by, as [`LossModel::read`] gives it; `None`: the shipped model. It is this end's own: a
+    /// recipe, which both ends have, does not hold it.
+    pub model: Option<Arc<LossModel>>,
 }
 
 impl Default for SenderConfig {
@@ -53,6 +58,7 @@ impl Default for SenderConfig {
             pacing_debt: Span::from_millis(100),
             max_outstanding: 400_000,
             silence: Span::from_secs(15),
+            model: None,
         }
     }
 }
@@ -186,6 +192,14 @@ impl SenderStats {
     }
 }
 
+/// A set-up with what `rate_control` takes for itself, if it is there.
+fn provide<T: Send + 'static>(setup: Setup, value: Option<T>) -> Setup {
+    match value {
+        Some(value) => setup.provide(value),
+        None => setup,
+    }
+}
+
 /// The sending end of one object: a stack of the recipe `bulk`, or another that carries objects.
 pub struct Sender {
     stack: Stack,
@@ -209,13 +223,13 @@ impl Sender {
     /// If the settings are outside of their bounds.
     pub fn new(
         now: Time,
-        config: SenderConfig,
+        config: &SenderConfig,
         link: Link,
         source: Box<dyn ObjectSource>,
         controller: Box<dyn RateController>,
         first_limit: u64,
     ) -> Self {
-        Self::with_config(now, &config, link, source, controller, first_limit)
+        Self::with_config(now, config, link, source, controller, first_limit)
             .expect("the recipe `bulk` builds with settings within their bounds")
     }
 
@@ -235,8 +249,8 @@ impl Sender {
         Self::build(now, &recipe, config, link, source, Some(controller))
     }
 
-    /// A sender by another recipe, with the recipe's parameters and the control law that it names; of `config` only what
-    /// is known of the path counts.
+    /// A sender by another recipe, with the recipe's parameters and the control law that it names; of `config` only the
+    /// model and what is known of the path count.
     ///
     /// # Errors
     /// If no stack can be made of the recipe.
@@ -260,11 +274,8 @@ impl Sender {
         source: Box<dyn ObjectSource>,
         controller: Option<Box<dyn RateController>>,
     ) -> Result<Self, RecipeError> {
-        let setup = Setup::new(now);
-        let mut setup = match controller {
-            Some(controller) => setup.provide(controller),
-            None => setup,
-        };
+        let setup = provide(Setup::new(now), controller);
+        let mut setup = provide(setup, config.model.clone());
         setup.first_pn = link.next_pn;
         setup.keys = Some((link.seal, link.open));
         setup.datagram = config.datagram.clamp(BASE_DATAGRAM, config.max_datagram.max(BASE_DATAGRAM));

@@ -184,7 +184,7 @@ fn sender() -> Sender {
         ControllerConfig { ceiling: None, initial_rtt: Span::from_millis(10), feedback_interval: INTERVAL };
     let controller = build_controller("delivery", &config).expect("it is known");
     let config = SenderConfig { initial_rtt: config.initial_rtt, ..SenderConfig::default() };
-    Sender::new(Time::ZERO, config, link(), Box::new(Source { released: 0 }), controller, OBJECT / 2)
+    Sender::new(Time::ZERO, &config, link(), Box::new(Source { released: 0 }), controller, OBJECT / 2)
 }
 
 /// Checks the sending end of an object: whatever is reported, it reads only what there is and has not been released, no

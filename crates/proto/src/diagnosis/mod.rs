@@ -9,6 +9,8 @@ mod stretches;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use haul_base::{Cause, CauseCounts, Time, Verdict};
 use haul_diagnosis::{Diagnosis, Joined, Model, Sample, Signature, Words};
 
@@ -139,7 +141,8 @@ const UNCOUNTED: f64 = 0.05;
 #[derive(Debug)]
 pub(crate) struct Diagnostician {
     evidence: Evidence,
-    model: &'static Model,
+    /// `None`: the shipped one.
+    model: Option<Arc<Model>>,
     words: Words,
     kernel: Kernel,
     queue: Queue,
@@ -163,12 +166,10 @@ pub(crate) struct Diagnostician {
 impl Diagnostician {
     /// One that has seen nothing.
     pub(crate) fn new(evidence: Evidence) -> Self {
-        let model = Model::shipped();
-        let words = Words::of_length(model.word_length).expect("a model was checked when it was read");
         Self {
             evidence,
-            model,
-            words,
+            model: None,
+            words: Model::shipped().words(),
             kernel: Kernel::default(),
             queue: Queue::default(),
             joined: Joined::default(),
@@ -180,6 +181,12 @@ impl Diagnostician {
             verdict: None,
             windows: WindowCounts::default(),
         }
+    }
+
+    /// The same with signatures that are judged by this model, if there is one, in place of the shipped one.
+    pub(crate) fn with_model(self, model: Option<Arc<Model>>) -> Self {
+        let Some(model) = model else { return self };
+        Self { words: model.words(), model: Some(model), ..self }
     }
 
     /// Other evidence from now on. What was told by the evidence before is no verdict any longer.
@@ -287,7 +294,8 @@ impl Diagnostician {
     pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
         let sample = Sample::of(signature, &mut self.words);
         let by_signature = if self.evidence.has_signature() {
-            self.joined.judge(self.model, &sample, signature, &mut self.words)
+            let model = self.model.as_deref().unwrap_or_else(|| Model::shipped());
+            self.joined.judge(model, &sample, signature, &mut self.words)
         } else {
             Diagnosis::NOTHING
         };

@@ -8,8 +8,6 @@ use haul_stack::{
     Unauthentic,
 };
 
-use crate::control::RateController;
-
 /// When tests begin: not at zero, which is a special value by accident too often.
 pub(crate) const T0: Time = Time::from_nanos(5_000_000_000);
 
@@ -151,15 +149,15 @@ impl Pair {
         Self::of_object_up_to(recipe, len, u64::MAX)
     }
 
-    /// The same, with a control law that the sender brings.
-    pub(crate) fn of_object_with(
+    /// The same, with a value that the sender brings: a control law, or a model of loss.
+    pub(crate) fn of_object_with<T: Send + 'static>(
         recipe: &Recipe,
         len: u64,
-        law: Box<dyn RateController>,
+        brought: T,
     ) -> (Self, Arc<Mutex<Came>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
-        let setup = Setup { ends, ..setup(true) }.provide(law);
+        let setup = Setup { ends, ..setup(true) }.provide(brought);
         pair.a = Stack::new(compiled(recipe), setup).unwrap();
         (pair, came)
     }

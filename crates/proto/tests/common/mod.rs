@@ -234,7 +234,7 @@ impl World {
         };
         Self {
             now,
-            sender: Sender::new(now, sender_config, link(), source, controller, first_limit),
+            sender: Sender::new(now, &sender_config, link(), source, controller, first_limit),
             receiver: Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone()))),
             sunk,
             forward,

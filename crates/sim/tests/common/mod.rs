@@ -221,7 +221,7 @@ impl Session {
             silence: Span::from_secs(15),
         };
         let now = world.now();
-        let sender = Sender::new(now, sender_config, link(), source, controller, job.limit);
+        let sender = Sender::new(now, &sender_config, link(), source, controller, job.limit);
         let receiver = Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone())));
         let sender = world.add_node(job.name, SessionNode::new(sender));
         let receiver = Self::add_receiver(world, job.name, receiver);

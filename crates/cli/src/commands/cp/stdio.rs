@@ -87,6 +87,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     let [_, destination] = words else {
         return Err(usage("stdin goes alone into one file", "haul cp - DST"));
     };
+    context.check_loss_model(true)?;
     // A file of any name stands for stdin.
     match CopyPlan::parse(&["./-".into(), destination.clone()])? {
         CopyPlan::Upload { to, path, .. } => {
@@ -131,6 +132,7 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     }
     let words = [sources, &[".".into()]].concat();
     let plan = CopyPlan::parse(&words)?;
+    context.check_loss_model(plan.is_sent_from_here())?;
     let chosen = selection(&args.select, plan.sources())?;
     match plan {
         CopyPlan::Download { from, sources, .. } => {

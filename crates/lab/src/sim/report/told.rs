@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use haul_base::{Cause, CauseCounts, Rate, Span};
-use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature, Words};
+use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature};
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_sim::{FlowTruth, World};
 use serde::Serialize;
@@ -75,7 +75,7 @@ impl KeptWindow {
 
     /// Those of a real run, measured with words of the shipped model's length.
     pub(super) fn real(windows: &[RealWindow]) -> Vec<Self> {
-        let mut words = Words::of_length(Model::shipped().word_length).expect("the shipped model is checked");
+        let mut words = Model::shipped().words();
         let mut window = |(index, window): (usize, &RealWindow)| {
             let sample = Sample::of(&window.signature, &mut words);
             Self {

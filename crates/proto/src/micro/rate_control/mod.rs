@@ -12,9 +12,10 @@ mod rules;
 mod tests;
 
 use std::any::Any;
+use std::sync::Arc;
 
 use haul_base::{Cause, Ecn, Rate, Span, Time};
-use haul_diagnosis::Signature;
+use haul_diagnosis::{Model, Signature};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, Registration,
     Resolution, SEND_PERMIT, SendPermit, Setup, StackEvent,
@@ -129,6 +130,8 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
     let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.wrapped(brought));
     let is_brought = brought.is_some();
     let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
+    let evidence = Evidence::named(parameters.text("diagnosis"));
+    let diagnostician = Diagnostician::new(evidence).with_model(setup.take::<Arc<Model>>());
     Ok(Box::new(RateControl {
         law,
         rules,
@@ -143,7 +146,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         quota: QuotaBound::ANYTHING,
         observer: Observer::default(),
         signature: Signature::new(),
-        diagnostician: Diagnostician::new(Evidence::named(parameters.text("diagnosis"))),
+        diagnostician,
         unit_window: parameters.bytes("unit_window").0,
         has_chunks: true,
         chunk: 0,

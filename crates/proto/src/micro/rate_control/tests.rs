@@ -1,3 +1,5 @@
+mod model;
+
 use std::sync::{Arc, Mutex};
 
 use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, Time, Verdict};

@@ -1,0 +1,70 @@
+//! Signatures are judged by the model that the sender brings.
+
+use std::sync::Arc;
+
+use haul_base::Cause;
+use haul_diagnosis::Model;
+use haul_stack::{Part, Recipe};
+
+use super::at;
+use crate::ChosenLaw;
+use crate::micro::events::LAW_CHOSEN;
+use crate::micro::shared::DiagnosedWindows;
+use crate::micro::testing::{Pair, Path, T0, object_recipe};
+
+/// The shipped model with each cause in the place of the other.
+fn exchanged() -> Model {
+    let shipped = Model::shipped().clone();
+    Model { host: shipped.network.clone(), network: shipped.host.clone(), ..shipped }
+}
+
+/// What the signatures of windows say whose packets are lost in a row, before and after the sender's law is changed: by the
+/// other end's recipe, by its own user, and to other evidence and back.
+fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
+    let mut sent = 0;
+    let mut lose = |_| {
+        sent += 1;
+        sent % 40_000 < 200
+    };
+    let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+    let mut recipe = by_signature();
+    let mut told = Vec::new();
+    let mut next = |pair: &mut Pair, now| {
+        pair.run_until(now, &mut path);
+        told.extend(std::iter::from_fn(|| DiagnosedWindows::take_of(&mut pair.a)));
+    };
+    pair.exchange(T0, &mut Path::default());
+    // Windows are kept from when they are first asked for.
+    next(&mut pair, T0);
+    next(&mut pair, at(900));
+    recipe.set("rate_control.controller", "udt").unwrap();
+    pair.a.reconfigure(at(900), &recipe).unwrap();
+    next(&mut pair, at(1_000));
+    let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
+    let change = |part: &mut Part, name: &str, value: &str| {
+        ChosenLaw::change(part, &[(name.to_owned(), value.to_owned())]).unwrap()
+    };
+    for (name, value) in [("controller", "fixed"), ("diagnosis", "off"), ("diagnosis", "signature")] {
+        pair.a.raise(at(1_000), LAW_CHOSEN, &mut change(part, name, value));
+    }
+    next(&mut pair, at(2_400));
+    told.iter().map(|window| window.by_signature.cause()).collect()
+}
+
+/// Windows of about 40,000 packets, two in a second, judged by their signatures alone.
+fn by_signature() -> Recipe {
+    let mut recipe = object_recipe("1Gbit");
+    recipe.set("rate_control.diagnosis", "signature").unwrap();
+    recipe.set("rate_control.unit_window", "50MB").unwrap();
+    recipe
+}
+
+#[test]
+fn a_model_that_the_sender_brings_judges_through_all_changes_of_the_law() {
+    let shipped = told_through_changes(Pair::of_object(&by_signature(), 1_000_000_000).0);
+    let brought = Arc::new(exchanged());
+    let own = told_through_changes(Pair::of_object_with(&by_signature(), 1_000_000_000, brought).0);
+    assert!(shipped.len() >= 4 && own.len() == shipped.len(), "{shipped:?} {own:?}");
+    assert!(shipped.iter().all(|cause| *cause == Cause::ReceiverHost), "{shipped:?}");
+    assert!(own.iter().all(|cause| *cause == Cause::Congestion), "{own:?}");
+}
