@@ -1,0 +1,94 @@
+//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the present input has been handled (not
+//! blocking), and after a time.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use haul_base::{Machine, Span, Time};
+use haul_stack::{
+    Context, Declaration, Event, EventId, MicroProtocol, Order, Recipe, Registration, Registry, Resolution,
+    Setup, Stack, StackEvent,
+};
+
+const LATER: Span = Span::from_millis(30);
+
+/// Raises its own event in each way, and says in which order it hears of them.
+#[derive(Debug, Default)]
+struct Raises {
+    asked: Option<Event<()>>,
+    heard: Option<Event<&'static str>>,
+}
+
+impl MicroProtocol for Raises {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.asked = Some(declaration.event("asked"));
+        self.heard = Some(declaration.event("heard"));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(self.asked.unwrap(), Order::NORMAL);
+        resolution.on_event(self.heard.unwrap(), Order::NORMAL);
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let heard = self.heard.unwrap();
+        if let Some(way) = heard.of(event, notice) {
+            return context.emit(StackEvent::User(way, context.now().as_nanos()));
+        }
+        context.raise_later(heard, "later", LATER);
+        context.raise_queued(heard, "queued");
+        context.emit(StackEvent::User("end of the handler", context.now().as_nanos()));
+    }
+}
+
+/// Hears of the same event too, and raises it when it is asked.
+#[derive(Debug, Default)]
+struct AtOnce {
+    asked: Option<Event<()>>,
+    heard: Option<Event<&'static str>>,
+}
+
+impl MicroProtocol for AtOnce {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.asked = Some(declaration.event("asked"));
+        self.heard = Some(declaration.event("heard"));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(self.asked.unwrap(), Order::LATE);
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        context.raise(self.heard.unwrap(), &mut "at once");
+        context.emit(StackEvent::User("end of the second handler", context.now().as_nanos()));
+    }
+}
+
+#[test]
+fn events_are_heard_at_once_after_the_present_input_or_after_their_time() {
+    let mut registry = Registry::empty();
+    registry.register(Registration::new("raises", 1, "raises later", |_, _| Ok(Box::<Raises>::default())));
+    registry.register(Registration::new("at_once", 1, "raises now", |_, _| Ok(Box::<AtOnce>::default())));
+    let compiled = Arc::new(registry).compile(&Recipe::new("own").with("raises").with("at_once"), 0).unwrap();
+    let mut stack = Stack::new(compiled, Setup::new(Time::ZERO)).unwrap();
+    let at = |millis| Time::ZERO + Span::from_millis(millis);
+    let heard = |stack: &mut Stack| -> Vec<(&'static str, u64)> {
+        let events = std::iter::from_fn(|| stack.poll_event());
+        events
+            .filter_map(|event| if let StackEvent::User(way, at) = event { Some((way, at)) } else { None })
+            .collect()
+    };
+    stack.raise(at(1), "asked", &mut ());
+    let now = at(1).as_nanos();
+    let wanted =
+        [("end of the handler", now), ("at once", now), ("end of the second handler", now), ("queued", now)];
+    assert_eq!(heard(&mut stack), wanted);
+    assert_eq!(stack.deadline().map(|deadline| deadline.at), Some(at(31)));
+    stack.on_deadline(at(30));
+    assert_eq!(heard(&mut stack), []);
+    stack.on_deadline(at(31));
+    assert_eq!(heard(&mut stack), [("later", at(31).as_nanos())]);
+    assert!(stack.deadline().is_none());
+}
