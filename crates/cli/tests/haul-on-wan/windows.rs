@@ -129,6 +129,11 @@ fn each_lost_packet_of_a_trace_is_put_down_to_the_path_or_to_a_suspended_receive
     let lost = windows.iter().flat_map(|(first, of)| of.lost_positions().map(move |at| first + at));
     let lost: BTreeSet<u64> = lost.collect();
     let truth: [BTreeSet<u64>; 2] = [&lost - &dropped, &lost & &dropped];
+    let causes = ["receiver_host", "congestion", "random", "outage", "inconclusive"];
+    let told = causes.map(|cause| put_down(&trace, cause)).into_iter().flatten().collect();
+    let end = windows.last().unwrap().0;
+    let untold: Vec<u64> = lost.difference(&told).copied().filter(|pn| *pn < end).collect();
+    assert!(untold.is_empty(), "{} are put down to nothing: {:?}...", untold.len(), untold.first());
     // While the receiver is suspended the path loses packets too, and of a gap nobody can tell which those are.
     let least = [("receiver_host", 0.97, 0.98), ("random", 0.97, 0.6)];
     for ((cause, precision, recall), truth) in least.into_iter().zip(truth) {
