@@ -72,8 +72,8 @@ fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watch
     watched
 }
 
-/// A socket's drops are named by the receiver, so they are told apart from losses beside them. Between a queue that is always
-/// full and a medium that loses beside it nothing tells whose a single packet was, and that is said of none.
+/// A socket's drops are named by the receiver, so they are told apart from losses beside them. Between a queue that is always full and a
+/// medium nothing tells whose a single packet was, so that is not asked here.
 #[test]
 fn each_packet_is_put_down_to_what_has_lost_it() {
     let at = |rate| recipe("bulk", &[("controller", "fixed"), ("rate", rate)]);
