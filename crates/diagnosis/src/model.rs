@@ -115,7 +115,7 @@ pub struct Model {
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// It is no TOML of this form.
-    #[error("this is no model of loss: {0}")]
+    #[error("this is no model of loss: {}", in_one_line(.0))]
     Form(#[source] Box<toml::de::Error>),
     /// Another release of Haulage wrote it.
     #[error("this model has format {0}, and this release reads format {FORMAT}: fit it anew")]
@@ -123,6 +123,14 @@ pub enum ModelError {
     /// A number that no fit gives.
     #[error("this model of loss has an impossible {0}")]
     Impossible(&'static str),
+}
+
+/// Where it is wrong, and what; without the picture of the line between them.
+fn in_one_line(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    let place = text.lines().next().unwrap_or_default();
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    if place == message { message } else { format!("{place}: {message}") }
 }
 
 /// The version of the format.
@@ -250,9 +258,10 @@ mod tests {
             (text.replacen("deviation = ", "deviation = -", 1), "impossible"),
             (text.replacen("scale = ", "scale = 0.0 # ", 1), "impossible"),
             (text.replacen("word_length", "word_size", 1), "word_size"),
+            (text.replacen("word_length = 17", "word_length", 1), "column"),
         ] {
             let error = Model::read(&wrong).unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
+            assert!(error.contains(word) && error.lines().count() == 1, "{error}");
         }
     }
 }
