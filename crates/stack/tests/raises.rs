@@ -14,26 +14,36 @@ use haul_stack::{
 
 const LATER: Span = Span::from_millis(30);
 
-/// Raises its own event in each way, and says in which order it hears of them.
-#[derive(Debug, Default)]
-struct Raises {
-    asked: Option<Event<()>>,
-    heard: Option<Event<&'static str>>,
+/// The events that both micro-protocols know.
+#[derive(Clone, Copy, Debug)]
+struct Events {
+    asked: Event<()>,
+    heard: Event<&'static str>,
 }
+
+impl Events {
+    fn declare(declaration: &mut Declaration<'_>) -> Self {
+        Self { asked: declaration.event("asked"), heard: declaration.event("heard") }
+    }
+}
+
+/// Raises an event later when it is asked, and says when it hears of it.
+#[derive(Debug, Default)]
+struct Raises(Option<Events>);
 
 impl MicroProtocol for Raises {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.asked = Some(declaration.event("asked"));
-        self.heard = Some(declaration.event("heard"));
+        self.0 = Some(Events::declare(declaration));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        resolution.on_event(self.asked.unwrap(), Order::NORMAL);
-        resolution.on_event(self.heard.unwrap(), Order::NORMAL);
+        let Events { asked, heard } = self.0.unwrap();
+        resolution.on_event(asked, Order::NORMAL);
+        resolution.on_event(heard, Order::NORMAL);
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let heard = self.heard.unwrap();
+        let Events { heard, .. } = self.0.unwrap();
         if let Some(way) = heard.of(event, notice) {
             return context.emit(StackEvent::User(way, context.now().as_nanos()));
         }
@@ -43,25 +53,21 @@ impl MicroProtocol for Raises {
     }
 }
 
-/// Hears of the same event too, and raises it when it is asked.
+/// Raises the same event at once when it is asked.
 #[derive(Debug, Default)]
-struct AtOnce {
-    asked: Option<Event<()>>,
-    heard: Option<Event<&'static str>>,
-}
+struct AtOnce(Option<Events>);
 
 impl MicroProtocol for AtOnce {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.asked = Some(declaration.event("asked"));
-        self.heard = Some(declaration.event("heard"));
+        self.0 = Some(Events::declare(declaration));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        resolution.on_event(self.asked.unwrap(), Order::LATE);
+        resolution.on_event(self.0.unwrap().asked, Order::LATE);
     }
 
     fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
-        context.raise(self.heard.unwrap(), &mut "at once");
+        context.raise(self.0.unwrap().heard, &mut "at once");
         context.emit(StackEvent::User("end of the second handler", context.now().as_nanos()));
     }
 }

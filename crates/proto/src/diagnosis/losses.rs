@@ -48,7 +48,10 @@ impl Losses {
     pub(super) fn add(&mut self, runs: &LossRuns, claim: &Claim, others: &CauseCounts) {
         self.counts.merge(others);
         self.counts.add(Cause::ReceiverHost, claim.packets());
-        let room = if self.is_listed { MOST - self.list.len() } else { 0 };
+        if !self.is_listed {
+            return;
+        }
+        let room = MOST - self.list.len();
         let mut listed = [(LossRun::default(), 0); LossRuns::LISTED];
         let count = runs.listed().len().min(room);
         for (place, (run, named)) in listed.iter_mut().zip(runs.listed().iter().zip(claim.named())) {
@@ -56,12 +59,12 @@ impl Losses {
         }
         let listed = &mut listed[..count];
         listed.sort_unstable_by_key(|(run, named)| Reverse(run.packets - named));
-        let mut unnamed = claim.unnamed();
+        let (mut unnamed, others) = (claim.unnamed(), others.verdict().unwrap_or_default());
         self.list.extend(listed.iter().map(|(run, named)| {
             let more = unnamed.min(run.packets - named);
             unnamed -= more;
             let part = (named + more) as f64 / run.packets.max(1) as f64;
-            let mut causes = others.verdict().unwrap_or_default();
+            let mut causes = others;
             for cause in Cause::ALL {
                 causes.attribute(cause, Cause::ReceiverHost, part);
             }

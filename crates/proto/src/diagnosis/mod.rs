@@ -219,8 +219,8 @@ impl Diagnostician {
         self.kernel.on_gap(now, gap);
     }
 
-    /// Whether it tells of single packets too.
-    pub(crate) fn list_packets(&mut self, is_listed: bool) {
+    /// Whether it keeps what each run of losses is put down to.
+    pub(crate) fn list_runs(&mut self, is_listed: bool) {
         self.present.list_runs(is_listed);
     }
 

@@ -66,7 +66,7 @@ fn put_down(
     lost: &[(u64, u64)],
 ) -> (CauseCounts, Vec<(u64, Cause)>) {
     let mut of = Diagnostician::new(Evidence::All);
-    of.list_packets(true);
+    of.list_runs(true);
     let rtt = measured(20);
     let heard = |now, lost, loss, socket_drops| FeedbackSample {
         loss,

@@ -73,9 +73,9 @@ pub struct TraceEvent<'a> {
     pub parcel: &'a Parcel,
     /// What became of them there.
     pub exit: Exit,
-    /// The UDP payloads of the whole parcel as they were sent, each of `stride` bytes but the last.
+    /// The UDP payloads as they were sent, one behind the other, of packets that are no longer in the parcel too.
     pub payload: &'a [u8],
-    /// See `payload`.
+    /// Bytes of each packet's payload; the last may have fewer.
     pub stride: usize,
 }
 

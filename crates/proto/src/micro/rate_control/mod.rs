@@ -6,6 +6,7 @@ mod chosen;
 mod gaps;
 mod law;
 mod observer;
+mod permit;
 mod quota;
 mod rules;
 #[cfg(test)]
@@ -18,18 +19,15 @@ use haul_base::{Cause, Ecn, Rate, Span, Time};
 use haul_diagnosis::{Model, Signature};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, Registration,
-    Resolution, SEND_PERMIT, SendPermit, Setup, StackEvent,
+    Resolution, SEND_PERMIT, Setup, StackEvent,
 };
 
 use super::events::{Pause, PeerReport};
 use super::fixed_rate::SendingRate;
 use super::object::carries_data;
-use super::shared::{LawInterval, PeerHost, RateNow, WaitingFor};
+use super::shared::{LawInterval, PeerHost, RateNow};
 use crate::control::ledger::{Known, Sent};
-use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_WINDOW_DATAGRAMS, Permit, RateController, RateState,
-    SentBatch, Unit,
-};
+use crate::control::{Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit};
 use crate::diagnosis::{Diagnostician, Evidence, LOST_BY};
 use crate::pacer::Pacer;
 use advice::Looked;
@@ -46,15 +44,6 @@ use rules::{Rules, Totals};
 const SOONEST: Span = Span::from_micros(100);
 /// The timer of the law's deadline.
 const LAW_TIMER: u8 = 0;
-/// What IPv4 over Ethernet carries, UDP payload bytes. Larger ones mean another kind of path.
-const USUAL_DATAGRAM: u64 = 1_472;
-/// As much of the rate may leave back to back in large datagrams.
-const LARGE_BURST: Span = Span::from_millis(5);
-/// And as many of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above 1,472 bytes.
-const LARGE_BURST_DATAGRAMS: u64 = 10;
-/// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
-const REACHED_SHARE: f64 = 0.9;
-
 /// Data packets that have left.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
@@ -233,84 +222,6 @@ impl RateControl {
         }
     }
 
-    fn on_permit(&mut self, permit: &mut SendPermit, context: &mut Context<'_>) {
-        if permit.packets == 0 {
-            return;
-        }
-        match self.allowance(permit.datagram as u64, context) {
-            Ok(packets) => {
-                permit.burst =
-                    permit.burst.min(self.limits.burst.max(self.more_at_once(permit.datagram as u64)));
-                permit.at_most(packets.min(self.max_batch));
-            }
-            Err(reason) => {
-                permit.at_most(0);
-                self.wait(reason, context);
-            }
-        }
-    }
-
-    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they are
-    /// large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
-    fn more_at_once(&self, size: u64) -> u64 {
-        let large = self.limits.rate.bytes_in(LARGE_BURST).min(LARGE_BURST_DATAGRAMS * size);
-        if size > USUAL_DATAGRAM { large } else { 0 }
-    }
-
-    /// How many datagrams of `size` may leave now, and why not if none may.
-    fn allowance(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
-        let limits = self.law_limits(context)?;
-        self.limits = self.quota.bound(limits);
-        if self.probe_credit > 0 {
-            return Ok(self.probe_credit as usize);
-        }
-        let (now, released, bindings) = (context.now(), self.pacer.release_at(), self.bindings());
-        if released > now {
-            context.resume_at(released);
-            return Err(self.paced_by(now));
-        }
-        context.shared(bindings.clock).released(now, released);
-        let in_flight = context.shared(bindings.send_window).bytes;
-        // A law that is new may think of smaller datagrams than those in use.
-        let least = |window: u64| window.max(MIN_WINDOW_DATAGRAMS * size);
-        let beyond = limits.unreported.saturating_add(self.more_at_once(size));
-        let allowed = limits.window.map_or(u64::MAX, |window| least(window).saturating_add(beyond));
-        let room = allowed.saturating_sub(in_flight);
-        match room / size {
-            0 => Err(WaitingFor::Window),
-            packets => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
-        }
-    }
-
-    /// What the law allows now; or it holds, and sending goes on when it says.
-    fn law_limits(&mut self, context: &mut Context<'_>) -> Result<Limits, WaitingFor> {
-        let now = context.now();
-        if let Permit::Hold(until) = self.controller.permit()
-            && until <= now
-        {
-            self.controller.on_deadline(now);
-            self.schedule(context);
-        }
-        match self.controller.permit() {
-            Permit::Go(limits) => {
-                if std::mem::take(&mut self.held) {
-                    // What could not leave meanwhile is no lateness to make good.
-                    self.pacer.on_idle(now);
-                }
-                Ok(limits.within(self.controller.ceiling()))
-            }
-            Permit::Hold(until) if until > now && until <= now + LONGEST_HOLD => {
-                self.held = true;
-                context.resume_at(until);
-                Err(WaitingFor::Pacer)
-            }
-            Permit::Hold(_) => {
-                context.fail(ControllerError::HoldsForEver(self.law.name.clone()).to_string());
-                Err(WaitingFor::Pacer)
-            }
-        }
-    }
-
     /// Sets the timer for the law's deadline, if that has changed.
     fn schedule(&mut self, context: &mut Context<'_>) {
         let deadline = self.controller.deadline();
@@ -321,40 +232,6 @@ impl RateControl {
         match deadline {
             Some(at) => context.set_timer(LAW_TIMER, at.max(context.now() + SOONEST)),
             None => context.cancel_timer(LAW_TIMER),
-        }
-    }
-
-    /// Whose rate the pacer keeps.
-    fn paced_by(&self, now: Time) -> WaitingFor {
-        if self.pacer.is_behind(now) {
-            WaitingFor::Late
-        } else if self.quota.binds {
-            WaitingFor::Quota
-        } else if self
-            .controller
-            .ceiling()
-            .is_some_and(|ceiling| self.limits.rate >= ceiling.mul_f64(REACHED_SHARE))
-        {
-            WaitingFor::Ceiling
-        } else {
-            WaitingFor::Pacer
-        }
-    }
-
-    fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
-        let now = context.now();
-        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota | WaitingFor::Late) {
-            self.pacer.on_idle(now);
-        }
-        context.shared(self.bindings().clock).wait(now, reason);
-    }
-
-    /// There was nothing to send, and whoever had nothing has said why.
-    fn on_nothing(&mut self, context: &mut Context<'_>) {
-        self.pacer.on_idle(context.now());
-        let reason = context.shared(self.bindings().clock).reason();
-        if matches!(reason, Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver)) {
-            self.app_limited_below = context.next_pn();
         }
     }
 
@@ -412,7 +289,7 @@ impl RateControl {
         let about = sample.largest_acked_pn;
         sample.app_limited =
             about < self.app_limited_below || self.quota.explains(sample.arrival_rate, about);
-        self.diagnostician.list_packets(context.shared(bindings.windows).are_wanted());
+        self.diagnostician.list_runs(context.shared(bindings.windows).are_wanted());
         let diagnosed = self.diagnostician.on_feedback(&sample);
         sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
