@@ -7,7 +7,7 @@
 //! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the draft's
 //!   "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
 //! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this off.
-//! - A round trip that stays longer than the least one for two rounds is looked into at once, with a `ProbeRTT` out of turn, which the
+//! - A round trip that stays longer than the least one for two rounds is looked into at once, with a short `ProbeRTT` out of turn, which the
 //!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
 //!   at once, not after 10 s, and the bounds learnt on the old path are dropped. If it falls, the queue was of our making: the bandwidth becomes what was
 //!   delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put

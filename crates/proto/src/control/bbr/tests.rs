@@ -120,6 +120,22 @@ fn a_longer_path_is_found_at_once_and_by_the_drafts_rule_after_ten_seconds() {
     }
 }
 
+/// Half a path for 200 ms, as in a probe in turn, is an eighth of what these two seconds could carry.
+#[test]
+fn a_queue_of_its_own_is_seen_through_at_little_cost() {
+    for fall in [0.98, 0.95, 0.9] {
+        let mut run = run(PathModel { queue: 12_500_000, ..path(ms(50)) });
+        run.run_for(Span::from_secs(4));
+        let capacity = run.path.capacity.mul_f64(fall);
+        run.set_capacity(capacity);
+        let got = run.measure(Span::from_secs(3));
+        let share = got.goodput.as_bps() as f64 / capacity.as_bps() as f64;
+        let queue = got.mean_rtt.saturating_sub(ms(50));
+        println!("{fall}: {share:.3}, queue {queue}");
+        assert!(share > 0.95 && queue < ms(20), "{fall}: {share}, {queue}");
+    }
+}
+
 #[test]
 fn losses_of_the_path_are_tolerated_and_by_the_drafts_rule_they_are_not() {
     let lossy = || PathModel { loss: Loss::Random(0.03), ..path(ms(40)) };
