@@ -148,7 +148,7 @@ impl Connection {
     ) -> Result<Self, RecipeError> {
         let role = resumption.role;
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
-        let keys = ConnectionKeys::new(&resumption.secret, &id, role, resumption.cipher);
+        let keys = ConnectionKeys::new(&resumption.secret, &id, role);
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
@@ -164,7 +164,7 @@ impl Connection {
         let setup = Setup {
             initiator: role == Role::Client,
             identity: resumption.identity,
-            keys: Some(keys.pair()),
+            keys: Some(keys.pair(resumption.cipher)),
             datagram,
             likely_datagram: datagram,
             max_datagram: options.datagram,
@@ -403,7 +403,6 @@ impl Connection {
         let mut state = self.lock();
         let is_idle = state.heard < before;
         if is_idle {
-            self.keys.release_idle();
             state.stack.release_idle(now);
             state.events.take_if(|events| events.is_empty());
             state.is_active = false;
