@@ -226,7 +226,7 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
         } else if now < left_until {
             wait(driver, PollFlags::empty(), Some(left_until.since(now)))?
         } else {
-            wait(driver, PollFlags::IN, shared.idle_release_due())?
+            wait(driver, PollFlags::IN, None)?
         };
     }
     Ok(())
@@ -253,7 +253,6 @@ fn flush(shared: &Shared, identity: u32) {
 /// Runs expired timers; returns whether there may be more.
 fn run_timers(shared: &Shared, driver: &Driver) -> bool {
     let now = shared.clock.now();
-    shared.release_idle(now);
     for _ in 0..MOST_DUE {
         let Some((at, identity)) = driver.timers().due(now) else { return false };
         let connection = lock(&shared.table).live(identity);
