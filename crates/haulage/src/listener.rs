@@ -1,32 +1,55 @@
-mod acceptor;
-
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use std::thread::JoinHandle;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use haul_engine::{
-    EngineError as Error, ListenOptions as EngineOptions, Terms, after, block_until, spawn, wait_for,
+    EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, after, block_until,
+    spawn, wait_for,
 };
+use haul_wire::control::{Fault, FaultCode, Request};
 
-pub use self::acceptor::Accepted;
+use crate::{AcceptError, ByteReader, ByteWriter, Connection, Endpoint, ListenOptions, StreamsPermitted};
 
-use self::acceptor::{Acceptor, WaitingStreams};
+/// Streams that may begin at once.
+const MOST_BEGINNING: usize = 64;
 
-use crate::{AcceptError, ByteReader, Connection, Endpoint, ListenOptions};
+/// What a client asks for.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A connection in messages.
+    Messages(Connection),
+    /// To send bytes.
+    Reader(Box<ByteReader>),
+    /// To receive bytes.
+    Writer(Box<ByteWriter>),
+}
+
+impl Accepted {
+    fn into_reader(self) -> Result<ByteReader, AcceptError> {
+        match self {
+            Self::Reader(reader) => Ok(*reader),
+            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }.into()),
+        }
+    }
+}
+
+/// Streams that were asked for and that nobody has taken yet.
+#[derive(Default)]
+struct Streams {
+    beginning: usize,
+    begun: VecDeque<Result<Accepted, Error>>,
+}
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
 #[derive(derive_more::Debug)]
 #[debug("Listener({})", self.local_addr())]
 pub struct Listener {
-    engine: Arc<haul_engine::Listener>,
+    engine: haul_engine::Listener,
     endpoint: Endpoint,
-    stop: Arc<AtomicBool>,
-    streams: Arc<WaitingStreams>,
-    thread: Option<JoinHandle<()>>,
+    streams: Arc<Monitor<Streams>>,
 }
 
 impl Listener {
@@ -42,19 +65,23 @@ impl Listener {
     pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
-        let engine = Arc::new(haul_engine::Listener::bind(engine)?);
+        let terms = Terms::new(options.registry).permitting(options.permit);
+        let admit = move |incoming: Incoming| match refusal(&incoming, options.streams, &terms) {
+            Some(fault) => {
+                incoming.refuse(fault);
+                None
+            }
+            None if matches!(incoming.request(), Request::Connect { .. }) => {
+                // A client that is refused is told why.
+                let _ = incoming.agree(&terms);
+                None
+            }
+            None => Some(incoming),
+        };
+        let engine = haul_engine::Listener::bind_admitting(engine, Box::new(admit))?;
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
         endpoint.engine.set_options(options.connection);
-        let (streams, stop) = (Arc::<WaitingStreams>::default(), Arc::new(AtomicBool::new(false)));
-        let acceptor = Acceptor {
-            engine: engine.clone(),
-            terms: Terms::new(options.registry).permitting(options.permit),
-            permitted: options.streams,
-            streams: streams.clone(),
-            stop: stop.clone(),
-        };
-        let thread = Some(spawn("haul-acceptor", move || acceptor.run())?);
-        Ok(Self { engine, endpoint, stop, streams, thread })
+        Ok(Self { engine, endpoint, streams: Arc::default() })
     }
 
     /// The address and port that it listens on.
@@ -104,8 +131,35 @@ impl Listener {
     fn poll_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         match self.poll_accept(context) {
             Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
-            Poll::Pending => self.streams.poll_next(context),
+            Poll::Pending => self.poll_stream(context),
         }
+    }
+
+    /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
+    /// again. However one client's fails, the listener goes on.
+    fn poll_stream(&self, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
+        let mut streams = self.streams.lock();
+        if let Some(begun) = streams.begun.pop_front() {
+            return Poll::Ready(begun.map_err(AcceptError::Failed));
+        }
+        streams.wake_later(context.waker());
+        if streams.beginning >= MOST_BEGINNING {
+            return Poll::Pending;
+        }
+        let incoming = ready!(self.engine.poll_accept(context));
+        streams.beginning += 1;
+        drop(streams);
+        let ours = self.streams.clone();
+        let started = spawn("haul-begin", move || {
+            let begun = begin(incoming);
+            ours.update(|streams| {
+                streams.beginning -= 1;
+                streams.begun.push_back(begun);
+            });
+        });
+        let Err(error) = started else { return Poll::Pending };
+        self.streams.update(|streams| streams.beginning -= 1);
+        Poll::Ready(Err(AcceptError::Failed(error)))
     }
 
     /// The next client that sends bytes.
@@ -134,12 +188,45 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its message.
-            let _ = thread.join();
-        }
+/// Waits until a stream has begun, up to three seconds.
+fn begin(incoming: Incoming) -> Result<Accepted, Error> {
+    let from_client = matches!(incoming.request(), Request::StreamSend);
+    let session = incoming.accept()?;
+    Ok(if from_client {
+        Accepted::Reader(Box::new(ByteReader::of(session)?))
+    } else {
+        Accepted::Writer(Box::new(ByteWriter::of(session)?))
+    })
+}
+
+/// Why a client is refused, if it is.
+fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> Option<Fault> {
+    match incoming.request() {
+        Request::Connect { .. } => None,
+        Request::StreamSend | Request::StreamReceive => match permitted.refusal(incoming.request()) {
+            Some(reason) => Some(Fault::new(FaultCode::NotPermitted, reason, "")),
+            None => terms.check(incoming.settings()).err(),
+        },
+        _ => Some(Fault::new(
+            FaultCode::NotPermitted,
+            "this server carries messages and streams, not files",
+            "use a URL of `haul serve` for files",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Whoever takes that for the end of the listener serves nobody any more.
+    #[test]
+    fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.streams.update(|streams| streams.begun.push_back(Err(Error::Closed)));
+        let next = listener.poll_stream(&Context::from_waker(Waker::noop()));
+        assert!(matches!(next, Poll::Ready(Err(AcceptError::Failed(Error::Closed)))), "{next:?}");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn own_registry() -> Arc<Registry> {
 
 /// Agrees with the next client.
 pub(crate) fn agree_with_client(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
-    listener.accept(TIMEOUT).unwrap().expect("a client").agree(listener.endpoint(), terms)
+    listener.accept(TIMEOUT).expect("a client").agree(terms)
 }
 
 /// Connects while the server agrees by `terms`.
