@@ -290,6 +290,25 @@ fn udp_hint(port: u16, direction: Direction) -> String {
     }
 }
 
+/// As the traits of the standard library have it.
+impl From<EngineError> for io::Error {
+    fn from(error: EngineError) -> Self {
+        let kind = match &error {
+            EngineError::TimedOut { .. } => io::ErrorKind::TimedOut,
+            EngineError::ControlLost { .. }
+            | EngineError::Peer(_)
+            | EngineError::Closed
+            | EngineError::Silent { .. }
+            | EngineError::UdpBlocked { .. }
+            | EngineError::MicroProtocol { .. }
+            | EngineError::Protocol { .. }
+            | EngineError::System { .. } => io::ErrorKind::ConnectionAborted,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 impl From<EngineError> for Fault {
     fn from(error: EngineError) -> Self {
         error.fault()

@@ -1,8 +1,6 @@
 //! What can go wrong, by operation. The failure behind each is its [`source`](std::error::Error::source); all of them
 //! become the one [`Error`] with `?`.
 
-use std::io;
-
 use haul_engine::{EngineError as Error, ResumptionError, UrlError};
 use haul_stack::{RecipeError, SendError as MessageError};
 
@@ -151,23 +149,6 @@ impl From<Error> for AcceptError {
     }
 }
 
-/// As the traits of the standard library have it.
-pub(crate) fn to_io(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::TimedOut { .. } => io::ErrorKind::TimedOut,
-        Error::ControlLost { .. }
-        | Error::Peer(_)
-        | Error::Closed
-        | Error::Silent { .. }
-        | Error::UdpBlocked { .. }
-        | Error::MicroProtocol { .. }
-        | Error::Protocol { .. }
-        | Error::System { .. } => io::ErrorKind::ConnectionAborted,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, error)
-}
-
 /// Converts the error of an operation back to the engine's error that it holds, boxed or directly.
 macro_rules! into_engine_error {
     ($operation:ident { $(Closed => $closed:ident;)? boxed: $($boxed:ident)*; direct: $($direct:ident)* }) => {
@@ -195,6 +176,7 @@ into_engine_error!(AcceptError { Closed => Closed; boxed: ; direct: Address Time
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
+    use std::io;
 
     use super::*;
 
@@ -210,7 +192,8 @@ mod tests {
             Error::Protocol { reason: "nonsense".to_owned() },
             Error::System { what: "the UDP socket failed", reason: "it is gone".to_owned() },
         ] {
-            assert_eq!(to_io(error.clone()).kind(), io::ErrorKind::ConnectionAborted, "{error}");
+            let kind = io::Error::from(error.clone()).kind();
+            assert_eq!(kind, io::ErrorKind::ConnectionAborted, "{error}");
         }
     }
 

@@ -1,17 +1,15 @@
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use haul_engine::{
-    EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, after, block_until,
-    spawn, wait_for,
-};
+use haul_engine::{EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, spawn};
 use haul_wire::control::{Fault, FaultCode, Request};
 
-use crate::{AcceptError, ByteReader, ByteWriter, Connection, Endpoint, ListenOptions, StreamsPermitted};
+use crate::{
+    AcceptError, ByteReader, ByteWriter, Connection, Endpoint, ListenOptions, Operation, Polled,
+    StreamsPermitted,
+};
 
 /// Streams that may begin at once.
 const MOST_BEGINNING: usize = 64;
@@ -94,38 +92,24 @@ impl Listener {
         self.engine.url(host, b"").to_string()
     }
 
-    /// The next connection in messages. Waits for it up to `timeout` (`None`: no limit).
-    ///
-    /// # Errors
-    /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
-        wait_for(timeout, "a connection", |context| self.poll_accept(context))
-    }
-
-    /// As [`Listener::accept`], for tasks.
+    /// The next connection in messages.
     ///
     /// # Errors
     /// [`AcceptError::Closed`].
-    pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
-        poll_fn(|context| self.poll_accept(context)).await
+    pub fn accept(&self) -> Operation<'_, impl Polled<Connection, AcceptError>> {
+        Operation::new("a connection", None, |context: &mut Context<'_>| self.poll_accept(context))
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
         self.endpoint.engine.poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
-    /// The next client, whatever it wants; `None` if none comes within `timeout`. A stream that begins later is
-    /// returned by the next call.
+    /// The next client, whatever it wants. A stream that begins when nobody waits any more is there for the next who does.
     ///
     /// # Errors
     /// [`AcceptError::Closed`]; how a stream could not be begun.
-    pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, AcceptError> {
-        block_until(Some(after(timeout)), |context| self.poll_any(context)).transpose()
-    }
-
-    /// As [`Listener::accept_any`], for tasks.
-    pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
-        poll_fn(|context| self.poll_any(context)).await
+    pub fn accept_any(&self) -> Operation<'_, impl Polled<Accepted, AcceptError>> {
+        Operation::new("a client", None, |context: &mut Context<'_>| self.poll_any(context))
     }
 
     fn poll_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
@@ -165,21 +149,11 @@ impl Listener {
     /// The next client that sends bytes.
     ///
     /// # Errors
-    /// [`AcceptError::TimedOut`]; how the stream could not be begun; [`AcceptError::Failed`] if the client wants
-    /// something else.
-    pub fn accept_reader(&self, timeout: Duration) -> Result<ByteReader, AcceptError> {
-        match self.accept_any(timeout)? {
-            Some(accepted) => accepted.into_reader(),
-            None => Err(Error::TimedOut { what: "a stream", seconds: timeout.as_secs_f64() }.into()),
-        }
-    }
-
-    /// As [`Listener::accept_reader`], for tasks.
-    ///
-    /// # Errors
     /// How the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
-    pub async fn accept_reader_async(&self) -> Result<ByteReader, AcceptError> {
-        self.accept_any_async().await?.into_reader()
+    pub fn accept_reader(&self) -> Operation<'_, impl Polled<ByteReader, AcceptError>> {
+        Operation::new("a stream", None, |context: &mut Context<'_>| {
+            self.poll_any(context).map(|accepted| accepted?.into_reader())
+        })
     }
 
     /// The endpoint of the port, which also connects to other servers.
