@@ -38,7 +38,7 @@ impl From<Error> for OpenError {
             Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => {
                 Self::Unreachable(error.into())
             }
-            Error::Certificate { .. } | Error::Expired { .. } => Self::NotTrusted(error.into()),
+            Error::Certificate(_) | Error::Expired(_) => Self::NotTrusted(error.into()),
             Error::Peer(_) => Self::Refused(error.into()),
             Error::UdpBlocked { .. } => Self::UdpBlocked(error.into()),
             Error::TimedOut { .. } => Self::TimedOut(error.into()),
@@ -70,9 +70,7 @@ impl From<Error> for ConnectionError {
         match error {
             Error::Closed => Self::Closed,
             Error::Peer(_) => Self::Aborted(error.into()),
-            Error::Silent { .. } | Error::UdpBlocked { .. } | Error::ControlLost { .. } => {
-                Self::Silent(error.into())
-            }
+            Error::Silent(_) | Error::UdpBlocked { .. } | Error::ControlLost(_) => Self::Silent(error.into()),
             Error::MicroProtocol { .. } => Self::MicroProtocol(error.into()),
             error => Self::Failed(error.into()),
         }
@@ -182,14 +180,13 @@ mod tests {
 
     #[test]
     fn a_stream_says_that_its_connection_has_ended_however_it_has() {
-        let (what, seconds) = ("a sign of life", 1.0);
         let direction = haul_engine::Direction::ClientToServer;
         for error in [
             Error::Closed,
-            Error::Silent { what, seconds },
+            Error::Silent(1.0),
             Error::UdpBlocked { port: 7, direction },
             Error::MicroProtocol { protocol: "own".to_owned(), message: "panicked".to_owned() },
-            Error::Protocol { reason: "nonsense".to_owned() },
+            Error::Protocol("nonsense".to_owned()),
             Error::System { what: "the UDP socket failed", reason: "it is gone".to_owned() },
         ] {
             let kind = io::Error::from(error.clone()).kind();
@@ -201,10 +198,10 @@ mod tests {
     fn a_wait_that_ran_out_is_not_a_connection_that_fell_silent() {
         let (what, seconds) = ("a message", 1.0);
         assert!(matches!(WaitError::from(Error::TimedOut { what, seconds }), WaitError::TimedOut(_)));
-        let silent = WaitError::from(Error::Silent { what, seconds });
+        let silent = WaitError::from(Error::Silent(1.0));
         assert!(matches!(&silent, WaitError::Ended(ConnectionError::Silent(_))), "{silent:?}");
         // Both say what lies behind them, and become one error again.
         assert!(silent.source().unwrap().source().unwrap().is::<Box<Error>>());
-        assert!(matches!(Error::from(silent), Error::Silent { .. }));
+        assert!(matches!(Error::from(silent), Error::Silent(_)));
     }
 }

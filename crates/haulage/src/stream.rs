@@ -313,7 +313,7 @@ impl ByteReader {
             Poll::Ready(error) => Poll::Ready(Err(error.into())),
             Poll::Pending if self.inbox.lock().broken => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
-                Poll::Ready(Err(Error::Protocol { reason }.into()))
+                Poll::Ready(Err(Error::Protocol(reason).into()))
             }
             Poll::Pending => Poll::Pending,
         }

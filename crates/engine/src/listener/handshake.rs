@@ -142,7 +142,7 @@ impl<'s> Client<'s> {
         self.read_exact(head)?;
         let proof = match HelloHead::parse(head).map_err(nonsense)? {
             HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
-            HelloHead::OtherVersion(theirs) => return Err(EngineError::Version { theirs }.fault().into()),
+            HelloHead::OtherVersion(theirs) => return Err(EngineError::Version(theirs).fault().into()),
         };
         // The comparison of two hashes takes the same time wherever they differ.
         if self.secrets.proof(&self.server.identity.secret) != proof {

@@ -93,7 +93,7 @@ impl Streams {
                 None => Err("it sent a message that is no frame of a stream"),
             });
             if let Err(reason) = taken {
-                self.with(|it| it.end(Error::Protocol { reason: reason.to_owned() }));
+                self.with(|it| it.end(Error::Protocol(reason.to_owned())));
                 return self.channel.abort();
             }
         }
