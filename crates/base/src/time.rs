@@ -18,6 +18,8 @@ pub struct Span(u64);
 impl Time {
     /// The epoch of the clock.
     pub const ZERO: Self = Self(0);
+    /// Later than anything happens.
+    pub const MAX: Self = Self(u64::MAX);
 
     /// The point `nanos` nanoseconds after the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {

@@ -16,12 +16,9 @@ use crate::{Direction, UrlError};
 pub enum EngineError {
     /// The URL cannot be used as it is.
     Url(#[from] UrlError),
-    /// The URL has expired before anything was sent.
-    #[error("the URL for {authority} has expired")]
-    Expired {
-        /// Host and port.
-        authority: String,
-    },
+    /// The URL for this host and port has expired before anything was sent.
+    #[error("the URL for {0} has expired")]
+    Expired(String),
     /// The host's name cannot be resolved.
     #[error("cannot find the address of {host}: {reason}")]
     Resolve {
@@ -48,12 +45,9 @@ pub enum EngineError {
         /// What was seen.
         reason: String,
     },
-    /// The server is not the one that the URL was made by.
-    #[error("the certificate of {authority} does not match the URL")]
-    Certificate {
-        /// Host and port.
-        authority: String,
-    },
+    /// The server at this host and port is not the one that the URL was made by.
+    #[error("the certificate of {0} does not match the URL")]
+    Certificate(String),
     /// The TLS handshake failed in another way.
     #[error("the encrypted connection to {peer} could not be set up: {reason}")]
     Tls {
@@ -77,24 +71,15 @@ pub enum EngineError {
         /// The direction in which nothing arrives.
         direction: Direction,
     },
-    /// The control channel broke.
-    #[error("the connection to the other side was lost: {reason}")]
-    ControlLost {
-        /// What the system or the other side gives as the reason.
-        reason: String,
-    },
-    /// The other side broke the rules of the protocol.
-    #[error("the other side does not keep to the protocol: {reason}")]
-    Protocol {
-        /// What it did.
-        reason: String,
-    },
+    /// The control channel broke; the reason that the system or the other side gives.
+    #[error("the connection to the other side was lost: {0}")]
+    ControlLost(String),
+    /// The other side broke the rules of the protocol; what it did.
+    #[error("the other side does not keep to the protocol: {0}")]
+    Protocol(String),
     /// The other side speaks another version of the protocol.
-    #[error("the other side speaks version {theirs} of the protocol, this side version {PROTOCOL_VERSION}")]
-    Version {
-        /// The other side's version.
-        theirs: u16,
-    },
+    #[error("the other side speaks version {0} of the protocol, this side version {PROTOCOL_VERSION}")]
+    Version(u16),
     /// Nothing came in the time that was given.
     #[error("{what} did not come within {seconds:.1} seconds")]
     TimedOut {
@@ -103,14 +88,9 @@ pub enum EngineError {
         /// How long.
         seconds: f64,
     },
-    /// The other side was silent for too long: the connection has ended.
-    #[error("{what} did not come within {seconds:.1} seconds")]
-    Silent {
-        /// What should have come.
-        what: &'static str,
-        /// In which time.
-        seconds: f64,
-    },
+    /// The other side was silent for too long, so many seconds: the connection has ended.
+    #[error("a sign that UDP packets get through did not come within {0:.1} seconds")]
+    Silent(f64),
     /// The session has ended regularly.
     #[error("the session has ended")]
     Closed,
@@ -182,11 +162,11 @@ impl EngineError {
     }
 
     pub(crate) fn lost(reason: impl Into<String>) -> Self {
-        Self::ControlLost { reason: reason.into() }
+        Self::ControlLost(reason.into())
     }
 
     pub(crate) fn protocol(reason: impl Into<String>) -> Self {
-        Self::Protocol { reason: reason.into() }
+        Self::Protocol(reason.into())
     }
 
     /// What kind of failure it is.
@@ -195,16 +175,16 @@ impl EngineError {
             Self::Url(_) | Self::TooLong(_) | Self::Recipe(_) | Self::Message(_) | Self::Resumption(_) => {
                 FaultCode::Usage
             }
-            Self::Expired { .. } => FaultCode::Expired,
+            Self::Expired(_) => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
-            Self::Certificate { .. } => FaultCode::NotAuthorised,
-            Self::Tls { .. } | Self::ControlLost { .. } => FaultCode::ControlLost,
+            Self::Certificate(_) => FaultCode::NotAuthorised,
+            Self::Tls { .. } | Self::ControlLost(_) => FaultCode::ControlLost,
             Self::Peer(fault) => fault.code,
             Self::Cipher(_) => FaultCode::NotPermitted,
-            Self::Version { .. } => FaultCode::VersionMismatch,
+            Self::Version(_) => FaultCode::VersionMismatch,
             Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
-            Self::TimedOut { .. } | Self::Silent { .. } => FaultCode::PeerSilent,
-            Self::Protocol { .. } | Self::Closed | Self::System { .. } | Self::MicroProtocol { .. } => {
+            Self::TimedOut { .. } | Self::Silent(_) => FaultCode::PeerSilent,
+            Self::Protocol(_) | Self::Closed | Self::System { .. } | Self::MicroProtocol { .. } => {
                 FaultCode::Internal
             }
             Self::Listen { .. } => FaultCode::Io,
@@ -214,25 +194,24 @@ impl EngineError {
     /// What to do about it, for the fault; empty if nobody knows.
     fn hint(&self) -> String {
         let hint = match self {
-            Self::Expired { .. } => "ask for a new URL: start `haul serve` again on the server",
+            Self::Expired(_) => "ask for a new URL: start `haul serve` again on the server",
             Self::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
             Self::Connect { kind, .. } => connect_hint(*kind),
             Self::NotHaul { .. } => {
                 "check host and port in the URL; another program may have the port, or a proxy is in between"
             }
-            Self::Certificate { .. } => {
+            Self::Certificate(_) => {
                 "`haul serve` makes a new certificate at each start: use the URL that it printed last. If \
                  you did, someone else answers at this address: do not trust it"
             }
             Self::Peer(fault) => return fault.hint.clone(),
             Self::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
-            Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } | Self::Silent { .. } => {
+            Self::Tls { .. } | Self::ControlLost(_) | Self::TimedOut { .. } | Self::Silent(_) => {
                 "run the same command again"
             }
-            Self::Url(UrlError::KeyVersion(_))
-            | Self::Cipher(_)
-            | Self::Protocol { .. }
-            | Self::Version { .. } => "install the same version of haul on both sides",
+            Self::Url(UrlError::KeyVersion(_)) | Self::Cipher(_) | Self::Protocol(_) | Self::Version(_) => {
+                "install the same version of haul on both sides"
+            }
             Self::Url(_) => {
                 "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
                  (an IPv6 address in [brackets])"
@@ -287,6 +266,25 @@ fn udp_hint(port: u16, direction: Direction) -> String {
         Direction::ServerToClient => format!(
             "the server hears the client: let answers from UDP port {port} in at the client's firewall or NAT"
         ),
+    }
+}
+
+/// As the traits of the standard library have it.
+impl From<EngineError> for io::Error {
+    fn from(error: EngineError) -> Self {
+        let kind = match &error {
+            EngineError::TimedOut { .. } => io::ErrorKind::TimedOut,
+            EngineError::ControlLost(_)
+            | EngineError::Peer(_)
+            | EngineError::Closed
+            | EngineError::Silent(_)
+            | EngineError::UdpBlocked { .. }
+            | EngineError::MicroProtocol { .. }
+            | EngineError::Protocol(_)
+            | EngineError::System { .. } => io::ErrorKind::ConnectionAborted,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }
 

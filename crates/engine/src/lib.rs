@@ -40,7 +40,7 @@ pub use endpoint::{
 };
 pub use error::EngineError;
 pub use guard::lock;
-pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
+pub use listener::{Admit, HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
 pub use recipe::offer;
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};

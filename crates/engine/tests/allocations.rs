@@ -105,7 +105,7 @@ fn a_whole_session() {
     let client =
         std::thread::spawn(move || connect(&url, ConnectOptions::new(Request::BenchSend, settings())));
     let timeout = Duration::from_secs(60);
-    let incoming = listener.accept(timeout).expect("listening").expect("a client");
+    let incoming = listener.accept(timeout).expect("a client");
     let mut server = incoming.accept().expect("a session");
     let mut client = client.join().expect("no panic").expect("a session");
     let marks = Marks::default();

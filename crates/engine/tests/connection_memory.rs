@@ -63,8 +63,8 @@ fn main() {
     let agree_with_client = |count: usize| {
         let mut accepted = 0;
         while accepted < count {
-            let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
-            match incoming.agree(listener.endpoint(), &terms) {
+            let incoming = listener.accept(TIMEOUT).unwrap();
+            match incoming.agree(&terms) {
                 Ok(()) => accepted += 1,
                 // Of 10,000 random numbers two are the same once in 86 times; the sensor comes back with another.
                 Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {}

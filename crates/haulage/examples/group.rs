@@ -19,7 +19,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for (pause, weight) in [(Some(Duration::from_millis(4)), 1), (None, 1), (None, 2)] {
         let url = listener.url("127.0.0.1");
         threads.push(std::thread::spawn(move || send(&url, pause).map_err(|error| error.to_string())));
-        let sender = listener.accept(Some(TIMEOUT))?;
+        let sender = listener.accept().wait_for(TIMEOUT)?;
         group.add(sender.clone(), NonZeroU32::new(weight).ok_or("no sender counts nothing")?);
         threads.push(std::thread::spawn(move || read(&sender).map_err(|error| error.to_string())));
     }
@@ -40,9 +40,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
 /// Sends frames as fast as the rate allows, or one in every `pause`, until the receiver has gone.
 fn send(url: &str, pause: Option<Duration>) -> Result<(), haulage::Error> {
-    let connection = Connection::open(url, &preset("viz")?, &Options::default())?;
+    let connection = Connection::open(url, &preset("viz")?, &Options::default()).wait()?;
     loop {
-        match connection.send(&FRAME) {
+        match connection.send(&FRAME).wait() {
             Ok(_) => std::thread::sleep(pause.unwrap_or_default()),
             Err(SendError::Ended(ConnectionError::Closed)) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -52,7 +52,7 @@ fn send(url: &str, pause: Option<Duration>) -> Result<(), haulage::Error> {
 
 fn read(sender: &Connection) -> Result<(), haulage::Error> {
     loop {
-        match sender.recv(Some(TIMEOUT)) {
+        match sender.recv().wait_for(TIMEOUT) {
             Ok(_) => {}
             Err(WaitError::Ended(ConnectionError::Closed)) => return Ok(()),
             Err(error) => return Err(error.into()),

@@ -18,7 +18,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::temp_dir().join(format!("haulage-example-{}.resumption", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client()?;
-    let connection = endpoint.connect(&url, &preset("msg")?, &options)?;
+    let connection = endpoint.connect(&url, &preset("msg")?, &options).wait()?;
     ask(&connection, "how far is the moon?")?;
     connection.close(TIMEOUT)?;
 
@@ -32,8 +32,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
 fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
     let asked = Instant::now();
-    connection.send(question.as_bytes())?;
-    let answer = connection.recv(Some(TIMEOUT))?;
+    connection.send(question.as_bytes()).wait()?;
+    let answer = connection.recv().wait_for(TIMEOUT)?;
     println!("{question} {} ({:?})", String::from_utf8_lossy(&answer.data), asked.elapsed());
     Ok(())
 }
@@ -41,16 +41,14 @@ fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
 /// Answers two clients, or one that comes twice.
 fn serve(listener: &Listener) -> Result<(), haulage::Error> {
     for _ in 0..2 {
-        let connection = listener.accept(Some(TIMEOUT))?;
-        let question = connection.recv(Some(TIMEOUT))?;
-        connection.send(if question.data.ends_with(b"moon?") {
-            b"1.3 light seconds"
-        } else {
-            b"8.3 light minutes"
-        })?;
-        connection.flush(Some(TIMEOUT))?;
+        let connection = listener.accept().wait_for(TIMEOUT)?;
+        let question = connection.recv().wait_for(TIMEOUT)?;
+        connection
+            .send(if question.data.ends_with(b"moon?") { b"1.3 light seconds" } else { b"8.3 light minutes" })
+            .wait()?;
+        connection.flush().wait_for(TIMEOUT)?;
         // Until the client closes.
-        while connection.recv(Some(TIMEOUT)).is_ok() {}
+        while connection.recv().wait_for(TIMEOUT).is_ok() {}
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let url = listener.url("127.0.0.1");
     let writer = std::thread::spawn(move || write(&url).map_err(|error| error.to_string()));
     let mut received = Vec::new();
-    listener.accept_reader(Duration::from_secs(10))?.read_to_end(&mut received)?;
+    listener.accept_reader().wait_for(Duration::from_secs(10))?.read_to_end(&mut received)?;
     writer.join().map_err(|_| "the writer has panicked")??;
     println!("{} bytes at the rate of a law of ours, then of another", received.len());
     if received.len() == BYTES { Ok(()) } else { Err("the stream was cut short".into()) }
@@ -92,5 +92,5 @@ fn write(url: &str) -> Result<(), Box<dyn Error>> {
     writer.write_all(&vec![7; BYTES / 2])?;
     writer.set_law(&[("controller", "bbr")])?;
     writer.write_all(&vec![7; BYTES / 2])?;
-    Ok(writer.finish()?)
+    Ok(writer.finish().wait()?)
 }

@@ -60,11 +60,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind_with(listening)?;
     let recipe: Recipe = preset("msg")?.with("polite");
     let options = Options { registry: own_registry(), ..Options::default() };
-    let connection = Connection::open(&listener.url("127.0.0.1"), &recipe, &options)?;
-    connection.send(b"give me the salt")?;
-    connection.send(b"please give me the salt")?;
-    let server = listener.accept(Some(TIMEOUT))?;
-    let heard = server.recv(Some(TIMEOUT))?;
+    let connection = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait()?;
+    connection.send(b"give me the salt").wait()?;
+    connection.send(b"please give me the salt").wait()?;
+    let server = listener.accept().wait_for(TIMEOUT)?;
+    let heard = server.recv().wait_for(TIMEOUT)?;
     println!("heard: {}", String::from_utf8_lossy(&heard.data));
     let refused = refused(&connection);
     println!("refused: {refused}");

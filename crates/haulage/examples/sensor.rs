@@ -18,20 +18,20 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let endpoint = Endpoint::client()?;
     let mut sensors = Vec::new();
     for _ in 0..SENSORS {
-        sensors.push(endpoint.connect(&url, &preset("sensor")?, &Options::default())?);
+        sensors.push(endpoint.connect(&url, &preset("sensor")?, &Options::default()).wait()?);
     }
     // A temperature that changes at every second reading.
     for reading in 0..READINGS {
         for sensor in &sensors {
-            sensor.send(&(20.0 + f64::from(reading / 2)).to_be_bytes())?;
+            sensor.send(&(20.0 + f64::from(reading / 2)).to_be_bytes()).wait()?;
         }
     }
     let mut readings = 0;
     let mut stations = Vec::new();
     for _ in 0..SENSORS {
-        let station = base.accept(Some(TIMEOUT))?;
+        let station = base.accept().wait_for(TIMEOUT)?;
         for _ in 0..READINGS / 2 {
-            station.recv(Some(TIMEOUT))?;
+            station.recv().wait_for(TIMEOUT)?;
             readings += 1;
         }
         stations.push(station);

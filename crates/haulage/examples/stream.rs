@@ -14,7 +14,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = listener.url("127.0.0.1");
     let writer = std::thread::spawn(move || write(&url).map_err(|error| error.to_string()));
-    let mut reader = listener.accept_reader(Duration::from_secs(10))?;
+    let mut reader = listener.accept_reader().wait_for(Duration::from_secs(10))?;
     let (mut buffer, mut bytes, began) = (vec![0; 1 << 20], 0, Instant::now());
     loop {
         let read = reader.read(&mut buffer)?;
@@ -36,5 +36,5 @@ fn write(url: &str) -> Result<(), Box<dyn Error>> {
     let mut writer = ByteWriter::open(url, &Options::default())?;
     let data: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
     writer.write_all(&data)?;
-    Ok(writer.finish()?)
+    Ok(writer.finish().wait()?)
 }

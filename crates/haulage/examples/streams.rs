@@ -17,15 +17,15 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let url = listener.url("127.0.0.1");
     let server = std::thread::spawn(move || serve(&listener).map_err(|error| error.to_string()));
 
-    let connection = Endpoint::client()?.connect(&url, &preset("streams")?, &Options::default())?;
+    let connection = Endpoint::client()?.connect(&url, &preset("streams")?, &Options::default()).wait()?;
     let mut answers = Vec::new();
     for text in TEXTS {
-        let (mut question, answer) = connection.open_stream(Some(TIMEOUT))?;
+        let (mut question, answer) = connection.open_stream().wait_for(TIMEOUT)?;
         question.write_all(text.as_bytes())?;
         question.finish()?;
         answers.push(answer);
     }
-    connection.send(b"a message beside them")?;
+    connection.send(b"a message beside them").wait()?;
     for (text, mut answer) in TEXTS.into_iter().zip(answers) {
         let mut loud = String::new();
         answer.read_to_string(&mut loud)?;
@@ -40,10 +40,10 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
 /// Answers each stream on a thread of its own.
 fn serve(listener: &Listener) -> Result<(), Box<dyn Error>> {
-    let connection: Connection = listener.accept(Some(TIMEOUT))?;
-    println!("{}", String::from_utf8(connection.recv(Some(TIMEOUT))?.data)?);
+    let connection: Connection = listener.accept().wait_for(TIMEOUT)?;
+    println!("{}", String::from_utf8(connection.recv().wait_for(TIMEOUT)?.data)?);
     loop {
-        match connection.accept_stream(Some(TIMEOUT)) {
+        match connection.accept_stream().wait_for(TIMEOUT) {
             Ok((answer, question)) => drop(std::thread::spawn(move || shout(question, answer))),
             Err(WaitError::Ended(ConnectionError::Closed)) => return Ok(()),
             Err(error) => return Err(error.into()),

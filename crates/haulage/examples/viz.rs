@@ -15,14 +15,14 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let url = listener.url("127.0.0.1");
     let sender = std::thread::spawn(move || send(&url).map_err(|error| error.to_string()));
 
-    let viewer = listener.accept(Some(TIMEOUT))?;
+    let viewer = listener.accept().wait_for(TIMEOUT)?;
     let mut frames = 0;
     for megabits in [40, 10] {
         viewer.set_rate(Rate::from_bps(megabits * 1_000_000));
         let until = Instant::now() + Duration::from_millis(500);
         let before = frames;
         while Instant::now() < until {
-            viewer.recv(Some(TIMEOUT))?;
+            viewer.recv().wait_for(TIMEOUT)?;
             frames += 1;
         }
         println!("asked for {megabits} Mbit/s: {} frames in half a second", frames - before);
@@ -38,9 +38,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
 /// Sends frames as fast as the rate allows, until the viewer has gone.
 fn send(url: &str) -> Result<(), haulage::Error> {
-    let connection = Connection::open(url, &preset("viz")?, &Options::default())?;
+    let connection = Connection::open(url, &preset("viz")?, &Options::default()).wait()?;
     loop {
-        match connection.send(&FRAME) {
+        match connection.send(&FRAME).wait() {
             Ok(_) => {}
             Err(SendError::Ended(ConnectionError::Closed)) => return Ok(()),
             Err(error) => return Err(error.into()),

@@ -2,7 +2,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use haul_base::{Rate, Span};
@@ -10,7 +10,7 @@ use haul_engine::{Channel, EngineError as Error, Message};
 use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 
 use crate::streams::{RecvStream, SendStream, Streams, both};
-use crate::{ConnectionError, SendError, WaitError};
+use crate::{ConnectionError, Operation, Polled, SendError, WaitError};
 
 /// What a connection has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,32 +62,13 @@ impl Connection {
     ///
     /// # Errors
     /// If the recipe does not carry such a message, or the connection has ended.
-    pub fn send(&self, data: &[u8]) -> Result<u64, SendError> {
-        self.send_with(data, SendOptions::default(), None)
+    pub fn send(&self, data: &[u8]) -> Operation<'_, impl Polled<u64, SendError>> {
+        self.send_with(data, SendOptions::default())
     }
 
-    /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit
-    /// for the wait.
-    ///
-    /// # Errors
-    /// As [`Connection::send`]; [`SendError::TimedOut`].
-    pub fn send_with(
-        &self,
-        data: &[u8],
-        options: SendOptions,
-        timeout: Option<Duration>,
-    ) -> Result<u64, SendError> {
-        self.wait_for(timeout, "room for the message", |context| self.poll_send(context, data, options))
-    }
-
-    /// As [`Connection::send`]; `None` if there is no room now.
-    pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
-        Ok(tried(|context| self.poll_send(context, data, SendOptions::default()))?)
-    }
-
-    /// As [`Connection::send`], for tasks.
-    pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
-        Ok(poll_fn(|context| self.poll_send(context, data, SendOptions::default())).await?)
+    /// As [`Connection::send`], with a priority or a time after which the message is worth nothing.
+    pub fn send_with(&self, data: &[u8], options: SendOptions) -> Operation<'_, impl Polled<u64, SendError>> {
+        self.operation("room for the message", move |context| self.poll_send(context, data, options))
     }
 
     fn poll_send(
@@ -102,36 +83,22 @@ impl Connection {
         }
     }
 
-    /// Waits in this thread, which drives the endpoint meanwhile, until `poll` has a result or the timeout has passed.
-    fn wait_for<T, E: From<Error>>(
+    /// What `poll` waits for. A thread that waits drives the endpoint meanwhile.
+    fn operation<T, E: From<Error>>(
         &self,
-        timeout: Option<Duration>,
         what: &'static str,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, Error>>,
-    ) -> Result<T, E> {
-        self.channel.wait_for(timeout, what, |context| poll(context).map_err(Into::into))
+        mut poll: impl Polled<T, Error>,
+    ) -> Operation<'_, impl Polled<T, E>> {
+        let poll = move |context: &mut Context<'_>| poll(context).map_err(E::from);
+        Operation::new(what, Some(&self.channel), poll)
     }
 
-    /// The next message. Waits for it up to `timeout` (`None`: no limit).
+    /// The next message.
     ///
     /// # Errors
-    /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended
-    /// otherwise.
-    pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, WaitError> {
-        self.wait_for(timeout, "a message", |context| self.poll_recv(context))
-    }
-
-    /// The next message, if one waits.
-    ///
-    /// # Errors
-    /// As [`Connection::recv`].
-    pub fn try_recv(&self) -> Result<Option<Message>, WaitError> {
-        Ok(tried(|context| self.poll_recv(context))?)
-    }
-
-    /// As [`Connection::recv`], for tasks.
-    pub async fn recv_async(&self) -> Result<Message, WaitError> {
-        Ok(poll_fn(|context| self.poll_recv(context)).await?)
+    /// [`ConnectionError::Closed`] after the last message; how the connection has ended otherwise.
+    pub fn recv(&self) -> Operation<'_, impl Polled<Message, WaitError>> {
+        self.operation("a message", |context| self.poll_recv(context))
     }
 
     fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, Error>> {
@@ -142,43 +109,26 @@ impl Connection {
     }
 
     /// Opens a stream of bytes, if the recipe carries any (`streams`). The other side can accept it once something was
-    /// written, finished or dropped. Waits while as many are open as the recipe permits, up to `timeout` (`None`: no
-    /// limit).
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`]; if the recipe carries no streams; how the connection has ended.
-    pub fn open_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
-        let streams = self.streams()?;
-        let number = self.wait_for(timeout, "room for a stream", |context| streams.poll_open(context));
-        number.map(|number| both(streams, number))
-    }
-
-    /// As [`Connection::open_stream`], for tasks.
+    /// written, finished or dropped. Waits while as many are open as the recipe permits.
     ///
     /// # Errors
     /// If the recipe carries no streams; how the connection has ended.
-    pub async fn open_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
-        let streams = self.streams()?;
-        Ok(both(streams, poll_fn(|context| streams.poll_open(context)).await?))
+    pub fn open_stream(&self) -> Operation<'_, impl Polled<(SendStream, RecvStream), WaitError>> {
+        self.operation("room for a stream", |context| {
+            let streams = self.streams()?;
+            streams.poll_open(context).map_ok(|number| both(streams, number))
+        })
     }
 
-    /// The next stream of bytes that the other side has opened. Waits for it up to `timeout` (`None`: no limit).
+    /// The next stream of bytes that the other side has opened.
     ///
     /// # Errors
     /// As [`Connection::open_stream`].
-    pub fn accept_stream(&self, timeout: Option<Duration>) -> Result<(SendStream, RecvStream), WaitError> {
-        let streams = self.streams()?;
-        let number = self.wait_for(timeout, "a stream", |context| streams.poll_accept(context));
-        number.map(|number| both(streams, number))
-    }
-
-    /// As [`Connection::accept_stream`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Connection::open_stream_async`].
-    pub async fn accept_stream_async(&self) -> Result<(SendStream, RecvStream), WaitError> {
-        let streams = self.streams()?;
-        Ok(both(streams, poll_fn(|context| streams.poll_accept(context)).await?))
+    pub fn accept_stream(&self) -> Operation<'_, impl Polled<(SendStream, RecvStream), WaitError>> {
+        self.operation("a stream", |context| {
+            let streams = self.streams()?;
+            streams.poll_accept(context).map_ok(|number| both(streams, number))
+        })
     }
 
     fn streams(&self) -> Result<&Arc<Streams>, Error> {
@@ -189,17 +139,9 @@ impl Connection {
     /// Waits until everything has left and, where the recipe acknowledges, has arrived.
     ///
     /// # Errors
-    /// [`WaitError::TimedOut`]; how the connection has ended.
-    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.wait_for(timeout, "the arrival of everything", |context| self.poll_flush(context))
-    }
-
-    /// As [`Connection::flush`], for tasks.
-    ///
-    /// # Errors
     /// How the connection has ended.
-    pub async fn flush_async(&self) -> Result<(), WaitError> {
-        Ok(poll_fn(|context| self.poll_flush(context)).await?)
+    pub fn flush(&self) -> Operation<'_, impl Polled<(), WaitError>> {
+        self.operation("the arrival of everything", |context| self.poll_flush(context))
     }
 
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -223,25 +165,12 @@ impl Connection {
         self.channel.reconfigure(recipe)
     }
 
-    /// The next event: a new rate or recipe, a message that was given up. Waits for it up to `timeout`.
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`]; how the connection has ended.
-    pub fn event(&self, timeout: Duration) -> Result<StackEvent, WaitError> {
-        self.wait_for(Some(timeout), "an event", |context| self.channel.poll_event(context))
-    }
-
-    /// As [`Connection::event`], for tasks.
+    /// The next event: a new rate or recipe, a message that was given up.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub async fn event_async(&self) -> Result<StackEvent, WaitError> {
-        Ok(poll_fn(|context| self.channel.poll_event(context)).await?)
-    }
-
-    /// The next event, if one waits.
-    pub fn try_event(&self) -> Option<StackEvent> {
-        tried(|context| self.channel.poll_event(context)).ok().flatten()
+    pub fn event(&self) -> Operation<'_, impl Polled<StackEvent, WaitError>> {
+        self.operation("an event", |context| self.channel.poll_event(context))
     }
 
     /// What has been sent and received.
@@ -285,13 +214,12 @@ impl Connection {
     /// # Errors
     /// If not everything is known to have arrived by then.
     pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
-        self.wait_for(Some(timeout), "the arrival of everything", |context| self.poll_close(context)).or_else(
-            |error| match error {
-                // All has arrived, and only the answer to the close has not come.
-                WaitError::TimedOut(_) if self.channel.close_now() => Ok(()),
-                error => Err(error),
-            },
-        )
+        let closing = self.operation("the arrival of everything", |context| self.poll_close(context));
+        match closing.wait_for(timeout) {
+            // All has arrived, and only the answer to the close has not come.
+            Err(WaitError::TimedOut(_)) if self.channel.close_now() => Ok(()),
+            closed => closed,
+        }
     }
 
     fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -311,23 +239,12 @@ impl Connection {
         Ok(poll_fn(|context| self.poll_close(context)).await?)
     }
 
-    /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has
-    /// answered or the close was repeated often enough.
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`].
-    pub fn wait_ended(&self, timeout: Duration) -> Result<ConnectionError, WaitError> {
-        self.wait_for(Some(timeout), "the answer to the closing", |context| {
+    /// How the connection has ended, once it has: after [`Connection::abort`], when the other side has answered or the
+    /// close was repeated often enough.
+    pub fn closed(&self) -> Operation<'_, impl Polled<ConnectionError, WaitError>> {
+        self.operation("the answer to the closing", |context| {
             self.channel.poll_ended(context).map(|how| Ok(how.into()))
         })
-    }
-}
-
-/// What there is now.
-fn tried<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T, Error>>) -> Result<Option<T>, Error> {
-    match poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(found) => found.map(Some),
-        Poll::Pending => Ok(None),
     }
 }
 

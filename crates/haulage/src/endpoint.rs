@@ -1,10 +1,11 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use haul_engine::{ConnectionOptions, EndpointStats, HaulUrl, ResumptionFile, block_on};
+use haul_engine::{ConnectionOptions, EndpointStats, HaulUrl, ResumptionFile};
 use haul_stack::{Ends, Recipe, RecipeError};
 
-use crate::{Connection, OpenError, Options};
+use crate::operation::of_future;
+use crate::{Connection, OpenError, Operation, Options, Polled};
 
 /// A UDP socket and a thread for any number of connections. Clones are the same endpoint; it ends with the last of them
 /// and of its connections.
@@ -30,24 +31,21 @@ impl Endpoint {
     ///
     /// # Errors
     /// If the URL, the recipe or the file cannot be used, the server cannot be reached or refuses.
-    pub fn connect(&self, url: &str, recipe: &Recipe, options: &Options) -> Result<Connection, OpenError> {
-        block_on(self.connect_async(url, recipe, options))
-    }
-
-    /// As [`Endpoint::connect`], for tasks.
-    pub async fn connect_async(
+    pub fn connect(
         &self,
         url: &str,
         recipe: &Recipe,
         options: &Options,
-    ) -> Result<Connection, OpenError> {
-        let server: HaulUrl = url.parse()?;
-        if let Some(file) = options.resumption.as_ref().map(ResumptionFile::new)
-            && let Some(known) = self.resume_known(&file, &server, recipe, options).await
-        {
-            return Ok(known);
-        }
-        self.connect_with_async(url, recipe, options, Ends::default()).await
+    ) -> Operation<'static, impl Polled<Connection, OpenError>> {
+        of_future("the server's answer", async move {
+            let server: HaulUrl = url.parse()?;
+            if let Some(file) = options.resumption.as_ref().map(ResumptionFile::new)
+                && let Some(known) = self.resume_known(&file, &server, recipe, options).await
+            {
+                return Ok(known);
+            }
+            self.shake_hands(url, recipe, options, Ends::default()).await
+        })
     }
 
     /// As [`Endpoint::connect`], always with a full handshake. Messages that arrive go straight to `ends.message_sink`;
@@ -60,15 +58,11 @@ impl Endpoint {
         recipe: &Recipe,
         options: &Options,
         ends: Ends,
-    ) -> Result<Connection, OpenError> {
-        block_on(self.connect_with_async(url, recipe, options, ends))
+    ) -> Operation<'static, impl Polled<Connection, OpenError>> {
+        of_future("the server's answer", self.shake_hands(url, recipe, options, ends))
     }
 
-    /// As [`Endpoint::connect_with`], for tasks.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
-    pub async fn connect_with_async(
+    async fn shake_hands(
         &self,
         url: &str,
         recipe: &Recipe,
@@ -135,15 +129,14 @@ impl Endpoint {
 
 impl Connection {
     /// As [`Endpoint::connect`], with an endpoint for this connection alone.
-    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        Endpoint::client()?.connect(url, recipe, options)
-    }
-
-    /// As [`Endpoint::connect_async`], with an endpoint for this connection alone.
-    ///
-    /// # Errors
-    /// As [`Endpoint::connect`].
-    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        Endpoint::client()?.connect_async(url, recipe, options).await
+    pub fn open(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+    ) -> Operation<'static, impl Polled<Self, OpenError>> {
+        of_future(
+            "the server's answer",
+            async move { Endpoint::client()?.connect(url, recipe, options).await },
+        )
     }
 }

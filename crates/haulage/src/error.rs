@@ -1,8 +1,6 @@
 //! What can go wrong, by operation. The failure behind each is its [`source`](std::error::Error::source); all of them
 //! become the one [`Error`] with `?`.
 
-use std::io;
-
 use haul_engine::{EngineError as Error, ResumptionError, UrlError};
 use haul_stack::{RecipeError, SendError as MessageError};
 
@@ -40,7 +38,7 @@ impl From<Error> for OpenError {
             Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => {
                 Self::Unreachable(error.into())
             }
-            Error::Certificate { .. } | Error::Expired { .. } => Self::NotTrusted(error.into()),
+            Error::Certificate(_) | Error::Expired(_) => Self::NotTrusted(error.into()),
             Error::Peer(_) => Self::Refused(error.into()),
             Error::UdpBlocked { .. } => Self::UdpBlocked(error.into()),
             Error::TimedOut { .. } => Self::TimedOut(error.into()),
@@ -72,9 +70,7 @@ impl From<Error> for ConnectionError {
         match error {
             Error::Closed => Self::Closed,
             Error::Peer(_) => Self::Aborted(error.into()),
-            Error::Silent { .. } | Error::UdpBlocked { .. } | Error::ControlLost { .. } => {
-                Self::Silent(error.into())
-            }
+            Error::Silent(_) | Error::UdpBlocked { .. } | Error::ControlLost(_) => Self::Silent(error.into()),
             Error::MicroProtocol { .. } => Self::MicroProtocol(error.into()),
             error => Self::Failed(error.into()),
         }
@@ -151,23 +147,6 @@ impl From<Error> for AcceptError {
     }
 }
 
-/// As the traits of the standard library have it.
-pub(crate) fn to_io(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::TimedOut { .. } => io::ErrorKind::TimedOut,
-        Error::ControlLost { .. }
-        | Error::Peer(_)
-        | Error::Closed
-        | Error::Silent { .. }
-        | Error::UdpBlocked { .. }
-        | Error::MicroProtocol { .. }
-        | Error::Protocol { .. }
-        | Error::System { .. } => io::ErrorKind::ConnectionAborted,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, error)
-}
-
 /// Converts the error of an operation back to the engine's error that it holds, boxed or directly.
 macro_rules! into_engine_error {
     ($operation:ident { $(Closed => $closed:ident;)? boxed: $($boxed:ident)*; direct: $($direct:ident)* }) => {
@@ -195,22 +174,23 @@ into_engine_error!(AcceptError { Closed => Closed; boxed: ; direct: Address Time
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
+    use std::io;
 
     use super::*;
 
     #[test]
     fn a_stream_says_that_its_connection_has_ended_however_it_has() {
-        let (what, seconds) = ("a sign of life", 1.0);
         let direction = haul_engine::Direction::ClientToServer;
         for error in [
             Error::Closed,
-            Error::Silent { what, seconds },
+            Error::Silent(1.0),
             Error::UdpBlocked { port: 7, direction },
             Error::MicroProtocol { protocol: "own".to_owned(), message: "panicked".to_owned() },
-            Error::Protocol { reason: "nonsense".to_owned() },
+            Error::Protocol("nonsense".to_owned()),
             Error::System { what: "the UDP socket failed", reason: "it is gone".to_owned() },
         ] {
-            assert_eq!(to_io(error.clone()).kind(), io::ErrorKind::ConnectionAborted, "{error}");
+            let kind = io::Error::from(error.clone()).kind();
+            assert_eq!(kind, io::ErrorKind::ConnectionAborted, "{error}");
         }
     }
 
@@ -218,10 +198,10 @@ mod tests {
     fn a_wait_that_ran_out_is_not_a_connection_that_fell_silent() {
         let (what, seconds) = ("a message", 1.0);
         assert!(matches!(WaitError::from(Error::TimedOut { what, seconds }), WaitError::TimedOut(_)));
-        let silent = WaitError::from(Error::Silent { what, seconds });
+        let silent = WaitError::from(Error::Silent(1.0));
         assert!(matches!(&silent, WaitError::Ended(ConnectionError::Silent(_))), "{silent:?}");
         // Both say what lies behind them, and become one error again.
         assert!(silent.source().unwrap().source().unwrap().is::<Box<Error>>());
-        assert!(matches!(Error::from(silent), Error::Silent { .. }));
+        assert!(matches!(Error::from(silent), Error::Silent(_)));
     }
 }

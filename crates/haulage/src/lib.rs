@@ -20,19 +20,19 @@
 //! # fn main() -> Result<(), haulage::Error> {
 //! let listener = Listener::bind("0.0.0.0:2640".parse().unwrap())?;
 //! println!("{}", listener.url("server.example.org"));
-//! let there = listener.accept(None)?;
-//! println!("{:?}", there.recv(Some(Duration::from_secs(5)))?);
+//! let there = listener.accept().wait()?;
+//! println!("{:?}", there.recv().wait_for(Duration::from_secs(5))?);
 //!
 //! // elsewhere
 //! let url = "haul://server.example.org:2640/?k=..." ;
-//! let here = Connection::open(url, &haulage::preset("msg")?, &Options::default())?;
-//! here.send(b"hello")?;
+//! let here = Connection::open(url, &haulage::preset("msg")?, &Options::default()).wait()?;
+//! here.send(b"hello").wait()?;
 //! here.close(Duration::from_secs(5))?;
 //! # Ok(()) }
 //! ```
 //!
-//! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any
-//! executor: no executor is needed, and none is brought along. Micro-protocols of your own go into a [`Registry`]; see
+//! Connecting, accepting, sending and receiving are [`Operation`]s: threads wait for them, tasks of any executor await
+//! them. No executor is needed, and none is brought along. Micro-protocols of your own go into a [`Registry`]; see
 //! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
 //! [`control`].
 
@@ -41,6 +41,7 @@ mod endpoint;
 mod error;
 mod group;
 mod listener;
+mod operation;
 mod options;
 mod reassembly;
 mod stream;
@@ -60,6 +61,7 @@ pub use haul_stack as stack;
 pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
 pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, Listener};
+pub use operation::{Operation, Polled};
 pub use options::{ListenOptions, Options, StreamsPermitted};
 pub use stream::{ByteReader, ByteWriter, StreamStatistics};
 pub use streams::{RecvStream, SendStream};

@@ -1,32 +1,53 @@
-mod acceptor;
-
-use std::future::poll_fn;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
-use haul_engine::{
-    EngineError as Error, ListenOptions as EngineOptions, Terms, after, block_until, spawn, wait_for,
+use haul_engine::{EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, spawn};
+use haul_wire::control::{Fault, FaultCode, Request};
+
+use crate::{
+    AcceptError, ByteReader, ByteWriter, Connection, Endpoint, ListenOptions, Operation, Polled,
+    StreamsPermitted,
 };
 
-pub use self::acceptor::Accepted;
+/// Streams that may begin at once.
+const MOST_BEGINNING: usize = 64;
 
-use self::acceptor::{Acceptor, WaitingStreams};
+/// What a client asks for.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A connection in messages.
+    Messages(Connection),
+    /// To send bytes.
+    Reader(Box<ByteReader>),
+    /// To receive bytes.
+    Writer(Box<ByteWriter>),
+}
 
-use crate::{AcceptError, ByteReader, Connection, Endpoint, ListenOptions};
+impl Accepted {
+    fn into_reader(self) -> Result<ByteReader, AcceptError> {
+        match self {
+            Self::Reader(reader) => Ok(*reader),
+            _ => Err(Error::Protocol("the client does not want to send bytes".to_owned()).into()),
+        }
+    }
+}
+
+/// Streams that were asked for and that nobody has taken yet.
+#[derive(Default)]
+struct Streams {
+    beginning: usize,
+    begun: VecDeque<Result<Accepted, Error>>,
+}
 
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
 #[derive(derive_more::Debug)]
 #[debug("Listener({})", self.local_addr())]
 pub struct Listener {
-    engine: Arc<haul_engine::Listener>,
+    engine: haul_engine::Listener,
     endpoint: Endpoint,
-    stop: Arc<AtomicBool>,
-    streams: Arc<WaitingStreams>,
-    thread: Option<JoinHandle<()>>,
+    streams: Arc<Monitor<Streams>>,
 }
 
 impl Listener {
@@ -42,19 +63,23 @@ impl Listener {
     pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
-        let engine = Arc::new(haul_engine::Listener::bind(engine)?);
+        let terms = Terms::new(options.registry).permitting(options.permit);
+        let admit = move |incoming: Incoming| match refusal(&incoming, options.streams, &terms) {
+            Some(fault) => {
+                incoming.refuse(fault);
+                None
+            }
+            None if matches!(incoming.request(), Request::Connect { .. }) => {
+                // A client that is refused is told why.
+                let _ = incoming.agree(&terms);
+                None
+            }
+            None => Some(incoming),
+        };
+        let engine = haul_engine::Listener::bind_admitting(engine, Box::new(admit))?;
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
         endpoint.engine.set_options(options.connection);
-        let (streams, stop) = (Arc::<WaitingStreams>::default(), Arc::new(AtomicBool::new(false)));
-        let acceptor = Acceptor {
-            engine: engine.clone(),
-            terms: Terms::new(options.registry).permitting(options.permit),
-            permitted: options.streams,
-            streams: streams.clone(),
-            stop: stop.clone(),
-        };
-        let thread = Some(spawn("haul-acceptor", move || acceptor.run())?);
-        Ok(Self { engine, endpoint, stop, streams, thread })
+        Ok(Self { engine, endpoint, streams: Arc::default() })
     }
 
     /// The address and port that it listens on.
@@ -67,65 +92,68 @@ impl Listener {
         self.engine.url(host, b"").to_string()
     }
 
-    /// The next connection in messages. Waits for it up to `timeout` (`None`: no limit).
-    ///
-    /// # Errors
-    /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
-        wait_for(timeout, "a connection", |context| self.poll_accept(context))
-    }
-
-    /// As [`Listener::accept`], for tasks.
+    /// The next connection in messages.
     ///
     /// # Errors
     /// [`AcceptError::Closed`].
-    pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
-        poll_fn(|context| self.poll_accept(context)).await
+    pub fn accept(&self) -> Operation<'_, impl Polled<Connection, AcceptError>> {
+        Operation::new("a connection", None, |context: &mut Context<'_>| self.poll_accept(context))
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
         self.endpoint.engine.poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
-    /// The next client, whatever it wants; `None` if none comes within `timeout`. A stream that begins later is
-    /// returned by the next call.
+    /// The next client, whatever it wants. A stream that begins when nobody waits any more is there for the next who does.
     ///
     /// # Errors
     /// [`AcceptError::Closed`]; how a stream could not be begun.
-    pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, AcceptError> {
-        block_until(Some(after(timeout)), |context| self.poll_any(context)).transpose()
-    }
-
-    /// As [`Listener::accept_any`], for tasks.
-    pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
-        poll_fn(|context| self.poll_any(context)).await
+    pub fn accept_any(&self) -> Operation<'_, impl Polled<Accepted, AcceptError>> {
+        Operation::new("a client", None, |context: &mut Context<'_>| self.poll_any(context))
     }
 
     fn poll_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         match self.poll_accept(context) {
             Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
-            Poll::Pending => self.streams.poll_next(context),
+            Poll::Pending => self.poll_stream(context),
         }
+    }
+
+    /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
+    /// again. However one client's fails, the listener goes on.
+    fn poll_stream(&self, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
+        let mut streams = self.streams.lock();
+        if let Some(begun) = streams.begun.pop_front() {
+            return Poll::Ready(begun.map_err(AcceptError::Failed));
+        }
+        streams.wake_later(context.waker());
+        if streams.beginning >= MOST_BEGINNING {
+            return Poll::Pending;
+        }
+        let incoming = ready!(self.engine.poll_accept(context));
+        streams.beginning += 1;
+        drop(streams);
+        let ours = self.streams.clone();
+        let started = spawn("haul-begin", move || {
+            let begun = begin(incoming);
+            ours.update(|streams| {
+                streams.beginning -= 1;
+                streams.begun.push_back(begun);
+            });
+        });
+        let Err(error) = started else { return Poll::Pending };
+        self.streams.update(|streams| streams.beginning -= 1);
+        Poll::Ready(Err(AcceptError::Failed(error)))
     }
 
     /// The next client that sends bytes.
     ///
     /// # Errors
-    /// [`AcceptError::TimedOut`]; how the stream could not be begun; [`AcceptError::Failed`] if the client wants
-    /// something else.
-    pub fn accept_reader(&self, timeout: Duration) -> Result<ByteReader, AcceptError> {
-        match self.accept_any(timeout)? {
-            Some(accepted) => accepted.into_reader(),
-            None => Err(Error::TimedOut { what: "a stream", seconds: timeout.as_secs_f64() }.into()),
-        }
-    }
-
-    /// As [`Listener::accept_reader`], for tasks.
-    ///
-    /// # Errors
     /// How the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
-    pub async fn accept_reader_async(&self) -> Result<ByteReader, AcceptError> {
-        self.accept_any_async().await?.into_reader()
+    pub fn accept_reader(&self) -> Operation<'_, impl Polled<ByteReader, AcceptError>> {
+        Operation::new("a stream", None, |context: &mut Context<'_>| {
+            self.poll_any(context).map(|accepted| accepted?.into_reader())
+        })
     }
 
     /// The endpoint of the port, which also connects to other servers.
@@ -134,12 +162,45 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its message.
-            let _ = thread.join();
-        }
+/// Waits until a stream has begun, up to three seconds.
+fn begin(incoming: Incoming) -> Result<Accepted, Error> {
+    let from_client = matches!(incoming.request(), Request::StreamSend);
+    let session = incoming.accept()?;
+    Ok(if from_client {
+        Accepted::Reader(Box::new(ByteReader::of(session)?))
+    } else {
+        Accepted::Writer(Box::new(ByteWriter::of(session)?))
+    })
+}
+
+/// Why a client is refused, if it is.
+fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> Option<Fault> {
+    match incoming.request() {
+        Request::Connect { .. } => None,
+        Request::StreamSend | Request::StreamReceive => match permitted.refusal(incoming.request()) {
+            Some(reason) => Some(Fault::new(FaultCode::NotPermitted, reason, "")),
+            None => terms.check(incoming.settings()).err(),
+        },
+        _ => Some(Fault::new(
+            FaultCode::NotPermitted,
+            "this server carries messages and streams, not files",
+            "use a URL of `haul serve` for files",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Whoever takes that for the end of the listener serves nobody any more.
+    #[test]
+    fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.streams.update(|streams| streams.begun.push_back(Err(Error::Closed)));
+        let next = listener.poll_stream(&Context::from_waker(Waker::noop()));
+        assert!(matches!(next, Poll::Ready(Err(AcceptError::Failed(Error::Closed)))), "{next:?}");
     }
 }

@@ -3,7 +3,6 @@
 mod buffers;
 mod settings;
 
-use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,15 +11,14 @@ use std::time::Duration;
 use haul_base::{Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
-    after, block_on, block_until, connect, spawn_blocking, wait_for,
+    connect, spawn_blocking,
 };
 use haul_proto::{ChosenLaw, ControllerError};
 use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use self::buffers::{Inbox, Outbox, Sink, Source};
-use crate::error::to_io;
-use crate::{ConnectionError, OpenError, Options, WaitError};
+use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
 
 /// How long the other side's close may take after the last byte.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -136,15 +134,6 @@ impl Transport {
     }
 }
 
-/// Waits in this thread until `poll` has a result or the timeout has passed, which is then an error.
-fn block_io<T>(
-    timeout: Option<Duration>,
-    poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
-) -> io::Result<T> {
-    let until = timeout.map(after);
-    block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
-}
-
 fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
@@ -182,25 +171,14 @@ impl ByteWriter {
         Ok(Self { outbox, transport: Transport::new(&session, transfer, waker), is_ended: false })
     }
 
-    /// Ends the stream and waits until every byte has arrived.
+    /// Ends the stream and waits until every byte has arrived. If that took too long, it may be called again.
     ///
     /// # Errors
-    /// What kept them from arriving.
-    pub fn finish(mut self) -> Result<(), WaitError> {
-        block_on(poll_fn(|context| self.poll_finish(context)))
-    }
-
-    /// As [`ByteWriter::finish`], with a limit for the wait. It may be called again when it was too short.
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`]; what kept the bytes from arriving.
-    pub fn finish_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
-        wait_for(Some(timeout), "the arrival of all bytes", |context| self.poll_finish(context))
-    }
-
-    /// As [`ByteWriter::finish`], for tasks.
-    pub async fn finish_async(mut self) -> Result<(), WaitError> {
-        poll_fn(|context| self.poll_finish(context)).await
+    /// What kept the bytes from arriving.
+    pub fn finish(&mut self) -> Operation<'_, impl Polled<(), WaitError>> {
+        Operation::new("the arrival of all bytes", None, |context: &mut Context<'_>| {
+            self.poll_finish(context)
+        })
     }
 
     fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
@@ -243,9 +221,9 @@ impl ByteWriter {
         self.outbox.lock().bytes.len()
     }
 
-    /// As [`Write::write`], for tasks.
-    pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_write(context, bytes)).await
+    /// As [`Write::write`].
+    pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
+        Operation::new("room for bytes", None, |context: &mut Context<'_>| self.poll_write(context, bytes))
     }
 
     /// As [`Write::write`], for those who poll.
@@ -256,22 +234,14 @@ impl ByteWriter {
             return Poll::Ready(Ok(taken));
         }
         // Either wakes the task. A failure before this call has woken nobody.
-        self.transport.poll_failure(context).map(|error| Err(to_io(error)))
-    }
-
-    /// As [`Write::write`], with a limit for the wait.
-    ///
-    /// # Errors
-    /// As [`Write::write`]; [`io::ErrorKind::TimedOut`].
-    pub fn write_timeout(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
-        block_io(Some(timeout), |context| self.poll_write(context, bytes))
+        self.transport.poll_failure(context).map(|error| Err(error.into()))
     }
 
     fn check_open(&self) -> io::Result<()> {
         if self.is_ended {
             return Err(io::Error::other("the end of the stream was said already"));
         }
-        self.transport.failure().map_or(Ok(()), |error| Err(to_io(error)))
+        self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Name of the recipe that carries the stream; the client chose it.
@@ -288,7 +258,7 @@ impl ByteWriter {
 impl Write for ByteWriter {
     /// Takes as many bytes as there is room for, at least one. Waits while there is none.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        block_io(None, |context| self.poll_write(context, bytes))
+        self.write_some(bytes).wait()
     }
 
     /// Bytes leave as soon as the path takes them; there is nothing to do.
@@ -329,14 +299,6 @@ impl ByteReader {
         Ok(Self { inbox, transport: Transport::new(&session, transfer, waker) })
     }
 
-    /// As [`Read::read`], with a limit for the wait.
-    ///
-    /// # Errors
-    /// As [`Read::read`]; [`io::ErrorKind::TimedOut`].
-    pub fn read_timeout(&mut self, into: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        block_io(Some(timeout), |context| self.poll_read(context, into))
-    }
-
     /// Bytes if there are some, 0 behind the last.
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Poll::Ready((bytes, has_freed_room)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
@@ -348,10 +310,10 @@ impl ByteReader {
         // What failed may have failed after the last byte came.
         match self.transport.poll_failure(context) {
             Poll::Ready(_) if self.inbox.lock().is_readable() => self.poll_take(context, into),
-            Poll::Ready(error) => Poll::Ready(Err(to_io(error))),
+            Poll::Ready(error) => Poll::Ready(Err(error.into())),
             Poll::Pending if self.inbox.lock().broken => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
-                Poll::Ready(Err(to_io(Error::Protocol { reason })))
+                Poll::Ready(Err(Error::Protocol(reason).into()))
             }
             Poll::Pending => Poll::Pending,
         }
@@ -378,9 +340,9 @@ impl ByteReader {
         self.transport.statistics()
     }
 
-    /// As [`Read::read`], for tasks.
-    pub async fn read_async(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context, into)).await
+    /// As [`Read::read`].
+    pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
+        Operation::new("bytes", None, |context: &mut Context<'_>| self.poll_read(context, into))
     }
 
     /// As [`Read::read`], for those who poll.
@@ -395,7 +357,7 @@ impl ByteReader {
 impl Read for ByteReader {
     /// Waits for at least one byte; 0 at the end of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        block_io(None, |context| self.poll_read(context, into))
+        self.read_some(into).wait()
     }
 }
 

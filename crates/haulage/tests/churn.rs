@@ -58,7 +58,7 @@ async fn write(mut stream: SendStream, seed: u32, pending: Pending) {
     let (data, mut done) =
         ([&(len as u32).to_be_bytes()[..], &seed.to_be_bytes(), &bytes(seed, len)].concat(), 0);
     while done < data.len() {
-        done += retry!(pending, rng, stream.write_async(&data[done..]));
+        done += retry!(pending, rng, stream.write_some(&data[done..]));
     }
     stream.finish().unwrap();
 }
@@ -67,7 +67,7 @@ async fn read(mut stream: RecvStream, seed: u32, pending: Pending) {
     let mut rng = Rng::from_seed(u64::from(seed) + 1_000_003);
     let (mut data, mut buffer) = (Vec::new(), vec![0; 30_000]);
     loop {
-        match retry!(pending, rng, stream.read_async(&mut buffer)) {
+        match retry!(pending, rng, stream.read_some(&mut buffer)) {
             0 => break,
             read => data.extend_from_slice(&buffer[..read]),
         }
@@ -85,7 +85,7 @@ async fn end(connection: Connection, seed: u32, pending: Pending) {
         let (here, seed) = (connection.clone(), seed + 2 * number);
         tasks.spawn(async move {
             let mut rng = Rng::from_seed(u64::from(seed) + 7);
-            let (writer, reader) = retry!(pending, rng, here.open_stream_async());
+            let (writer, reader) = retry!(pending, rng, here.open_stream());
             let reading = tokio::spawn(read(reader, seed, pending));
             write(writer, seed, pending).await;
             reading.await.unwrap();
@@ -93,7 +93,7 @@ async fn end(connection: Connection, seed: u32, pending: Pending) {
         let here = connection.clone();
         tasks.spawn(async move {
             let mut rng = Rng::from_seed(u64::from(seed) + 8);
-            let (writer, reader) = retry!(pending, rng, here.accept_stream_async());
+            let (writer, reader) = retry!(pending, rng, here.accept_stream());
             let reading = tokio::spawn(read(reader, seed + 1, pending));
             write(writer, seed + 1, pending).await;
             reading.await.unwrap();
@@ -104,7 +104,7 @@ async fn end(connection: Connection, seed: u32, pending: Pending) {
         let mut rng = Rng::from_seed(u64::from(seed) + 9);
         for number in 0..MESSAGES {
             let message = [&number.to_be_bytes()[..], &bytes(number, rng.below(40_000) as usize)].concat();
-            retry!(pending, rng, here.send_async(&message));
+            retry!(pending, rng, here.send(&message));
         }
     });
     let here = connection.clone();
@@ -112,7 +112,7 @@ async fn end(connection: Connection, seed: u32, pending: Pending) {
         let mut rng = Rng::from_seed(u64::from(seed) + 10);
         let mut got = Vec::new();
         for _ in 0..MESSAGES {
-            let data = retry!(pending, rng, here.recv_async()).data;
+            let data = retry!(pending, rng, here.recv()).data;
             let number = u32::from_be_bytes(data[..4].try_into().unwrap());
             assert!(data[4..] == bytes(number, data.len() - 4));
             got.push(number);
@@ -124,7 +124,7 @@ async fn end(connection: Connection, seed: u32, pending: Pending) {
         done.unwrap();
     }
     let mut rng = Rng::from_seed(u64::from(seed) + 11);
-    retry!(pending, rng, connection.flush_async());
+    retry!(pending, rng, connection.flush());
 }
 
 #[test]
@@ -147,11 +147,11 @@ fn run(pending: Pending) {
             let mut ends = JoinSet::new();
             let mut rng = Rng::from_seed(5);
             for number in 0..CONNECTIONS {
-                let there = retry!(pending, rng, listener.accept_async());
+                let there = retry!(pending, rng, listener.accept());
                 ends.spawn(async move {
                     end(there.clone(), 1_000 * number + 500, pending).await;
-                    there.send_async(b"done").await.unwrap();
-                    let ended = there.recv_async().await.unwrap_err();
+                    there.send(b"done").await.unwrap();
+                    let ended = there.recv().await.unwrap_err();
                     assert!(matches!(ended, WaitError::Ended(ConnectionError::Closed)), "{ended:?}");
                 });
             }
@@ -164,9 +164,9 @@ fn run(pending: Pending) {
             let (endpoint, url) = (endpoint.clone(), url.clone());
             tasks.spawn(async move {
                 let recipe = preset("streams").unwrap();
-                let here = endpoint.connect_async(&url, &recipe, &Options::default()).await.unwrap();
+                let here = endpoint.connect(&url, &recipe, &Options::default()).await.unwrap();
                 end(here.clone(), 1_000 * number, pending).await;
-                assert_eq!(here.recv_async().await.unwrap().data, b"done");
+                assert_eq!(here.recv().await.unwrap().data, b"done");
                 here.close_async().await.unwrap();
             });
         }

@@ -15,11 +15,11 @@ const SHORT: Duration = Duration::from_millis(300);
 /// A client that has sent more than its server takes, as that does not read; and how many messages that was.
 fn stuck(listener: &Listener) -> (Connection, Connection, usize) {
     let recipe = preset("msg").unwrap();
-    let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).unwrap();
-    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
     let (message, options) = (vec![7; 60_000], SendOptions::default());
     let mut sent = 0;
-    while client.send_with(&message, options, Some(SHORT)).is_ok() {
+    while client.send_with(&message, options).wait_for(SHORT).is_ok() {
         sent += 1;
     }
     (client, server, sent)
@@ -33,7 +33,7 @@ fn listener() -> Listener {
 fn read_to_end(connection: &Connection) -> (usize, WaitError) {
     let mut messages = 0;
     loop {
-        match connection.recv(Some(TIMEOUT)) {
+        match connection.recv().wait_for(TIMEOUT) {
             Ok(_) => messages += 1,
             Err(error) => return (messages, error),
         }
@@ -45,7 +45,7 @@ fn a_close_fails_if_the_other_side_has_closed_before_it_had_everything() {
     let listener = listener();
     let (client, server, _) = stuck(&listener);
     server.close(TIMEOUT).unwrap();
-    for ended in [client.flush(Some(TIMEOUT)), client.close(TIMEOUT), client.close(TIMEOUT)] {
+    for ended in [client.flush().wait_for(TIMEOUT), client.close(TIMEOUT), client.close(TIMEOUT)] {
         assert!(matches!(ended, Err(WaitError::Ended(ConnectionError::Closed))), "{ended:?}");
     }
 }
@@ -69,12 +69,12 @@ fn a_connection_whose_client_begins_another_has_not_been_closed() {
     let file = std::env::temp_dir().join(format!("haulage-endings-{}", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let (first, recipe) = (Endpoint::client().unwrap(), preset("msg").unwrap());
-    let client = first.connect(&listener.url("127.0.0.1"), &recipe, &options).unwrap();
-    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let client = first.connect(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
     exchange(&client, &server, "before");
     // The client's program has ended without a word, and was started again.
     let again = Endpoint::client().unwrap().resume(&options).unwrap();
-    exchange(&again, &listener.accept(Some(TIMEOUT)).unwrap(), "after");
+    exchange(&again, &listener.accept().wait_for(TIMEOUT).unwrap(), "after");
     let (_, error) = read_to_end(&server);
     assert!(matches!(error, WaitError::Ended(ConnectionError::Aborted(_))), "{error:?}");
     fs::remove_file(file).unwrap();

@@ -21,9 +21,9 @@ fn one_endpoint_has_connections_with_several_servers_over_ipv4_and_ipv6() {
     let recipe = preset("msg").unwrap();
     let mut ends = Vec::new();
     for (host, server) in servers.iter().chain(&servers) {
-        let client = endpoint.connect(&server.url(host), &recipe, &Options::default()).unwrap();
+        let client = endpoint.connect(&server.url(host), &recipe, &Options::default()).wait().unwrap();
         assert_eq!(client.peer(), server.local_addr());
-        ends.push((client, server.accept(Some(TIMEOUT)).unwrap()));
+        ends.push((client, server.accept().wait_for(TIMEOUT).unwrap()));
     }
     for (number, (client, server)) in ends.iter().enumerate() {
         exchange(client, server, &number.to_string());
@@ -35,8 +35,9 @@ fn a_server_connects_to_others_by_the_socket_of_its_listener() {
     let (first, second) = (listener("127.0.0.1:0"), listener("127.0.0.1:0"));
     let recipe = preset("msg").unwrap();
     let connect = |from: &Listener, to: &Listener| {
-        let here = from.endpoint().connect(&to.url("127.0.0.1"), &recipe, &Options::default()).unwrap();
-        (here, to.accept(Some(TIMEOUT)).unwrap())
+        let here =
+            from.endpoint().connect(&to.url("127.0.0.1"), &recipe, &Options::default()).wait().unwrap();
+        (here, to.accept().wait_for(TIMEOUT).unwrap())
     };
     let pairs = [connect(&first, &second), connect(&second, &first)];
     for (client, server) in &pairs {
@@ -53,12 +54,12 @@ fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
     let file = std::env::temp_dir().join(format!("haulage-endpoint-{}", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client().unwrap();
-    let old = endpoint.connect(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &options).unwrap();
-    exchange(&old, &listener.accept(Some(TIMEOUT)).unwrap(), "first");
+    let old = endpoint.connect(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &options).wait().unwrap();
+    exchange(&old, &listener.accept().wait_for(TIMEOUT).unwrap(), "first");
     let new = endpoint.resume(&options).unwrap();
-    new.send(b"without a handshake").unwrap();
-    let server = listener.accept(Some(TIMEOUT)).unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"without a handshake");
+    new.send(b"without a handshake").wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
+    assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"without a handshake");
     assert!(matches!(old.ended(), Some(ConnectionError::Closed)));
     drop(old);
     exchange(&new, &server, "goes on");

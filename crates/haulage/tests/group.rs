@@ -13,16 +13,17 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection that sends 1,000 bytes and then waits for `pause`, again and again, and one thread that reads them.
 fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
     let url = listener.url("127.0.0.1");
-    let open = thread::spawn(move || Connection::open(&url, &preset("viz").unwrap(), &Options::default()));
-    let there = listener.accept(Some(TIMEOUT)).unwrap();
+    let open =
+        thread::spawn(move || Connection::open(&url, &preset("viz").unwrap(), &Options::default()).wait());
+    let there = listener.accept().wait_for(TIMEOUT).unwrap();
     let here = open.join().unwrap().unwrap();
     let (writing, reading) = (here.clone(), there.clone());
     thread::spawn(move || {
-        while writing.send(&[7; 1_000]).is_ok() {
+        while writing.send(&[7; 1_000]).wait().is_ok() {
             thread::sleep(pause);
         }
     });
-    thread::spawn(move || while reading.recv(Some(TIMEOUT)).is_ok() {});
+    thread::spawn(move || while reading.recv().wait_for(TIMEOUT).is_ok() {});
     (here, there)
 }
 

@@ -45,8 +45,8 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
     let endpoint = Endpoint::client().unwrap();
     let mut ends: Vec<_> = (0..1_000)
         .map(|_| {
-            let client = endpoint.connect(&url, &recipe, &options).unwrap();
-            (client, listener.accept(Some(TIMEOUT)).unwrap())
+            let client = endpoint.connect(&url, &recipe, &options).wait().unwrap();
+            (client, listener.accept().wait_for(TIMEOUT).unwrap())
         })
         .collect();
     let one_more = (before.0 + 1, before.1 + 1);
@@ -57,7 +57,7 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
     assert_eq!(endpoint.known_peers(), 1_000);
     let (client, server) = ends.swap_remove(500);
     client.close(TIMEOUT).unwrap();
-    assert!(matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))));
+    assert!(matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))));
     // A connection that ends takes no other with it, and leaves nothing behind.
     drop(client);
     assert_eq!(endpoint.known_peers(), 999);
@@ -77,8 +77,7 @@ fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, 
     let (recipe, endpoint) = (preset("msg").unwrap(), Endpoint::client().unwrap());
     let options = Options { timeout: Duration::from_millis(300), ..Options::default() };
     let threads_of_endpoints = threads() - threads_before;
-    let mut opens: Vec<_> =
-        (0..200).map(|_| Box::pin(endpoint.connect_async(&url, &recipe, &options))).collect();
+    let mut opens: Vec<_> = (0..200).map(|_| Box::pin(endpoint.connect(&url, &recipe, &options))).collect();
     let mut context = Context::from_waker(Waker::noop());
     for open in &mut opens {
         assert!(open.as_mut().poll(&mut context).is_pending());

@@ -57,8 +57,8 @@ fn options(place: Place) -> Options {
 }
 
 fn exchange(client: &Connection, server: &Connection) {
-    client.send(b"hello").unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"hello");
+    client.send(b"hello").wait().unwrap();
+    assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"hello");
 }
 
 fn recipe() -> Recipe {
@@ -72,14 +72,14 @@ fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_n
         listening.registry = with_brittle(place);
         let listener = Listener::bind_with(listening).unwrap();
         let url = listener.url("127.0.0.1");
-        let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
-        let (before, before_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
+        let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
+        let (before, before_there) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());
         exchange(&before, &before_there);
         for _ in 0..2 {
-            let error = Connection::open(&url, &recipe(), &options(Place::Nowhere)).unwrap_err();
+            let error = Connection::open(&url, &recipe(), &options(Place::Nowhere)).wait().unwrap_err();
             assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
         }
-        let (after, after_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
+        let (after, after_there) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());
         exchange(&after, &after_there);
         exchange(&before, &before_there);
     }
@@ -103,19 +103,20 @@ fn a_micro_protocol_that_breaks_when_the_connection_comes_ends_it_without_a_wait
     let listener = Listener::bind_with(listening).unwrap();
     let url = listener.url("127.0.0.1");
     let slow_options = Options { timeout: TIMEOUT * 3, ..options(Place::Nowhere) };
-    let client = Connection::open(&url, &recipe(), &slow_options).unwrap();
-    client.send(b"hello").unwrap();
-    let error = client.recv(Some(TIMEOUT)).unwrap_err();
+    let client = Connection::open(&url, &recipe(), &slow_options).wait().unwrap();
+    client.send(b"hello").wait().unwrap();
+    let error = client.recv().wait_for(TIMEOUT).unwrap_err();
     assert!(error.to_string().contains("broken off"), "{error}");
-    let other = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
-    exchange(&other, &listener.accept(Some(TIMEOUT)).unwrap());
+    let other = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
+    exchange(&other, &listener.accept().wait_for(TIMEOUT).unwrap());
 }
 
 #[test]
 fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     for place in [Place::Build, Place::Declare, Place::Bind] {
-        let error = Connection::open(&listener.url("127.0.0.1"), &recipe(), &options(place)).unwrap_err();
+        let error =
+            Connection::open(&listener.url("127.0.0.1"), &recipe(), &options(place)).wait().unwrap_err();
         assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
     }
     assert_eq!(listener.endpoint().known_peers(), 0);
@@ -132,10 +133,10 @@ fn a_check_of_recipes_that_breaks_refuses_its_client_and_no_other() {
     let url = listener.url("127.0.0.1");
     let mut evil = preset("msg").unwrap();
     evil.name = "evil".to_owned();
-    let error = Connection::open(&url, &evil, &Options::default()).unwrap_err();
+    let error = Connection::open(&url, &evil, &Options::default()).wait().unwrap_err();
     assert!(error.to_string().contains("I cannot look at this"), "{error}");
-    let client = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
-    exchange(&client, &listener.accept(Some(TIMEOUT)).unwrap());
+    let client = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
+    exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap());
 }
 
 /// A waker that panics, as one of an executor that was shut down may.
@@ -161,15 +162,15 @@ fn woken(dead: &Dead, times: u32) {
 fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = listener.url("127.0.0.1");
-    let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
+    let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
     let dead = Arc::new(Dead(AtomicU32::new(0)));
     let waker = Waker::from(dead.clone());
-    assert!(pin!(listener.accept_async()).poll(&mut Task::from_waker(&waker)).is_pending());
-    let (client, server) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
+    assert!(pin!(listener.accept()).poll(&mut Task::from_waker(&waker)).is_pending());
+    let (client, server) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());
     woken(&dead, 1);
-    assert!(pin!(server.recv_async()).poll(&mut Task::from_waker(&waker)).is_pending());
-    client.send(b"wake up").unwrap();
+    assert!(pin!(server.recv()).poll(&mut Task::from_waker(&waker)).is_pending());
+    client.send(b"wake up").wait().unwrap();
     woken(&dead, 2);
-    let (other, other_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
+    let (other, other_there) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());
     exchange(&other, &other_there);
 }

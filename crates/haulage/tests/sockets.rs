@@ -20,8 +20,8 @@ fn listener() -> Listener {
 }
 
 fn pair(listener: &Listener, recipe: &Recipe) -> (Connection, Connection) {
-    let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).unwrap();
-    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
     (client, server)
 }
 
@@ -31,17 +31,17 @@ fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     let echo = std::thread::spawn(move || {
         block_on(async {
-            while let Ok(message) = server.recv_async().await {
-                server.send_async(&message.data).await.unwrap();
+            while let Ok(message) = server.recv().await {
+                server.send(&message.data).await.unwrap();
             }
         });
     });
     block_on(async {
         for round in 0..200u32 {
-            client.send_async(&round.to_be_bytes()).await.unwrap();
-            assert_eq!(client.recv_async().await.unwrap().data, round.to_be_bytes());
+            client.send(&round.to_be_bytes()).await.unwrap();
+            assert_eq!(client.recv().await.unwrap().data, round.to_be_bytes());
         }
-        client.flush_async().await.unwrap();
+        client.flush().await.unwrap();
     });
     client.close(TIMEOUT).unwrap();
     echo.join().unwrap();
@@ -50,16 +50,16 @@ fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
 #[test]
 fn waits_end_when_they_should_and_clones_are_one_connection() {
     let listener = listener();
-    assert!(matches!(listener.accept(Some(Duration::from_millis(20))), Err(AcceptError::TimedOut(_))));
+    assert!(matches!(listener.accept().wait_for(Duration::from_millis(20)), Err(AcceptError::TimedOut(_))));
     let (client, server) = pair(&listener, &preset("msg").unwrap());
-    assert!(matches!(client.recv(Some(Duration::from_millis(20))), Err(WaitError::TimedOut(_))));
-    assert!(server.try_recv().unwrap().is_none());
+    assert!(matches!(client.recv().wait_for(Duration::from_millis(20)), Err(WaitError::TimedOut(_))));
+    assert!(server.recv().now().unwrap().is_none());
     let (reading, writing) = (server.clone(), client.clone());
     let reader = std::thread::spawn(move || {
-        std::iter::from_fn(|| reading.recv(None).ok()).map(|message| message.data.len()).sum::<usize>()
+        std::iter::from_fn(|| reading.recv().wait().ok()).map(|message| message.data.len()).sum::<usize>()
     });
     for _ in 0..100 {
-        writing.send(&[1; 10_000]).unwrap();
+        writing.send(&[1; 10_000]).wait().unwrap();
     }
     drop(writing);
     client.close(TIMEOUT).unwrap();
@@ -67,7 +67,7 @@ fn waits_end_when_they_should_and_clones_are_one_connection() {
     assert!(matches!(server.ended(), Some(ConnectionError::Closed)));
     let too_long = vec![0; 1 << 20];
     let (client, _server) = pair(&listener, &preset("msg").unwrap());
-    assert!(matches!(client.send(&too_long), Err(SendError::Message(_))));
+    assert!(matches!(client.send(&too_long).wait(), Err(SendError::Message(_))));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_receiver_sets_the_rate_and_the_sender_is_told() {
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
     loop {
-        if client.event(TIMEOUT).unwrap() == Event::Rate(rate) {
+        if client.event().wait_for(TIMEOUT).unwrap() == Event::Rate(rate) {
             break;
         }
     }
@@ -89,19 +89,19 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     let reading = server.clone();
     let reader = std::thread::spawn(move || {
-        (0..300u32).map(|_| reading.recv(Some(TIMEOUT)).unwrap().data).collect::<Vec<_>>()
+        (0..300u32).map(|_| reading.recv().wait_for(TIMEOUT).unwrap().data).collect::<Vec<_>>()
     });
     let sent: Vec<_> = (0..300u32).map(|number| number.to_be_bytes().to_vec()).collect();
     for (number, message) in sent.iter().enumerate() {
         if number == 100 {
             client.reconfigure(&preset("msg").unwrap().with("in_order")).unwrap();
         }
-        client.send(message).unwrap();
+        client.send(message).wait().unwrap();
     }
     let mut got = reader.join().unwrap();
     got.sort();
     assert_eq!(got, sent);
-    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
+    assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
     assert!(client.recipe().has("in_order") && server.recipe().has("in_order"));
 }
 
@@ -112,14 +112,16 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
         .unwrap()
         .without("fixed_rate")
         .with_parameters("rate_control", &[("controller", "bbr")]);
-    let error =
-        Connection::open(&listener.url("127.0.0.1"), &bare, &Options::default()).unwrap_err().to_string();
+    let error = Connection::open(&listener.url("127.0.0.1"), &bare, &Options::default())
+        .wait()
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("rate_control needs bitmap_ack or receiver_report"), "{error}");
     let recipe = bare.with("receiver_report").with("rate_feedback");
     let (client, server) = pair(&listener, &recipe);
     let reading = server.clone();
     let reader = std::thread::spawn(move || {
-        (0..3_000u32).map(|_| reading.recv(Some(TIMEOUT)).unwrap().data).collect::<Vec<_>>()
+        (0..3_000u32).map(|_| reading.recv().wait_for(TIMEOUT).unwrap().data).collect::<Vec<_>>()
     });
     let sent: Vec<_> = (0..3_000u32).map(|number| number.to_be_bytes().repeat(200)).collect();
     for (number, message) in sent.iter().enumerate() {
@@ -128,17 +130,17 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
             reno.set("rate_control.controller", "reno").unwrap();
             client.reconfigure(&reno).unwrap();
         }
-        client.send(message).unwrap();
+        client.send(message).wait().unwrap();
     }
     let mut got = reader.join().unwrap();
     got.sort();
     assert_eq!(got, sent);
-    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
+    assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
     assert_eq!(server.recipe().get("rate_control", "controller"), Some("reno"));
     // What the receiver asks for bounds the law.
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
-    while client.event(TIMEOUT).unwrap() != Event::Rate(rate) {}
+    while client.event().wait_for(TIMEOUT).unwrap() != Event::Rate(rate) {}
 }
 
 /// What the server does not permit at the beginning it does not permit later, whichever end wants it; what was in force
@@ -156,13 +158,16 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
         recipe.set("retransmit.memory", memory).unwrap();
         recipe
     };
-    let refused = Connection::open(&listener.url("127.0.0.1"), &with_memory("4GiB"), &Options::default());
+    let refused =
+        Connection::open(&listener.url("127.0.0.1"), &with_memory("4GiB"), &Options::default()).wait();
     assert!(refused.unwrap_err().to_string().contains("more than I have"));
     let (client, server) = pair(&listener, &with_memory("1MiB"));
     let more_parts = with_memory("4GiB").with("in_order");
     for refused in [with_memory("4GiB"), more_parts] {
         client.reconfigure(&refused).unwrap();
-        let Event::Refused(reason) = client.event(TIMEOUT).unwrap() else { panic!("it was permitted") };
+        let Event::Refused(reason) = client.event().wait_for(TIMEOUT).unwrap() else {
+            panic!("it was permitted")
+        };
         assert!(reason.contains("more than I have"), "{reason}");
         for end in [&client, &server] {
             assert_eq!(end.recipe().get("retransmit", "memory"), Some("1MiB"));
@@ -170,9 +175,9 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
         assert!(server.reconfigure(&refused).is_err());
     }
     client.reconfigure(&with_memory("1MiB").with("in_order")).unwrap();
-    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
-    client.send(b"and it goes on").unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"and it goes on");
+    assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
+    client.send(b"and it goes on").wait().unwrap();
+    assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"and it goes on");
 }
 
 #[test]
@@ -180,7 +185,7 @@ fn unknown_recipes_and_urls_say_what_is_wrong() {
     let error = preset("vis").unwrap_err().to_string();
     assert!(error.contains("vis") && error.contains("viz, msg, sensor"), "{error}");
     assert!(matches!(
-        Connection::open("http://x", &preset("msg").unwrap(), &Options::default()),
+        Connection::open("http://x", &preset("msg").unwrap(), &Options::default()).wait(),
         Err(OpenError::Url(_))
     ));
 }
@@ -194,19 +199,19 @@ fn bytes_flow_from_the_server_too_and_tasks_can_read_them() {
         block_on(async {
             let (mut buffer, mut bytes) = (vec![0; 100_000], Vec::new());
             loop {
-                match reader.read_async(&mut buffer).await.unwrap() {
+                match reader.read_some(&mut buffer).await.unwrap() {
                     0 => return bytes,
                     read => bytes.extend_from_slice(&buffer[..read]),
                 }
             }
         })
     });
-    let Some(Accepted::Writer(mut writer)) = listener.accept_any(TIMEOUT).unwrap() else {
+    let Accepted::Writer(mut writer) = listener.accept_any().wait_for(TIMEOUT).unwrap() else {
         panic!("a client that wants bytes");
     };
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 253) as u8).collect();
     writer.write_all(&data).unwrap();
-    writer.finish().unwrap();
+    writer.finish().wait().unwrap();
     assert!(reader.join().unwrap() == data);
 }
 
@@ -217,7 +222,7 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
     let open = || {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| ByteWriter::open(&url, &Options::default()).unwrap());
-            let reader = listener.accept_reader(TIMEOUT).unwrap();
+            let reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             (writer.join().unwrap(), reader)
         })
     };
@@ -243,32 +248,33 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     client.close(TIMEOUT).unwrap();
-    assert!(matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))));
+    assert!(matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))));
     for preset_name in ["viz", "msg", "sensor"] {
         let open = || {
             Connection::open(&listener.url("127.0.0.1"), &preset(preset_name).unwrap(), &Options::default())
+                .wait()
                 .unwrap()
         };
         // At once: no packet of the connection has left.
         open().close(TIMEOUT).unwrap();
-        let server = listener.accept(Some(TIMEOUT)).unwrap();
+        let server = listener.accept().wait_for(TIMEOUT).unwrap();
         assert!(
-            matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))),
+            matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))),
             "{preset_name}"
         );
         let client = open();
-        assert!(client.send(&vec![0; 1 << 20]).is_err(), "{preset_name}: too large");
+        assert!(client.send(&vec![0; 1 << 20]).wait().is_err(), "{preset_name}: too large");
         client.abort();
-        client.wait_ended(TIMEOUT).unwrap();
-        let server = listener.accept(Some(TIMEOUT)).unwrap();
+        client.closed().wait_for(TIMEOUT).unwrap();
+        let server = listener.accept().wait_for(TIMEOUT).unwrap();
         assert!(
-            matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Aborted(_)))),
+            matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Aborted(_)))),
             "{preset_name}"
         );
         drop(open());
-        let server = listener.accept(Some(TIMEOUT)).unwrap();
+        let server = listener.accept().wait_for(TIMEOUT).unwrap();
         assert!(
-            matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))),
+            matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))),
             "{preset_name}"
         );
     }
@@ -280,16 +286,17 @@ fn the_resumption_state_of_another_recipe_begins_no_connection_that_nobody_uses(
     let directory = std::env::temp_dir().join(format!("haulage-resumption-{}", std::process::id()));
     let options = Options { resumption: Some(directory.clone()), ..Options::default() };
     let open = |name: &str| {
-        let client = Connection::open(&listener.url("127.0.0.1"), &preset(name).unwrap(), &options).unwrap();
-        (client, listener.accept(Some(TIMEOUT)).unwrap())
+        let client =
+            Connection::open(&listener.url("127.0.0.1"), &preset(name).unwrap(), &options).wait().unwrap();
+        (client, listener.accept().wait_for(TIMEOUT).unwrap())
     };
     for name in ["msg", "viz", "viz"] {
         let (client, server) = open(name);
-        client.send(name.as_bytes()).unwrap();
-        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, name.as_bytes());
+        client.send(name.as_bytes()).wait().unwrap();
+        assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, name.as_bytes());
         client.close(TIMEOUT).unwrap();
     }
-    assert!(listener.accept(Some(Duration::from_millis(300))).is_err(), "one connection each");
+    assert!(listener.accept().wait_for(Duration::from_millis(300)).is_err(), "one connection each");
     std::fs::remove_file(directory).unwrap();
 }
 
@@ -300,10 +307,10 @@ fn the_resumption_state_of_another_server_is_of_no_use() {
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
     for listener in [&first, &first, &second, &second, &first] {
         let recipe = preset("msg").unwrap();
-        let client = Connection::open(&listener.url("localhost"), &recipe, &options).unwrap();
-        client.send(b"for this one").unwrap();
-        let server = listener.accept(Some(TIMEOUT)).expect("the server of the URL");
-        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"for this one");
+        let client = Connection::open(&listener.url("localhost"), &recipe, &options).wait().unwrap();
+        client.send(b"for this one").wait().unwrap();
+        let server = listener.accept().wait_for(TIMEOUT).expect("the server of the URL");
+        assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"for this one");
         client.close(TIMEOUT).unwrap();
     }
     std::fs::remove_file(file).unwrap();
@@ -342,24 +349,24 @@ fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_resumpt
     let endpoint = Endpoint::client().unwrap();
     let open = |round, ends| {
         let client = match round {
-            2 => block_on(endpoint.connect_with_async(&url, &recipe, &options, ends)),
-            _ => endpoint.connect_with(&url, &recipe, &options, ends),
+            2 => block_on(endpoint.connect_with(&url, &recipe, &options, ends)),
+            _ => endpoint.connect_with(&url, &recipe, &options, ends).wait(),
         };
-        (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap())
+        (client.unwrap(), listener.accept().wait_for(TIMEOUT).unwrap())
     };
     for round in 0..3 {
         let (sink, got) = mpsc::channel();
         let ends = Ends { message_sink: Some(Box::new(Sink(sink))), ..Ends::default() };
         let (client, server) = open(round, ends);
-        client.send(b"question").unwrap();
-        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"question");
-        server.send(b"answer").unwrap();
+        client.send(b"question").wait().unwrap();
+        assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"question");
+        server.send(b"answer").wait().unwrap();
         assert_eq!(got.recv_timeout(TIMEOUT).expect("the sink has it"), b"answer", "round {round}");
         client.close(TIMEOUT).unwrap();
         let ends = Ends { message_source: Some(Box::new(Source(3))), ..Ends::default() };
         let (client, server) = open(round, ends);
         for left in (0..3u32).rev() {
-            assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, left.to_be_bytes(), "round {round}");
+            assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, left.to_be_bytes(), "round {round}");
         }
         client.close(TIMEOUT).unwrap();
     }
@@ -375,14 +382,14 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
         let options = Options { rate: Some(Rate::from_mbps(300)), ..Options::default() };
         let recipe = preset(name).unwrap();
         let reading = std::thread::spawn(move || {
-            let mut reader = listener.accept_reader(TIMEOUT).unwrap();
+            let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes).unwrap();
             (bytes, reader.statistics())
         });
         let mut writer = ByteWriter::open_with(&url, &recipe, &options).unwrap();
         writer.write_all(&data).unwrap();
-        writer.finish_timeout(TIMEOUT).unwrap();
+        writer.finish().wait_for(TIMEOUT).unwrap();
         let sent = writer.statistics();
         let (got, received) = reading.join().unwrap();
         assert!(got == data, "{name}: {} bytes", got.len());
@@ -405,21 +412,21 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let opening = std::thread::spawn(move || ByteWriter::open(&url, &Options::default()).unwrap());
-    let mut reader = listener.accept_reader(TIMEOUT).unwrap();
+    let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
     let mut writer = opening.join().unwrap();
     let (short, piece) = (Duration::from_millis(50), vec![7; 10_000_000]);
     let mut written = 0;
     let error = loop {
-        match writer.write_timeout(&piece, Duration::from_secs(1)) {
+        match writer.write_some(&piece).wait_for(Duration::from_secs(1)) {
             Ok(taken) => written += taken as u64,
             Err(error) => break error,
         }
     };
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    let early = writer.finish_timeout(short);
+    let early = writer.finish().wait_for(short);
     assert!(matches!(early, Err(WaitError::TimedOut(_))), "{early:?} after {written} bytes");
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
-    writer.finish_timeout(TIMEOUT).unwrap();
+    writer.finish().wait_for(TIMEOUT).unwrap();
     assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));
 }
 
@@ -429,7 +436,7 @@ fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let reading = std::thread::spawn(move || {
-        let mut reader = listener.accept_reader(TIMEOUT).unwrap();
+        let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
     });
     let mut writer = ByteWriter::open(&url, &Options::default()).unwrap();
@@ -437,11 +444,11 @@ fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
     for _ in 0..200 {
         let mut rest = &piece[..];
         while !rest.is_empty() {
-            let taken = writer.write_timeout(rest, TIMEOUT).unwrap();
+            let taken = writer.write_some(rest).wait_for(TIMEOUT).unwrap();
             rest = &rest[taken..];
         }
     }
-    writer.finish_timeout(TIMEOUT).unwrap();
+    writer.finish().wait_for(TIMEOUT).unwrap();
     assert_eq!(reading.join().unwrap(), 200_000_000);
 }
 
@@ -453,7 +460,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let mut bytes = Vec::new();
-            listener.accept_reader(TIMEOUT).unwrap().read_to_end(&mut bytes).unwrap();
+            listener.accept_reader().wait_for(TIMEOUT).unwrap().read_to_end(&mut bytes).unwrap();
             bytes
         });
         // It would take four minutes.
@@ -466,7 +473,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         writer.set_law(&[("controller", "scalable"), ("rate", "unlimited")]).unwrap();
         writer.write_all(rest).unwrap();
         writer.set_law(&[("rate", "4Gbit")]).unwrap();
-        writer.finish_timeout(TIMEOUT).unwrap();
+        writer.finish().wait_for(TIMEOUT).unwrap();
         assert!(reading.join().unwrap() == data);
     });
 }
@@ -477,23 +484,23 @@ fn no_timeout_is_too_long() {
     let listener = listener();
     let options = Options { timeout: Duration::MAX, ..Options::default() };
     let (url, recipe) = (listener.url("127.0.0.1"), preset("streams").unwrap());
-    let client = Connection::open(&url, &recipe, &options).unwrap();
-    let server = listener.accept(Some(Duration::MAX)).unwrap();
-    client.send(b"message").unwrap();
-    assert_eq!(server.recv(Some(Duration::MAX)).unwrap().data, b"message");
-    let (mut writer, _a) = client.open_stream(Some(Duration::MAX)).unwrap();
-    writer.write_timeout(b"y", Duration::MAX).unwrap();
-    let (_b, mut reader) = server.accept_stream(Some(Duration::MAX)).unwrap();
-    assert_eq!(reader.read_timeout(&mut [0; 9], Duration::MAX).unwrap(), 1);
+    let client = Connection::open(&url, &recipe, &options).wait().unwrap();
+    let server = listener.accept().wait_for(Duration::MAX).unwrap();
+    client.send(b"message").wait().unwrap();
+    assert_eq!(server.recv().wait_for(Duration::MAX).unwrap().data, b"message");
+    let (mut writer, _a) = client.open_stream().wait_for(Duration::MAX).unwrap();
+    writer.write_some(b"y").wait_for(Duration::MAX).unwrap();
+    let (_b, mut reader) = server.accept_stream().wait_for(Duration::MAX).unwrap();
+    assert_eq!(reader.read_some(&mut [0; 9]).wait_for(Duration::MAX).unwrap(), 1);
     let (opened, accepted) = std::thread::scope(|scope| {
         let opened = scope.spawn(|| ByteWriter::open(&url, &options));
-        let accepted = listener.accept_any(Duration::MAX).unwrap();
+        let accepted = listener.accept_any().wait_for(Duration::MAX).unwrap();
         (opened.join().unwrap(), accepted)
     });
     let mut writer = opened.unwrap();
-    assert_eq!(writer.write_timeout(b"bytes", Duration::MAX).unwrap(), 5);
-    let Some(Accepted::Reader(mut reader)) = accepted else { panic!("{accepted:?}") };
-    assert_eq!(reader.read_timeout(&mut [0; 9], Duration::MAX).unwrap(), 5);
+    assert_eq!(writer.write_some(b"bytes").wait_for(Duration::MAX).unwrap(), 5);
+    let Accepted::Reader(mut reader) = accepted else { panic!("{accepted:?}") };
+    assert_eq!(reader.read_some(&mut [0; 9]).wait_for(Duration::MAX).unwrap(), 5);
 }
 
 #[test]
@@ -501,12 +508,12 @@ fn empty_messages_wait_for_room_like_others() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     let mut sent = 0;
-    while client.try_send(b"").unwrap().is_some() {
+    while client.send(b"").now().unwrap().is_some() {
         sent += 1;
         assert!(sent < 100_000, "they fill the memory");
     }
     for _ in 0..sent {
-        assert!(server.recv(Some(TIMEOUT)).unwrap().data.is_empty());
+        assert!(server.recv().wait_for(TIMEOUT).unwrap().data.is_empty());
     }
     client.close(TIMEOUT).unwrap();
 }

@@ -28,8 +28,8 @@ fn recipe() -> Recipe {
 }
 
 fn pair(listener: &Listener, recipe: &Recipe) -> (Connection, Connection) {
-    let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).unwrap();
-    (client, listener.accept(Some(TIMEOUT)).unwrap())
+    let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).wait().unwrap();
+    (client, listener.accept().wait_for(TIMEOUT).unwrap())
 }
 
 fn bytes(seed: u32, len: u32) -> Vec<u8> {
@@ -43,11 +43,11 @@ fn read_to_end(stream: &mut RecvStream) -> Vec<u8> {
 }
 
 fn open(connection: &Connection) -> (SendStream, RecvStream) {
-    connection.open_stream(Some(TIMEOUT)).unwrap()
+    connection.open_stream().wait_for(TIMEOUT).unwrap()
 }
 
 fn accept(connection: &Connection) -> (SendStream, RecvStream) {
-    connection.accept_stream(Some(TIMEOUT)).unwrap()
+    connection.accept_stream().wait_for(TIMEOUT).unwrap()
 }
 
 /// A path to a server that is bad for UDP, and loses everything while it is `cut`. Gives the port for clients, of which
@@ -123,8 +123,8 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
     let listener = listener();
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
     let url = Url { port: bad_path(listener.local_addr(), &Arc::default()), ..url }.to_string();
-    let client = Connection::open(&url, &recipe(), &Options::default()).unwrap();
-    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let client = Connection::open(&url, &recipe(), &Options::default()).wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
     thread::scope(|scope| {
         for (end, here, there) in [(0, &client, &server), (1, &server, &client)] {
             for number in 0..4 {
@@ -143,10 +143,11 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
                 });
             }
             scope.spawn(move || {
-                (0..500_u32).try_for_each(|it| here.send(&it.to_be_bytes()).map(drop)).unwrap();
+                (0..500_u32).try_for_each(|it| here.send(&it.to_be_bytes()).wait().map(drop)).unwrap();
             });
             scope.spawn(move || {
-                let mut got: Vec<_> = (0..500).map(|_| there.recv(Some(TIMEOUT)).unwrap().data).collect();
+                let mut got: Vec<_> =
+                    (0..500).map(|_| there.recv().wait_for(TIMEOUT).unwrap().data).collect();
                 got.sort();
                 assert!(got.into_iter().eq((0..500_u32).map(|it| it.to_be_bytes().to_vec())), "{end}");
             });
@@ -165,18 +166,18 @@ fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
     let url = Url { port: bad_path(listener.local_addr(), &cut), ..url }.to_string();
     let connection = ConnectionOptions { queue: Bytes(100_000), ..ConnectionOptions::default() };
     let options = Options { connection, ..Options::default() };
-    let client = Connection::open(&url, &recipe(), &options).unwrap();
-    let server = listener.accept(Some(TIMEOUT)).unwrap();
+    let client = Connection::open(&url, &recipe(), &options).wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
     let ((mut long, _a), (mut other, unread)) = (open(&client), open(&client));
     long.write_all(b"long").unwrap();
     other.write_all(b"other").unwrap();
-    client.flush(Some(TIMEOUT)).unwrap();
+    client.flush().wait_for(TIMEOUT).unwrap();
     cut.store(true, Ordering::Relaxed);
     let (piece, mut written) = (vec![7; 10_000], 4);
-    while let Ok(bytes) = long.write_timeout(&piece, SHORT) {
+    while let Ok(bytes) = long.write_some(&piece).wait_for(SHORT) {
         written += bytes;
     }
-    while client.try_send(b"").unwrap().is_some() {}
+    while client.send(b"").now().unwrap().is_some() {}
     drop(unread);
     // Retransmissions leave meanwhile.
     thread::sleep(Duration::from_secs(1));
@@ -185,7 +186,7 @@ fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
     long.finish().unwrap();
     assert_eq!(read_to_end(&mut reader).len(), written);
     let error = loop {
-        if let Err(error) = answer.write_timeout(&piece, TIMEOUT) {
+        if let Err(error) = answer.write_some(&piece).wait_for(TIMEOUT) {
             break error;
         }
     };
@@ -200,12 +201,12 @@ fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
     let (piece, window) = (vec![7; 100_000], 1 << 20);
     let mut written = 0;
     while written < window {
-        written += idle.write_timeout(&piece, TIMEOUT).unwrap();
+        written += idle.write_some(&piece).wait_for(TIMEOUT).unwrap();
     }
-    assert_eq!(idle.write_timeout(&piece, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(idle.write_some(&piece).wait_for(SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(written, window);
     // Messages that nobody takes hold up messages.
-    while client.send_with(&piece[..10_000], SendOptions::default(), Some(SHORT)).is_ok() {}
+    while client.send_with(&piece[..10_000], SendOptions::default()).wait_for(SHORT).is_ok() {}
     let data = bytes(3, 5_000_000);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -218,8 +219,8 @@ fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
         let mut read = vec![0; written];
         unread.read_exact(&mut read).unwrap();
         assert!(read.iter().all(|&byte| byte == 7));
-        assert_eq!(unread.read_timeout(&mut read, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
-        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data.len(), 10_000);
+        assert_eq!(unread.read_some(&mut read).wait_for(SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data.len(), 10_000);
         idle.write_all(b"there is room again").unwrap();
     });
 }
@@ -250,7 +251,7 @@ fn a_stream_that_is_given_up_is_no_stream_that_has_ended() {
     writer.write_all(b"nobody reads this").unwrap();
     drop(accept(&server));
     let error = loop {
-        if let Err(error) = writer.write_timeout(&[1; 1_000], TIMEOUT) {
+        if let Err(error) = writer.write_some(&[1; 1_000]).wait_for(TIMEOUT) {
             break error;
         }
     };
@@ -294,13 +295,16 @@ fn as_many_streams_are_open_as_the_recipe_permits() {
     recipe.set("streams.most", "3").unwrap();
     let (client, server) = pair(&listener, &recipe);
     let mut opened: Vec<_> = (0..3).map(|_| open(&client)).collect();
-    assert!(matches!(client.open_stream(Some(SHORT)), Err(WaitError::TimedOut(_))));
-    assert!(matches!(server.accept_stream(Some(SHORT)), Err(WaitError::TimedOut(_))), "nothing was sent");
+    assert!(matches!(client.open_stream().wait_for(SHORT), Err(WaitError::TimedOut(_))));
+    assert!(
+        matches!(server.accept_stream().wait_for(SHORT), Err(WaitError::TimedOut(_))),
+        "nothing was sent"
+    );
     // One that is dropped makes room as soon as its reader knows.
     drop(opened.remove(1));
     let first = accept(&server);
     let (_answer, mut second) = accept(&server);
-    assert!(matches!(client.open_stream(Some(SHORT)), Err(WaitError::TimedOut(_))));
+    assert!(matches!(client.open_stream().wait_for(SHORT), Err(WaitError::TimedOut(_))));
     assert_eq!(second.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     opened.push(open(&client));
     drop(first);
@@ -318,14 +322,14 @@ fn the_end_of_the_connection_is_no_end_of_its_streams() {
         cut.write_all(b"cut").unwrap();
         let (mut answer, mut reads_whole) = accept(&server);
         let (_, mut reads_cut) = accept(&server);
-        client.flush(Some(TIMEOUT)).unwrap();
+        client.flush().wait_for(TIMEOUT).unwrap();
         match how {
             0 => client.close(TIMEOUT).unwrap(),
             1 => client.abort(),
             // The streams of a connection hold it; the last of them drops it.
             _ => drop((client, whole, whole_answer, cut, cut_answer)),
         }
-        let ended = server.wait_ended(TIMEOUT).unwrap();
+        let ended = server.closed().wait_for(TIMEOUT).unwrap();
         assert_eq!(matches!(ended, ConnectionError::Closed), how != 1, "{ended:?}");
         assert_eq!(read_to_end(&mut reads_whole), b"whole", "what has come with its end is there");
         let error = reads_cut.read_to_end(&mut Vec::new()).unwrap_err();
@@ -333,7 +337,7 @@ fn the_end_of_the_connection_is_no_end_of_its_streams() {
         let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
         assert!(kinds.contains(&error.kind()), "{how}: {error:?}");
         assert_eq!(answer.write(b"nobody hears this").unwrap_err().kind(), ErrorKind::ConnectionAborted);
-        for error in [server.accept_stream(None).unwrap_err(), server.open_stream(None).unwrap_err()] {
+        for error in [server.accept_stream().wait().unwrap_err(), server.open_stream().wait().unwrap_err()] {
             assert!(matches!(error, WaitError::Ended(_)), "{error:?}");
         }
     }
@@ -354,23 +358,23 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
         let liar = block_on(endpoint.connect(&url, &recipe(), &registry, &options, Ends::default())).unwrap();
         let poll = |context: &mut Context<'_>| liar.poll_send(context, frame, SendOptions::default());
         liar.wait_for(Some(TIMEOUT), "room", poll).unwrap();
-        let there = listener.accept(Some(TIMEOUT)).unwrap();
-        let error = there.accept_stream(Some(TIMEOUT)).unwrap_err();
+        let there = listener.accept().wait_for(TIMEOUT).unwrap();
+        let error = there.accept_stream().wait_for(TIMEOUT).unwrap_err();
         assert!(error.to_string().contains(wanted), "{error}");
         assert!(there.ended().unwrap().to_string().contains(wanted), "{:?}", there.ended());
         let ended = |context: &mut Context<'_>| liar.poll_ended(context).map(Ok::<_, Error>);
         liar.wait_for(Some(TIMEOUT), "the end", ended).unwrap();
     }
-    client.send(b"goes on").unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"goes on");
+    client.send(b"goes on").wait().unwrap();
+    assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"goes on");
 }
 
 #[test]
 fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
-    assert!(client.open_stream(None).unwrap_err().to_string().contains("`streams`"));
-    assert!(server.accept_stream(None).unwrap_err().to_string().contains("`streams`"));
+    assert!(client.open_stream().wait().unwrap_err().to_string().contains("`streams`"));
+    assert!(server.accept_stream().wait().unwrap_err().to_string().contains("`streams`"));
     let (client, server) = pair(&listener, &recipe());
     assert!(client.reconfigure(&recipe().without("streams")).is_err());
     let mut wider = recipe();
@@ -378,16 +382,16 @@ fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
     assert!(client.reconfigure(&wider).is_err());
     // The longest message is that of the recipe less a byte.
     let longest = vec![5; (64 << 10) - 1];
-    client.send(&longest).unwrap();
-    assert!(server.recv(Some(TIMEOUT)).unwrap().data == longest);
+    client.send(&longest).wait().unwrap();
+    assert!(server.recv().wait_for(TIMEOUT).unwrap().data == longest);
     for too_long in [64 << 10, 3 << 20] {
-        assert!(matches!(client.send(&vec![5; too_long]), Err(SendError::Message(_))));
+        assert!(matches!(client.send(&vec![5; too_long]).wait(), Err(SendError::Message(_))));
     }
     // Streams go on while the rest of the recipe changes.
     let (mut writer, _a) = open(&client);
     writer.write_all(b"before ").unwrap();
     client.reconfigure(&recipe().with("in_order")).unwrap();
-    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
+    assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
     writer.write_all(b"and after").unwrap();
     writer.finish().unwrap();
     assert_eq!(read_to_end(&mut accept(&server).1), b"before and after");
@@ -403,16 +407,16 @@ fn streams_go_on_when_either_end_makes_the_longest_message_shorter() {
     for (end, longest) in [(&client, "1KiB"), (&server, "64B")] {
         shorter.set("fixed_size.max_message", longest).unwrap();
         end.reconfigure(&shorter).unwrap();
-        assert_eq!(end.event(TIMEOUT).unwrap(), Event::Reconfigured);
+        assert_eq!(end.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
         writer.write_all(&[7; 5_000]).unwrap();
     }
     // The server's change.
-    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
+    assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
     writer.finish().unwrap();
     assert_eq!(read_to_end(&mut accept(&server).1).len(), 10_007);
-    client.send(&[1; 63]).unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, [1; 63]);
-    assert!(matches!(client.send(&[1; 64]), Err(SendError::Message(_))));
+    client.send(&[1; 63]).wait().unwrap();
+    assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, [1; 63]);
+    assert!(matches!(client.send(&[1; 64]).wait(), Err(SendError::Message(_))));
 }
 
 /// Counts how often a task is woken.
@@ -431,22 +435,22 @@ fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
     let (client, server) = pair(&listener, &recipe());
     let ((mut writer, mut idle), (mut busy, _a)) = (open(&client), open(&client));
     writer.write_all(b"x").unwrap();
-    client.flush(Some(TIMEOUT)).unwrap();
+    client.flush().wait_for(TIMEOUT).unwrap();
     let wakes: [Arc<Wakes>; 3] = Default::default();
     let wakers = wakes.clone().map(Waker::from);
     let [reads, mut receives, mut accepts] = wakers.each_ref().map(Context::from_waker);
     let mut into = [0; 9];
-    let (mut recv, mut accept) = (Box::pin(client.recv_async()), Box::pin(client.accept_stream_async()));
+    let (mut recv, mut accept) = (Box::pin(client.recv()), Box::pin(client.accept_stream()));
     assert!(idle.poll_read(&reads, &mut into).is_pending());
     assert!(recv.as_mut().poll(&mut receives).is_pending());
     assert!(accept.as_mut().poll(&mut accepts).is_pending());
     // Others have much to do meanwhile.
     thread::scope(|scope| {
         scope.spawn(|| (busy.write_all(&vec![1; 3_000_000]).unwrap(), busy.finish().unwrap()));
-        let first = server.accept_stream(Some(TIMEOUT)).unwrap();
-        assert_eq!(read_to_end(&mut server.accept_stream(Some(TIMEOUT)).unwrap().1).len(), 3_000_000);
+        let first = server.accept_stream().wait_for(TIMEOUT).unwrap();
+        assert_eq!(read_to_end(&mut server.accept_stream().wait_for(TIMEOUT).unwrap().1).len(), 3_000_000);
         assert!(wakes.iter().all(|wakes| wakes.0.load(Ordering::Relaxed) == 0), "woken for nothing");
-        server.send(b"message").unwrap();
+        server.send(b"message").wait().unwrap();
         let woken = |task: usize| wakes[task].0.load(Ordering::Relaxed) > 0;
         while !woken(1) {
             thread::sleep(Duration::from_millis(5));

@@ -36,14 +36,14 @@ fn data() -> Vec<u8> {
 
 async fn write_all(writer: &mut ByteWriter, mut data: &[u8]) {
     while !data.is_empty() {
-        data = &data[writer.write_async(data).await.unwrap()..];
+        data = &data[writer.write_some(data).await.unwrap()..];
     }
 }
 
 async fn read_to_end(reader: &mut ByteReader) -> Vec<u8> {
     let (mut buffer, mut bytes) = (vec![0; 100_000], Vec::new());
     loop {
-        match reader.read_async(&mut buffer).await.unwrap() {
+        match reader.read_some(&mut buffer).await.unwrap() {
             0 => return bytes,
             read => bytes.extend_from_slice(&buffer[..read]),
         }
@@ -56,21 +56,21 @@ fn a_server_accepts_answers_and_ends_beside_its_clients() {
     run(async {
         let server = tokio::spawn(async move {
             for _ in 0..3 {
-                let there = listener.accept_async().await.unwrap();
+                let there = listener.accept().await.unwrap();
                 tokio::spawn(async move {
-                    while let Ok(message) = there.recv_async().await {
-                        there.send_async(&message.data).await.unwrap();
+                    while let Ok(message) = there.recv().await {
+                        there.send(&message.data).await.unwrap();
                     }
                 });
             }
         });
         let client = async |number: u32| {
             let recipe = preset("msg").unwrap();
-            let here = Connection::open_async(&url, &recipe, &Options::default()).await.unwrap();
+            let here = Connection::open(&url, &recipe, &Options::default()).await.unwrap();
             for round in 0..20 {
                 let message = [number, round].map(u32::to_be_bytes).concat();
-                here.send_async(&message).await.unwrap();
-                assert_eq!(here.recv_async().await.unwrap().data, message);
+                here.send(&message).await.unwrap();
+                assert_eq!(here.recv().await.unwrap().data, message);
             }
             here.close_async().await.unwrap();
             assert!(matches!(here.ended(), Some(ConnectionError::Closed)));
@@ -86,15 +86,15 @@ fn a_server_accepts_answers_and_ends_beside_its_clients() {
 fn waiting_for_a_client_stops_nobody_and_notices_come_to_tasks() {
     let (listener, url) = listener();
     run(async {
-        let nobody = timeout(Duration::from_millis(50), listener.accept_async()).await;
+        let nobody = timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(nobody.is_err(), "there is no client");
         let recipe = preset("viz").unwrap();
-        let here = Connection::open_async(&url, &recipe, &Options::default()).await.unwrap();
-        let there = listener.accept_async().await.unwrap();
-        assert!(here.try_event().is_none());
+        let here = Connection::open(&url, &recipe, &Options::default()).await.unwrap();
+        let there = listener.accept().await.unwrap();
+        assert!(here.event().now().unwrap().is_none());
         let rate = Rate::from_bps(7_000_000);
         there.set_rate(rate);
-        while here.event_async().await.unwrap() != Event::Rate(rate) {}
+        while here.event().await.unwrap() != Event::Rate(rate) {}
     });
 }
 
@@ -104,21 +104,21 @@ fn streams_of_bytes_begin_flow_and_end_in_tasks() {
     run(async {
         let accepting = listener.clone();
         let server = tokio::spawn(async move {
-            let mut reader = accepting.accept_reader_async().await.unwrap();
+            let mut reader = accepting.accept_reader().await.unwrap();
             let bytes = read_to_end(&mut reader).await;
             assert_eq!(reader.statistics().bytes, bytes.len() as u64);
             bytes
         });
         let mut writer = ByteWriter::open_async(&url, &Options::default()).await.unwrap();
         write_all(&mut writer, &data()).await;
-        writer.finish_async().await.unwrap();
+        writer.finish().await.unwrap();
         assert!(server.await.unwrap() == data());
         let server = tokio::spawn(async move {
-            let Accepted::Writer(mut writer) = listener.accept_any_async().await.unwrap() else {
+            let Accepted::Writer(mut writer) = listener.accept_any().await.unwrap() else {
                 panic!("a client that wants bytes");
             };
             write_all(&mut writer, &data()).await;
-            writer.finish_async().await.unwrap();
+            writer.finish().await.unwrap();
         });
         let mut reader = ByteReader::open_async(&url, &Options::default()).await.unwrap();
         assert!(read_to_end(&mut reader).await == data());
@@ -130,10 +130,10 @@ fn streams_of_bytes_begin_flow_and_end_in_tasks() {
 fn tasks_that_wait_for_a_stream_hear_that_it_has_failed() {
     let (listener, url) = listener();
     run(async {
-        let accepting = tokio::spawn(async move { listener.accept_reader_async().await.unwrap() });
+        let accepting = tokio::spawn(async move { listener.accept_reader().await.unwrap() });
         let writer = ByteWriter::open_async(&url, &Options::default()).await.unwrap();
         let mut reader = accepting.await.unwrap();
-        let reading = tokio::spawn(async move { reader.read_async(&mut [0; 10]).await });
+        let reading = tokio::spawn(async move { reader.read_some(&mut [0; 10]).await });
         sleep(Duration::from_millis(100)).await;
         // It waits for the message to go out, not for anybody here.
         drop(writer);
@@ -146,47 +146,46 @@ fn streams_of_one_connection_serve_tasks() {
     let (listener, url) = listener();
     run(async {
         let server = tokio::spawn(async move {
-            let there = listener.accept_async().await.unwrap();
+            let there = listener.accept().await.unwrap();
             for _ in 0..3 {
-                let (mut answer, mut question) = there.accept_stream_async().await.unwrap();
+                let (mut answer, mut question) = there.accept_stream().await.unwrap();
                 tokio::spawn(async move {
                     let mut buffer = vec![0; 10_000];
-                    while let read @ 1.. = question.read_async(&mut buffer).await.unwrap() {
+                    while let read @ 1.. = question.read_some(&mut buffer).await.unwrap() {
                         let mut rest = &buffer[..read];
                         while !rest.is_empty() {
-                            rest = &rest[answer.write_async(rest).await.unwrap()..];
+                            rest = &rest[answer.write_some(rest).await.unwrap()..];
                         }
                     }
                     answer.finish().unwrap();
                 });
             }
-            while there.recv_async().await.is_ok() {}
+            while there.recv().await.is_ok() {}
         });
-        let here =
-            Connection::open_async(&url, &preset("streams").unwrap(), &Options::default()).await.unwrap();
+        let here = Connection::open(&url, &preset("streams").unwrap(), &Options::default()).await.unwrap();
         let mut echoes = Vec::new();
         for _ in 0..3 {
-            let (mut question, mut answer) = here.open_stream_async().await.unwrap();
+            let (mut question, mut answer) = here.open_stream().await.unwrap();
             tokio::spawn(async move {
                 let (data, mut sent) = (data(), 0);
                 while sent < data.len() {
-                    sent += question.write_async(&data[sent..]).await.unwrap();
+                    sent += question.write_some(&data[sent..]).await.unwrap();
                 }
                 question.finish().unwrap();
             });
             echoes.push(tokio::spawn(async move {
                 let (mut buffer, mut bytes) = (vec![0; 10_000], Vec::new());
-                while let read @ 1.. = answer.read_async(&mut buffer).await.unwrap() {
+                while let read @ 1.. = answer.read_some(&mut buffer).await.unwrap() {
                     bytes.extend_from_slice(&buffer[..read]);
                 }
                 bytes
             }));
-            here.send_async(b"beside").await.unwrap();
+            here.send(b"beside").await.unwrap();
         }
         for echo in echoes {
             assert!(echo.await.unwrap() == data());
         }
-        here.flush_async().await.unwrap();
+        here.flush().await.unwrap();
         here.close_async().await.unwrap();
         server.await.unwrap();
     });
@@ -209,7 +208,7 @@ fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() 
             .map(|_| {
                 let (endpoint, nowhere, recipe, short) =
                     (endpoint.clone(), nowhere.clone(), recipe.clone(), short.clone());
-                tokio::spawn(async move { endpoint.connect_async(&nowhere, &recipe, &short).await })
+                tokio::spawn(async move { endpoint.connect(&nowhere, &recipe, &short).await })
             })
             .collect();
         let accepting =
@@ -220,10 +219,10 @@ fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() 
         let _clients = accepting.join().unwrap();
         // Other tests run beside this one, and have threads too.
         assert!(threads() < SILENT, "{} threads", threads());
-        let here = endpoint.connect_async(&url, &recipe, &options).await.unwrap();
-        here.send_async(b"meanwhile").await.unwrap();
-        let there = listener.accept_async().await.unwrap();
-        assert_eq!(there.recv_async().await.unwrap().data, b"meanwhile");
+        let here = endpoint.connect(&url, &recipe, &options).await.unwrap();
+        here.send(b"meanwhile").await.unwrap();
+        let there = listener.accept().await.unwrap();
+        assert_eq!(there.recv().await.unwrap().data, b"meanwhile");
         for waits in waiting {
             let error = waits.await.unwrap().unwrap_err();
             assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
@@ -233,8 +232,8 @@ fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() 
 }
 
 async fn exchange(here: &Connection, there: &Connection) {
-    there.send_async(b"and afterwards").await.unwrap();
-    assert_eq!(here.recv_async().await.unwrap().data, b"and afterwards");
+    there.send(b"and afterwards").await.unwrap();
+    assert_eq!(here.recv().await.unwrap().data, b"and afterwards");
 }
 
 /// A task that is polled by another waker each time.
@@ -252,7 +251,7 @@ fn a_task_that_connects_has_one_descriptor_however_it_is_polled_and_none_once_it
     let url = Url { port, ..url.parse().unwrap() }.to_string();
     let endpoint = Endpoint::client().unwrap();
     let (recipe, options) = (preset("msg").unwrap(), Options::default());
-    let mut connecting = Box::pin(endpoint.connect_async(&url, &recipe, &options));
+    let mut connecting = Box::pin(endpoint.connect(&url, &recipe, &options));
     let mut poll = || {
         let waker = Waker::from(Arc::new(Nobody));
         assert!(connecting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

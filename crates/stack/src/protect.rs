@@ -19,6 +19,9 @@ pub trait Seal: Send + fmt::Debug {
     /// the packet numbers `first_pn`, `first_pn + 1`, …. Of each packet the first `header_len` bytes are
     /// the header and the last [`Seal::tag_len`] bytes are overwritten with the tag.
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64);
+
+    /// Gives back memory that is kept for what may come next.
+    fn release_idle(&mut self) {}
 }
 
 /// Opens incoming packets in place.
@@ -26,4 +29,7 @@ pub trait Open: Send + fmt::Debug {
     /// Authenticates and decrypts `packet` in place: `header_len` bytes of header, then body and tag.
     /// Returns the length of the plain body, which starts at `header_len`.
     fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic>;
+
+    /// Gives back memory that is kept for what may come next.
+    fn release_idle(&mut self) {}
 }

@@ -12,8 +12,8 @@ use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error, ListenOptions,
-    Listener, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
+    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
+    ListenOptions, Listener, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
 };
 use zeroize::Zeroizing;
 
@@ -170,7 +170,7 @@ impl Pipe<'_> {
                 let framing = carrier::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
-                let connection = Connection::open(url, &recipe, &options).map_err(Error::from)?;
+                let connection = Connection::open(url, &recipe, &options).wait().map_err(Error::from)?;
                 self.talk(&connection, Ok(framing), !self.args.reverse)
             }
         }
@@ -202,14 +202,15 @@ impl Pipe<'_> {
         self.announce(&listener)?;
         loop {
             self.go_on()?;
-            match listener.accept_any(LOOK).map_err(Error::from)? {
-                Some(Accepted::Messages(connection)) => {
+            match listener.accept_any().wait_for(LOOK) {
+                Ok(Accepted::Messages(connection)) => {
                     let framing = carrier::framing(self.args.frame, &connection.recipe());
                     return self.talk(&connection, framing, self.args.reverse);
                 }
-                Some(Accepted::Reader(reader)) => return self.receive_bytes(*reader),
-                Some(Accepted::Writer(writer)) => return self.send_bytes(*writer),
-                None => {}
+                Ok(Accepted::Reader(reader)) => return self.receive_bytes(*reader),
+                Ok(Accepted::Writer(writer)) => return self.send_bytes(*writer),
+                Err(AcceptError::TimedOut(_)) => {}
+                Err(error) => return Err(Error::from(error).into()),
             }
         }
     }
@@ -242,7 +243,7 @@ impl Pipe<'_> {
         done.inspect_err(|_| {
             connection.abort();
             // The other side waits for this; if it is gone, it is told often enough.
-            let _ = connection.wait_ended(BROKEN_OFF);
+            let _ = connection.closed().wait_for(BROKEN_OFF);
         })
     }
 
@@ -273,9 +274,9 @@ impl Pipe<'_> {
     /// Writes all of it; gives up when asked to.
     fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            match writer.write_timeout(bytes, LOOK) {
+            match writer.write_some(bytes).wait_for(LOOK) {
                 Ok(written) => bytes = &bytes[written..],
-                Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     self.go_on()?;
                 }
                 Err(error) => return Err(stream_fault(&error)),
@@ -287,7 +288,7 @@ impl Pipe<'_> {
     /// Waits until all has arrived; gives up when asked to.
     fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
         loop {
-            match writer.finish_timeout(LOOK) {
+            match writer.finish().wait_for(LOOK) {
                 Err(WaitError::TimedOut(_)) => self.go_on()?,
                 finished => return finished.map_err(gone),
             }
@@ -299,7 +300,7 @@ impl Pipe<'_> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
-            match reader.read_timeout(&mut buffer, LOOK) {
+            match reader.read_some(&mut buffer).wait_for(LOOK) {
                 Ok(0) => break,
                 Ok(read) => {
                     tally.bytes += read as u64;
@@ -308,7 +309,7 @@ impl Pipe<'_> {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
                 Err(error) => return Err(stream_fault(&error)),
             }
         }
@@ -341,7 +342,7 @@ impl Pipe<'_> {
     /// Sends one message; gives up when asked to.
     fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
         loop {
-            match connection.send_with(message, haulage::SendOptions::default(), Some(LOOK)) {
+            match connection.send_with(message, haulage::SendOptions::default()).wait_for(LOOK) {
                 Ok(_) => return Ok(()),
                 Err(SendError::TimedOut(_)) if !self.cancel.is_requested() => {}
                 Err(SendError::TimedOut(_)) => {
@@ -356,7 +357,7 @@ impl Pipe<'_> {
         let until = Instant::now() + LAST_WORDS;
         while Instant::now() < until {
             self.go_on()?;
-            match connection.flush(Some(LOOK)) {
+            match connection.flush().wait_for(LOOK) {
                 Ok(()) => return Ok(()),
                 Err(WaitError::TimedOut(_)) => {}
                 Err(error) => return Err(gone(error)),
@@ -370,7 +371,7 @@ impl Pipe<'_> {
         let mut numbers: Option<(u64, u64)> = None;
         loop {
             self.go_on()?;
-            match connection.recv(Some(LOOK)) {
+            match connection.recv().wait_for(LOOK) {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));

@@ -66,7 +66,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         idle: args.idle_timeout,
     });
     let server = Server { context, policy: &policy, sessions, was_cut: AtomicBool::new(false) };
-    if args.once { server.once(&listener) } else { server.forever(&listener) }
+    Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
 }
 
 struct Server<'a> {
@@ -79,20 +79,20 @@ struct Server<'a> {
 
 impl Server<'_> {
     /// One session after the other until one has moved something; its exit code.
-    fn once(&self, listener: &Listener) -> Result<u8, Fault> {
-        while let Some(incoming) = self.next(listener)? {
+    fn once(&self, listener: &Listener) -> u8 {
+        while let Some(incoming) = self.next(listener) {
             let is_check = only_looks(incoming.request());
             let report = self.serve(incoming, &Pulse::default());
             if !is_check {
-                return Ok(report.exit_code());
+                return report.exit_code();
             }
         }
-        Ok(INTERRUPTED)
+        INTERRUPTED
     }
 
-    fn forever(&self, listener: &Listener) -> Result<u8, Fault> {
+    fn forever(&self, listener: &Listener) -> u8 {
         thread::scope(|scope| {
-            while let Some(incoming) = self.next(listener)? {
+            while let Some(incoming) = self.next(listener) {
                 let place = match self.sessions.enter(incoming.peer().ip()) {
                     Ok(place) => place,
                     Err(fault) => {
@@ -107,13 +107,12 @@ impl Server<'_> {
                     tell(shown(&fault::io("cannot start a session", &error)));
                 }
             }
-            Ok::<(), Fault>(())
-        })?;
+        });
         self.context.say("stopped");
-        Ok(if self.was_cut.load(Ordering::Relaxed) { INTERRUPTED } else { 0 })
+        if self.was_cut.load(Ordering::Relaxed) { INTERRUPTED } else { 0 }
     }
 
-    fn next(&self, listener: &Listener) -> Result<Option<Incoming>, Fault> {
+    fn next(&self, listener: &Listener) -> Option<Incoming> {
         next_client(listener, || self.context.cancel.is_requested())
     }
 

@@ -124,7 +124,7 @@ mod tests {
         let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
         let options = ConnectOptions::new(Request::Check, wire::settings(&settings, BenchLimit::Unlimited));
         let client = thread::spawn(move || connect(&url, options).unwrap());
-        let server = listener.accept(SOON).unwrap().unwrap().accept().unwrap();
+        let server = listener.accept(SOON).unwrap().accept().unwrap();
         [server, client.join().unwrap()]
     }
 

@@ -149,16 +149,14 @@ fn check_path(session: &mut Session) -> Result<(), Fault> {
 }
 
 /// The next client; `None` when it is time to stop.
-pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Result<Option<Incoming>, Fault> {
+pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Option<Incoming> {
     while !until() {
-        match listener.accept(POLL) {
-            Ok(Some(incoming)) => return Ok(Some(incoming)),
-            Ok(None) => {}
-            Err(EngineError::Closed) => return Ok(None),
-            Err(error) => return Err(error.into()),
+        let incoming = listener.accept(POLL);
+        if incoming.is_some() {
+            return incoming;
         }
     }
-    Ok(None)
+    None
 }
 
 /// How a server listens at `addr` under its rules.
@@ -178,7 +176,7 @@ pub(crate) fn with_own_server<R: Send>(
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         while !is_over.load(Ordering::Relaxed) {
-            if let Ok(Some(incoming)) = listener.accept(POLL) {
+            if let Some(incoming) = listener.accept(POLL) {
                 answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
                 return;
             }

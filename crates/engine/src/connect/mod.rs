@@ -116,7 +116,7 @@ async fn reach(
     readiness: &impl Readiness,
 ) -> Result<Reached, EngineError> {
     if url.is_expired(unix_now()) {
-        return Err(EngineError::Expired { authority: url.authority() });
+        return Err(EngineError::Expired(url.authority()));
     }
     check_length(&hello)?;
     let (tcp, connected) = dial(&url.host, &url.resolve().await?, timeout, readiness).await?;

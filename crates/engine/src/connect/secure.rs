@@ -45,7 +45,7 @@ fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
         HandshakeError::Tls(error) => error,
     };
     match &error {
-        rustls::Error::InvalidCertificate(_) => EngineError::Certificate { authority: url.authority() },
+        rustls::Error::InvalidCertificate(_) => EngineError::Certificate(url.authority()),
         rustls::Error::InvalidMessage(_) => {
             not_haul(url, "what it sends is not TLS (a web or ssh server?)".to_owned())
         }

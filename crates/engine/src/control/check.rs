@@ -74,7 +74,7 @@ pub fn control_sequence(bytes: &[u8]) -> bool {
         match what % 6 {
             kind @ 0..=2 => {
                 if let Err(error) = checked.receive(body, kind < 2) {
-                    assert!(matches!(error, EngineError::Protocol { .. } | EngineError::Peer(_)), "{error}");
+                    assert!(matches!(error, EngineError::Protocol(_) | EngineError::Peer(_)), "{error}");
                     break;
                 }
             }

@@ -81,7 +81,7 @@ impl Pump {
     /// Serves the channel until it ends, and says how it ended.
     pub(super) fn run(mut self) {
         let end = self.serve().err();
-        if let Some(error @ EngineError::Protocol { .. }) = &end {
+        if let Some(error @ EngineError::Protocol(_)) = &end {
             let abort = ControlMessage::Abort(error.fault());
             // The peer should know what it did; it need not.
             let _ = self.shared.push(&abort, Some(CloseReason::Abort), Room::Ignore);

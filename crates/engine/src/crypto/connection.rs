@@ -1,21 +1,14 @@
 //! Keys, derived from the secret that two ends share: those of a session, which drops the secret, and those of the
-//! connections that follow. The latter are made when they are first needed and dropped while the connection is idle,
-//! with a window that lets every packet number pass once. Whoever holds the secret can derive the keys of every
-//! generation of a connection, so that dropping used ones, as sessions do, would protect nothing.
+//! connections that follow. Whoever holds the secret can derive the keys of every generation of a connection, so that
+//! dropping used ones, as sessions do, would protect nothing.
 
-use std::hint::black_box;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use haul_proto::{Open, Seal, Unauthentic};
-use haul_wire::control::Cipher;
 use haul_wire::packet::{
     ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::direction::{Opening, Sealing};
-use super::generation::tag_len;
-use super::session::DataKeys;
-use crate::guard::lock;
 use crate::{Role, Secret};
 
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
@@ -27,7 +20,7 @@ const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and 
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {
-    fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
+    pub(super) fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
         self.derive(DATA_CONTEXT, sender, &[id.epoch.to_be_bytes(), id.salt.to_be_bytes()].concat())
     }
 
@@ -39,12 +32,6 @@ impl ResumptionSecret {
         let mut hasher = blake3::Hasher::new_derive_key(context);
         hasher.update(self.0.as_bytes()).update(connection).update(&[sender]);
         Secret::from(*hasher.finalize().as_bytes())
-    }
-
-    /// The first secrets of both directions of a session.
-    pub(crate) fn data_keys(&self, session: u32, cipher: Cipher) -> DataKeys {
-        let sent_by = |role| self.connection_secret(&ConnectionId::of_session(session), role);
-        DataKeys::new(cipher, sent_by(Role::Client), sent_by(Role::Server))
     }
 }
 
@@ -107,69 +94,38 @@ fn mac(key: &Secret, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
     mac
 }
 
-/// The keys of both directions at one end of a connection, and what they are derived from. A server may have many
-/// thousand connections, so keys exist only while packets come.
+/// What the keys of both directions at one end of a connection are derived from. A server may have many thousand
+/// connections, so keys exist only while packets come.
 #[derive(Debug)]
 pub(crate) struct ConnectionKeys {
     secret: ResumptionSecret,
     id: ConnectionId,
-    role: Role,
-    cipher: Cipher,
-    sealing: Mutex<Sealing>,
-    opening: Mutex<Opening>,
+    pub(super) role: Role,
+    /// One more than the highest packet number that has come and opened.
+    pub(super) opened_end: AtomicU64,
 }
 
 impl ConnectionKeys {
-    pub(crate) fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role, cipher: Cipher) -> Arc<Self> {
-        let (secret, id) = (secret.clone(), *id);
-        Arc::new(Self { secret, id, role, cipher, sealing: Mutex::default(), opening: Mutex::default() })
+    pub(crate) fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role) -> Arc<Self> {
+        Arc::new(Self { secret: secret.clone(), id: *id, role, opened_end: AtomicU64::new(0) })
     }
 
-    /// Derives the secrets of the direction in which `sender` sends. Costs one hash for each generation before it, each
-    /// of which took millions of packets.
-    fn secrets_of(&self, sender: Role) -> impl Fn(u64) -> Option<Secret> {
-        move |generation| {
-            let first = self.secret.connection_secret(&self.id, sender);
-            Some((0..generation).fold(first, |secret, _| secret.next()))
-        }
-    }
-
-    /// What a stack takes as its keys.
-    pub(crate) fn pair(self: &Arc<Self>) -> (Box<dyn Seal>, Box<dyn Open>) {
-        (Box::new(Shared(self.clone())), Box::new(Shared(self.clone())))
-    }
-
-    fn prepare(&self) {
-        let mut sealing = lock(&self.sealing);
-        if !sealing.is_prepared() {
-            sealing.prepare(self.cipher, self.secrets_of(self.role));
-            lock(&self.opening).prepare(self.cipher, self.secrets_of(self.role.peer()));
-            rehearse(self.cipher);
-        }
-    }
-
-    fn release_idle(&self) {
-        lock(&self.sealing).release_idle();
-        lock(&self.opening).release_idle();
+    /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which took
+    /// millions of packets.
+    pub(super) fn secret_of(&self, sender: Role, generation: u32) -> Secret {
+        let first = self.secret.connection_secret(&self.id, sender);
+        (0..generation).fold(first, |secret, _| secret.next())
     }
 }
 
-/// What names and protects a connection.
+/// What names a connection and authenticates what is about it.
 pub(crate) enum Keys {
-    /// Those of the packets too, which are made again after an idle time.
     Resumable(Arc<ConnectionKeys>),
-    /// Of a session: those of the packets are its stack's alone.
+    /// Of a session: its first secrets are gone.
     Session(Role, Box<FrameKeys>),
 }
 
 impl Keys {
-    fn resumable(&self) -> Option<&ConnectionKeys> {
-        match self {
-            Self::Resumable(keys) => Some(keys),
-            Self::Session(..) => None,
-        }
-    }
-
     pub(crate) fn id(&self) -> ConnectionId {
         match self {
             Self::Resumable(keys) => keys.id,
@@ -192,68 +148,21 @@ impl Keys {
         }
     }
 
-    /// Makes the keys of packets and loads the cipher's code, so that the first message waits for neither.
-    pub(crate) fn prepare(&self) {
-        if let Some(keys) = self.resumable() {
-            keys.prepare();
-        }
-    }
-
     /// One more than the highest packet number that has come and opened. The socket of a session has one peer: 0.
     pub(crate) fn opened_end(&self) -> u64 {
-        self.resumable().map_or(0, |keys| lock(&keys.opening).window.end)
-    }
-
-    /// Drops keys, which are made again when they are needed.
-    pub(crate) fn release_idle(&self) {
-        if let Some(keys) = self.resumable() {
-            keys.release_idle();
+        match self {
+            Self::Resumable(keys) => keys.opened_end.load(Ordering::Relaxed),
+            Self::Session(..) => 0,
         }
-    }
-}
-
-/// Seals and opens a packet with an unused key: the first use of the code takes page faults.
-fn rehearse(cipher: Cipher) {
-    let key = Secret::from([0; 32]).packet_key(cipher);
-    let mut packet = [0; 64];
-    key.seal(&mut packet, 16, 0);
-    black_box(key.open(&mut packet, 16, 0)).ok();
-}
-
-/// The keys as a stack has them.
-#[derive(Debug)]
-struct Shared(Arc<ConnectionKeys>);
-
-impl Seal for Shared {
-    fn tag_len(&self) -> usize {
-        tag_len(self.0.cipher)
-    }
-
-    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
-        let keys = &self.0;
-        let secret_of = keys.secrets_of(keys.role);
-        lock(&keys.sealing).seal_batch(keys.cipher, secret_of, (batch, stride, header_len), first_pn);
-    }
-}
-
-impl Open for Shared {
-    fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
-        let keys = &self.0;
-        let mut opening = lock(&keys.opening);
-        if !opening.window.is_new(pn) {
-            return Err(Unauthentic);
-        }
-        let secret_of = keys.secrets_of(keys.role.peer());
-        let len = opening.open(keys.cipher, secret_of, (packet, header_len), pn)?;
-        opening.window.mark(pn);
-        Ok(len)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+    use haul_proto::{Open, Seal, Unauthentic};
     use haul_stack::{Recipe, SendOptions, Setup, Stack, StackEvent};
+    use haul_wire::control::Cipher;
 
     use super::*;
 
@@ -261,12 +170,12 @@ mod tests {
 
     fn ends(id: &ConnectionId) -> [Arc<ConnectionKeys>; 2] {
         let secret = ResumptionSecret([9; 32].into());
-        [Role::Client, Role::Server].map(|role| ConnectionKeys::new(&secret, id, role, Cipher::Aes128Gcm))
+        [Role::Client, Role::Server].map(|role| ConnectionKeys::new(&secret, id, role))
     }
 
     fn sealed(keys: &Arc<ConnectionKeys>, pn: u64) -> [u8; 40] {
         let mut packet = [1; 40];
-        keys.pair().0.seal_batch(&mut packet, 40, 11, pn);
+        keys.pair(Cipher::Aes128Gcm).0.seal_batch(&mut packet, 40, 11, pn);
         packet
     }
 
@@ -274,50 +183,49 @@ mod tests {
     fn every_packet_opens_once_at_the_other_end_of_the_same_connection_only() {
         let [client, server] = ends(&CONNECTION);
         let packet = sealed(&client, 5);
-        let mut open = server.pair().1;
+        let mut open = server.pair(Cipher::Aes128Gcm).1;
         assert_eq!(open.open(&mut packet.clone(), 11, 5), Ok(13));
         assert_eq!(open.open(&mut packet.clone(), 11, 5), Err(Unauthentic));
         for other in [ConnectionId { epoch: 6, ..CONNECTION }, ConnectionId { salt: 4, ..CONNECTION }] {
             let [other_client, other_server] = ends(&other);
-            assert!(other_server.pair().1.open(&mut packet.clone(), 11, 5).is_err());
-            assert!(client.pair().1.open(&mut sealed(&other_client, 6), 11, 6).is_err());
+            assert!(other_server.pair(Cipher::Aes128Gcm).1.open(&mut packet.clone(), 11, 5).is_err());
+            assert!(client.pair(Cipher::Aes128Gcm).1.open(&mut sealed(&other_client, 6), 11, 6).is_err());
         }
         // Its own direction has another key.
-        assert!(client.pair().1.open(&mut packet.clone(), 11, 5).is_err());
+        assert!(client.pair(Cipher::Aes128Gcm).1.open(&mut packet.clone(), 11, 5).is_err());
     }
 
     #[test]
     fn after_an_idle_time_keys_come_back_and_the_window_stays() {
         let [client, server] = ends(&CONNECTION);
-        let mut open = server.pair().1;
+        let mut open = server.pair(Cipher::Aes128Gcm).1;
         let first = sealed(&client, 1);
         assert!(open.open(&mut first.clone(), 11, 1).is_ok());
-        server.release_idle();
-        client.release_idle();
+        open.release_idle();
         assert!(open.open(&mut sealed(&client, 2), 11, 2).is_ok());
         assert!(open.open(&mut first.clone(), 11, 1).is_err());
     }
 
     #[test]
-    fn keys_that_were_prepared_are_those_that_are_made_when_needed() {
+    fn keys_that_were_dropped_are_made_again_as_they_were() {
         for cipher in [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
-            let ends =
-                |role| ConnectionKeys::new(&ResumptionSecret([9; 32].into()), &CONNECTION, role, cipher);
-            let (client, server) = (ends(Role::Client), ends(Role::Server));
-            client.prepare();
-            assert!(lock(&client.sealing).is_prepared());
-            assert!(server.pair().1.open(&mut sealed(&client, 5), 11, 5).is_ok());
-            assert!(client.pair().1.open(&mut sealed(&server, 5), 11, 5).is_ok());
-            server.release_idle();
-            server.prepare();
-            assert!(server.pair().1.open(&mut sealed(&client, 6), 11, 6).is_ok());
+            let [client, server] = ends(&CONNECTION).map(|keys| keys.pair(cipher));
+            for ((mut seal, _), (_, mut open)) in [(client, server)] {
+                for pn in 5..8 {
+                    let mut packet = [1; 40];
+                    seal.seal_batch(&mut packet, 40, 11, pn);
+                    assert!(open.open(&mut packet, 11, pn).is_ok());
+                    seal.release_idle();
+                    open.release_idle();
+                }
+            }
         }
     }
 
     #[test]
     fn generations_follow_the_packet_numbers_and_forgeries_move_nothing() {
         let [client, server] = ends(&CONNECTION);
-        let mut open = server.pair().1;
+        let mut open = server.pair(Cipher::Aes128Gcm).1;
         let next = 1 << 22;
         assert!(open.open(&mut sealed(&client, next - 2), 11, next - 2).is_ok());
         assert!(open.open(&mut [0; 40], 11, next + 5).is_err());
@@ -330,14 +238,13 @@ mod tests {
     #[test]
     fn an_idle_time_in_any_generation_changes_nothing() {
         let [client, server] = ends(&CONNECTION);
-        let mut open = server.pair().1;
+        let mut open = server.pair(Cipher::Aes128Gcm).1;
         for generation in 1..4 {
             let first = generation << 22;
             let [before, late, next] = [first - 2, first - 1, first].map(|pn| sealed(&client, pn));
             assert!(open.open(&mut before.clone(), 11, first - 2).is_ok());
             assert!(open.open(&mut next.clone(), 11, first).is_ok());
-            server.release_idle();
-            client.release_idle();
+            open.release_idle();
             assert!(open.open(&mut late.clone(), 11, first - 1).is_ok(), "the generation before");
             for (packet, pn) in [(before, first - 2), (late, first - 1), (next, first)] {
                 assert!(open.open(&mut packet.clone(), 11, pn).is_err(), "{pn} a second time");
@@ -370,7 +277,7 @@ mod tests {
         let session = secret.data_keys(CONNECTION.identity, Cipher::Aes128Gcm);
         let mut packet = [1; 40];
         session.sealer(Role::Client).seal_batch(&mut packet, 40, 11, 0);
-        assert!(ends(&CONNECTION)[1].pair().1.open(&mut packet.clone(), 11, 0).is_err());
+        assert!(ends(&CONNECTION)[1].pair(Cipher::Aes128Gcm).1.open(&mut packet.clone(), 11, 0).is_err());
         assert!(session.opener(Role::Client).open(&mut packet.clone(), 11, 0).is_err());
         assert!(session.opener(Role::Server).open(&mut packet, 11, 0).is_ok());
     }
@@ -380,7 +287,8 @@ mod tests {
         let compiled = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
         ends(&CONNECTION).map(|keys| {
             let initiator = keys.role == Role::Client;
-            let setup = Setup { initiator, keys: Some(keys.pair()), ..Setup::new(Time::ZERO) };
+            let setup =
+                Setup { initiator, keys: Some(keys.pair(Cipher::Aes128Gcm)), ..Setup::new(Time::ZERO) };
             Stack::new(compiled.clone(), setup).unwrap()
         })
     }

@@ -1,17 +1,19 @@
-//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens.
+//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens. Those of a session are
+//! dropped once they are used: whoever takes over this end later learns nothing of earlier packets. Those of a connection
+//! can be made again, so they are dropped while it is idle.
 
-use haul_proto::Unauthentic;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
+use haul_wire::packet::ConnectionId;
 
-use super::generation::{PacketKey, generation_of};
+use super::connection::{ConnectionKeys, ResumptionSecret};
+use super::generation::{PacketKey, generation_of, tag_len};
 use super::window::Window;
-use crate::Secret;
-
-/// Derives no secret again: those of a session are dropped once they are used, so whoever takes over this end later
-/// learns nothing of earlier generations.
-pub(super) fn never_again(_: u64) -> Option<Secret> {
-    None
-}
+use crate::{Role, Secret};
 
 /// The key of a generation, and the secret of the next.
 #[derive(Debug)]
@@ -26,168 +28,219 @@ impl Live {
     }
 }
 
-/// The keys of a direction at the end that seals.
-#[derive(Debug, Default)]
-pub(super) struct Sealing {
-    generation: u64,
+/// What the keys of a direction are made of again; `None`: they are a session's.
+type Origin = Option<Arc<ConnectionKeys>>;
+
+/// The secret of a generation of what `sender` sends.
+fn again(origin: &Origin, sender: fn(Role) -> Role, generation: u32) -> Option<Secret> {
+    origin.as_ref().map(|keys| keys.secret_of(sender(keys.role), generation))
+}
+
+/// Seals the packets of one direction.
+#[derive(Debug)]
+pub struct Sealer {
+    origin: Origin,
+    cipher: Cipher,
+    generation: u32,
     live: Option<Box<Live>>,
     /// No packet number below this one is used again.
     lowest_unused: u64,
 }
 
-impl Sealing {
-    pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
-        Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
+impl Sealer {
+    pub(super) fn new(first: &Secret, cipher: Cipher, origin: Origin) -> Self {
+        Self {
+            origin,
+            cipher,
+            generation: 0,
+            live: Some(Box::new(Live::new(first, cipher))),
+            lowest_unused: 0,
+        }
     }
 
-    /// Seals packets side by side in place, as [`Seal::seal_batch`](haul_proto::Seal::seal_batch).
-    ///
+    fn advance_to(&mut self, generation: u32) {
+        while self.generation < generation {
+            self.live = self.live.take().map(|live| Box::new(Live::new(&live.next, self.cipher)));
+            self.generation += 1;
+        }
+    }
+
+    fn live(&mut self) -> &Live {
+        let again = || again(&self.origin, |ours| ours, self.generation);
+        let again = || again().expect("only keys that can be made again are dropped");
+        self.live.get_or_insert_with(|| Box::new(Live::new(&again(), self.cipher)))
+    }
+}
+
+impl Seal for Sealer {
+    fn tag_len(&self) -> usize {
+        tag_len(self.cipher)
+    }
+
     /// # Panics
     /// When a packet number would be used twice: that would give away the plaintext.
-    pub(super) fn seal_batch(
-        &mut self,
-        cipher: Cipher,
-        secret_of: impl Fn(u64) -> Option<Secret>,
-        (batch, stride, header_len): (&mut [u8], usize, usize),
-        first_pn: u64,
-    ) {
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
         assert!(first_pn >= self.lowest_unused, "packet number {first_pn} has been used before");
         let mut pn = first_pn;
         for packet in batch.chunks_mut(stride.max(1)) {
-            self.advance_to(generation_of(pn), cipher);
-            self.live(cipher, &secret_of).key.seal(packet, header_len, pn);
+            self.advance_to(generation_of(pn));
+            self.live().key.seal(packet, header_len, pn);
             pn += 1;
         }
         self.lowest_unused = pn;
     }
 
-    fn advance_to(&mut self, generation: u64, cipher: Cipher) {
-        while self.generation < generation {
-            self.live = self.live.take().map(|live| Box::new(Live::new(&live.next, cipher)));
-            self.generation += 1;
-        }
-    }
-
-    fn live(&mut self, cipher: Cipher, secret_of: impl Fn(u64) -> Option<Secret>) -> &Live {
-        let again = || secret_of(self.generation).expect("only keys that can be made again are dropped");
-        self.live.get_or_insert_with(|| Box::new(Live::new(&again(), cipher)))
-    }
-
-    pub(super) fn prepare(&mut self, cipher: Cipher, secret_of: impl Fn(u64) -> Option<Secret>) {
-        self.live(cipher, secret_of);
-    }
-
-    pub(super) fn is_prepared(&self) -> bool {
-        self.live.is_some()
-    }
-
-    /// Drops the key, which can be derived again.
-    pub(super) fn release_idle(&mut self) {
-        self.live = None;
+    fn release_idle(&mut self) {
+        self.live.take_if(|_| self.origin.is_some());
     }
 }
 
-/// The keys of a direction at the end that opens, of the previous, the present and the next generation. Packets of
-/// others are refused without a decryption, and only a packet that authenticates advances the generation.
-#[derive(Debug, Default)]
-pub(super) struct Opening {
-    pub(super) generation: u64,
+/// Opens the packets of one direction, of the previous, the present and the next generation. Packets of others are
+/// refused without a decryption, and only a packet that authenticates advances the generation.
+#[derive(Debug)]
+pub struct Opener {
+    origin: Origin,
+    cipher: Cipher,
+    generation: u32,
     previous: Option<Box<PacketKey>>,
     live: Option<Box<Live>>,
     /// Made for the first packet that claims to be of the next generation, and kept: forged packets make no more keys.
     next: Option<Box<Live>>,
     /// Lets every packet number pass once; used by connections, whose stacks may not check that.
-    pub(super) window: Window,
+    window: Window,
 }
 
-impl Opening {
-    pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
-        Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
+impl Opener {
+    pub(super) fn new(first: &Secret, cipher: Cipher, origin: Origin) -> Self {
+        let (live, window) = (Some(Box::new(Live::new(first, cipher))), Window::default());
+        Self { origin, cipher, generation: 0, previous: None, live, next: None, window }
     }
 
-    /// Authenticates and decrypts a packet in place, as [`Open::open`](haul_proto::Open::open).
-    pub(super) fn open(
-        &mut self,
-        cipher: Cipher,
-        secret_of: impl Fn(u64) -> Option<Secret>,
-        (packet, header_len): (&mut [u8], usize),
-        pn: u64,
-    ) -> Result<usize, Unauthentic> {
+    fn again(&self, generation: u32) -> Option<Secret> {
+        again(&self.origin, Role::peer, generation)
+    }
+
+    fn open_once(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
         let generation = generation_of(pn);
         if generation == self.generation {
-            self.live(cipher, secret_of)?.key.open(packet, header_len, pn)
+            self.live()?.key.open(packet, header_len, pn)
         } else if generation == self.generation + 1 {
-            let opened = self.next(cipher, secret_of)?.key.open(packet, header_len, pn)?;
+            let opened = self.next()?.key.open(packet, header_len, pn)?;
             self.previous =
                 std::mem::replace(&mut self.live, self.next.take()).map(|live| Box::new(live.key));
             self.generation = generation;
             Ok(opened)
         } else if generation + 1 == self.generation {
-            let again = || secret_of(generation).map(|secret| Box::new(secret.packet_key(cipher)));
-            self.previous = self.previous.take().or_else(again);
+            if self.previous.is_none() {
+                self.previous = self.again(generation).map(|secret| Box::new(secret.packet_key(self.cipher)));
+            }
             self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
         } else {
             Err(Unauthentic)
         }
     }
 
-    fn live(
-        &mut self,
-        cipher: Cipher,
-        secret_of: impl Fn(u64) -> Option<Secret>,
-    ) -> Result<&Live, Unauthentic> {
-        let again = || secret_of(self.generation).map(|secret| Box::new(Live::new(&secret, cipher)));
-        self.live = self.live.take().or_else(again);
+    fn live(&mut self) -> Result<&Live, Unauthentic> {
+        if self.live.is_none() {
+            self.live = self.again(self.generation).map(|secret| Box::new(Live::new(&secret, self.cipher)));
+        }
         self.live.as_deref().ok_or(Unauthentic)
     }
 
-    fn next(
-        &mut self,
-        cipher: Cipher,
-        secret_of: impl Fn(u64) -> Option<Secret>,
-    ) -> Result<&Live, Unauthentic> {
+    fn next(&mut self) -> Result<&Live, Unauthentic> {
         if self.next.is_none() {
-            self.next = Some(Box::new(Live::new(&self.live(cipher, secret_of)?.next, cipher)));
+            let cipher = self.cipher;
+            self.next = Some(Box::new(Live::new(&self.live()?.next, cipher)));
         }
         self.next.as_deref().ok_or(Unauthentic)
     }
+}
 
-    pub(super) fn prepare(&mut self, cipher: Cipher, secret_of: impl Fn(u64) -> Option<Secret>) {
-        // Only keys that can be made again are ever missing.
-        let _ = self.live(cipher, secret_of);
+impl Open for Opener {
+    fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
+        if self.origin.is_some() && !self.window.is_new(pn) {
+            return Err(Unauthentic);
+        }
+        let len = self.open_once(packet, header_len, pn)?;
+        if let Some(origin) = &self.origin {
+            self.window.mark(pn);
+            origin.opened_end.store(self.window.end, Ordering::Relaxed);
+        }
+        Ok(len)
     }
 
-    /// Drops the keys, which can be derived again, and all but the latest 64 packet numbers of the window.
-    pub(super) fn release_idle(&mut self) {
-        (self.live, self.previous, self.next) = (None, None, None);
-        self.window.release_idle();
+    /// Keeps the latest 64 packet numbers of the window.
+    fn release_idle(&mut self) {
+        if self.origin.is_some() {
+            (self.live, self.previous, self.next) = (None, None, None);
+            self.window.release_idle();
+        }
     }
+}
+
+impl ResumptionSecret {
+    /// The first secrets of both directions of a session.
+    pub(crate) fn data_keys(&self, session: u32, cipher: Cipher) -> DataKeys {
+        let sent_by = |role| self.connection_secret(&ConnectionId::of_session(session), role);
+        DataKeys::new(cipher, sent_by(Role::Client), sent_by(Role::Server))
+    }
+}
+
+/// The first secret of each direction of a session.
+#[derive(Debug)]
+pub struct DataKeys {
+    cipher: Cipher,
+    from_client: Secret,
+    from_server: Secret,
+}
+
+impl DataKeys {
+    /// Keys from one 32-byte secret per direction, in the order client to server, server to client.
+    pub fn new(cipher: Cipher, from_client: impl Into<Secret>, from_server: impl Into<Secret>) -> Self {
+        Self { cipher, from_client: from_client.into(), from_server: from_server.into() }
+    }
+
+    /// The cipher that the keys are for.
+    pub fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// Seals what `role` sends.
+    pub fn sealer(&self, role: Role) -> Sealer {
+        Sealer::new(self.sent_by(role), self.cipher, None)
+    }
+
+    /// Opens what the peer of `role` sends.
+    pub fn opener(&self, role: Role) -> Opener {
+        Opener::new(self.sent_by(role.peer()), self.cipher, None)
+    }
+
+    fn sent_by(&self, role: Role) -> &Secret {
+        match role {
+            Role::Client => &self.from_client,
+            Role::Server => &self.from_server,
+        }
+    }
+}
+
+impl ConnectionKeys {
+    /// What a stack takes as its keys. The cipher's code is loaded, so that the first message does not wait for it.
+    pub(crate) fn pair(self: &Arc<Self>, cipher: Cipher) -> (Box<dyn Seal>, Box<dyn Open>) {
+        rehearse(cipher);
+        let [ours, theirs] = [self.role, self.role.peer()].map(|sender| self.secret_of(sender, 0));
+        let origin = || Some(self.clone());
+        (Box::new(Sealer::new(&ours, cipher, origin())), Box::new(Opener::new(&theirs, cipher, origin())))
+    }
+}
+
+/// Seals and opens a packet with an unused key: the first use of the code takes page faults.
+fn rehearse(cipher: Cipher) {
+    let key = Secret::from([0; 32]).packet_key(cipher);
+    let mut packet = [0; 64];
+    key.seal(&mut packet, 16, 0);
+    black_box(key.open(&mut packet, 16, 0)).ok();
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn forged_packets_of_the_next_generation_cost_one_derivation_in_all() {
-        let first = Secret::from([1; 32]);
-        let mut opening = Opening::new(&first, Cipher::Aes128Gcm);
-        let next = 1 << 22;
-        let forge = |opening: &mut Opening| {
-            assert!(opening.open(Cipher::Aes128Gcm, never_again, (&mut [0; 40], 11), next).is_err());
-            std::ptr::from_ref(opening.next.as_deref().unwrap())
-        };
-        let made = forge(&mut opening);
-        assert!((0..5).all(|_| forge(&mut opening) == made));
-        // The genuine one is taken with it.
-        let mut packet = [3; 40];
-        Sealing::new(&first, Cipher::Aes128Gcm).seal_batch(
-            Cipher::Aes128Gcm,
-            never_again,
-            (&mut packet, 40, 11),
-            next,
-        );
-        assert!(opening.open(Cipher::Aes128Gcm, never_again, (&mut packet, 11), next).is_ok());
-        assert_eq!((opening.generation, opening.next.is_none()), (1, true));
-    }
-}
+#[path = "direction_tests.rs"]
+mod tests;

@@ -25,9 +25,9 @@ const KEY_CONTEXT: &str = "haulage 1 data key ratchet: packet key and nonce";
 /// What is offered and permitted unless a person says otherwise, most wanted first.
 pub(crate) const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
-/// The generation that a packet number belongs to.
-pub(super) const fn generation_of(pn: u64) -> u64 {
-    pn >> GENERATION_BITS
+/// The generation that a packet number, of 48 bits, belongs to.
+pub(super) const fn generation_of(pn: u64) -> u32 {
+    (pn >> GENERATION_BITS) as u32
 }
 
 /// Bytes of the tag behind each packet.

@@ -4,9 +4,8 @@
 mod connection;
 mod direction;
 mod generation;
-mod session;
 mod window;
 
 pub(crate) use self::connection::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret, challenge_number};
+pub use self::direction::{DataKeys, Opener, Sealer};
 pub(crate) use self::generation::{ENCRYPTED, tag_len};
-pub use self::session::{DataKeys, Opener, Sealer};

@@ -39,7 +39,6 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     let len = inner.len();
     connection.guarded(|connection| {
         if len == 0 {
-            connection.keys.prepare();
             // Sets the timer for keep-alives, whether or not anybody waits on the connection.
             connection.flush(shared, now);
         } else {

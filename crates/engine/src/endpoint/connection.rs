@@ -30,6 +30,8 @@ const OPENING_DELAY: Span = Span::from_millis(10);
 /// Shortest time between two initial headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 
+/// A connection that was silent for so long releases what can be made again.
+const IDLE: Span = Span::from_secs(2);
 /// How long an acknowledgement waits for the application's answer to a message, to leave with it.
 const COALESCING_DELAY: Span = Span::from_micros(500);
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
@@ -110,8 +112,8 @@ pub(crate) struct State {
     pub(super) replies: bool,
     /// A batch that the socket had no room for; nothing leaves before it.
     pub(super) unsent: Option<Box<Unsent>>,
-    /// Whether the endpoint knows that it may have something to release when it is idle.
-    is_active: bool,
+    /// When memory is released if nothing has come for [`IDLE`]; [`Time::MAX`]: there is none to release.
+    release_at: Time,
     /// Bytes of messages that may wait to be taken.
     inbox: u32,
     /// Allocated for the first one.
@@ -148,7 +150,7 @@ impl Connection {
     ) -> Result<Self, RecipeError> {
         let role = resumption.role;
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
-        let keys = ConnectionKeys::new(&resumption.secret, &id, role, resumption.cipher);
+        let keys = ConnectionKeys::new(&resumption.secret, &id, role);
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
@@ -164,7 +166,7 @@ impl Connection {
         let setup = Setup {
             initiator: role == Role::Client,
             identity: resumption.identity,
-            keys: Some(keys.pair()),
+            keys: Some(keys.pair(resumption.cipher)),
             datagram,
             likely_datagram: datagram,
             max_datagram: options.datagram,
@@ -226,7 +228,7 @@ impl Connection {
         if sent == shared.rounds {
             state.transmit_at = Some(now);
         }
-        let changed = self.take_events(shared, state);
+        let changed = self.take_events(shared, state, now);
         // Where the answer takes less than the delay, the timer is not set with each message: it expires once a delay.
         let is_far = state.stack.path().rtt >= COALESCING_DELAY;
         self.set_timer(shared, state, was_deferred && is_far);
@@ -236,20 +238,20 @@ impl Connection {
     /// As [`settle`](Self::settle), but packets wait for the application's answer.
     fn settle_unsent(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
         state.transmit_at.get_or_insert(now + COALESCING_DELAY);
-        self.take_events(shared, state);
+        self.take_events(shared, state, now);
         self.set_timer(shared, state, false);
     }
 
     /// Takes the stack's events; returns whether there were any.
-    fn take_events(&self, shared: &EndpointSocket, state: &mut State) -> bool {
+    fn take_events(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> bool {
         let mut changed = false;
         while let Some(event) = state.stack.poll_event() {
             changed = true;
             self.take_event(shared, state, event);
         }
-        if !state.is_active {
-            state.is_active = true;
-            shared.note_active(self.identity());
+        // A data thread keeps what it has.
+        if shared.timers.is_some() && state.release_at == Time::MAX {
+            state.release_at = now + IDLE;
         }
         changed
     }
@@ -368,6 +370,8 @@ impl Connection {
         if !matches!(state.phase, Phase::Ended(_)) {
             self.turn(shared, &mut state, now);
         }
+        state.release_if_idle(now);
+        self.set_timer(shared, &mut state, false);
         Connection::release(state);
     }
 
@@ -382,10 +386,9 @@ impl Connection {
         if is_overdue {
             self.settle(shared, state, now);
         } else {
-            self.take_events(shared, state);
+            self.take_events(shared, state, now);
         }
         self.send_due_frames(shared, state, now);
-        self.set_timer(shared, state, false);
     }
 
     /// A newer connection of the same client has begun.
@@ -398,21 +401,6 @@ impl Connection {
         Connection::release(state);
     }
 
-    /// Releases what can be made again if nothing has come since `before`; returns whether it has.
-    pub(super) fn release_idle(&self, now: Time, before: Time) -> bool {
-        let mut state = self.lock();
-        let is_idle = state.heard < before;
-        if is_idle {
-            self.keys.release_idle();
-            state.stack.release_idle(now);
-            state.events.take_if(|events| events.is_empty());
-            state.is_active = false;
-        }
-        is_idle
-    }
-}
-
-impl Connection {
     /// Runs `work` with this connection. A panic ends the connection and nothing else; the stack itself catches those
     /// of its micro-protocols.
     pub(super) fn guarded(&self, work: impl FnOnce(&Self)) {
@@ -436,7 +424,7 @@ impl State {
             owes_reply: false,
             replies: false,
             unsent: None,
-            is_active: false,
+            release_at: Time::MAX,
             inbox: u32::try_from(options.inbox.0).unwrap_or(u32::MAX),
             events: None,
             keep_alive: None,
@@ -486,6 +474,19 @@ impl State {
         }
     }
 
+    /// Releases what can be made again, if it is time to and nothing has come.
+    fn release_if_idle(&mut self, now: Time) {
+        if self.release_at > now {
+            return;
+        }
+        let idle_at = self.heard + IDLE;
+        self.release_at = if idle_at > now { idle_at } else { Time::MAX };
+        if idle_at <= now {
+            self.stack.release_idle(now);
+            self.events.take_if(|events| events.is_empty());
+        }
+    }
+
     fn is_inbox_full(&self) -> bool {
         let waiting = self.stack.waiting_messages();
         waiting > MOST_MESSAGES
@@ -493,8 +494,9 @@ impl State {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
+        let release = (self.release_at < Time::MAX).then_some(self.release_at);
         let own = match &self.phase {
-            Phase::Ended(_) => return None,
+            Phase::Ended(_) => return release,
             Phase::Opening(opening) => Some(opening.next.min(opening.until)),
             Phase::Closing(closing) => Some(closing.next),
             Phase::Running => None,
@@ -508,7 +510,7 @@ impl State {
                 self.validated_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
             }
         };
-        [own, alive, stack].into_iter().flatten().min()
+        [own, alive, stack, release].into_iter().flatten().min()
     }
 }
 

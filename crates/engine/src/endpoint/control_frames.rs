@@ -143,10 +143,7 @@ impl State {
 
     /// Ends the connection: for so long nothing of the other end has come.
     pub(super) fn end_silent(&mut self, span: Span) {
-        self.end(EngineError::Silent {
-            what: "a sign that UDP packets get through",
-            seconds: span.as_secs_f64(),
-        });
+        self.end(EngineError::Silent(span.as_secs_f64()));
     }
 
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {

@@ -7,6 +7,8 @@
 //! thread runs timers and waits for room in a full socket.
 
 use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
 use std::mem::take;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -26,7 +28,7 @@ use crate::guard::{caught, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::ThreadWaker;
-use crate::{EngineError, Waker};
+use crate::{EngineError, Waker, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
@@ -38,9 +40,11 @@ const MOST_DUE: usize = 256;
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Which descriptor of an epoll instance is ready.
-const SOCKET: u64 = 0;
-const WAKER: u64 = 1;
+/// Which descriptor of an epoll instance is ready; others say it by their number.
+const SOCKET: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX - 1;
+const NO_EVENT: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) };
 
 thread_local! {
     /// Whether this thread drives an endpoint: it must not wait for another driver.
@@ -64,47 +68,10 @@ pub(super) struct Driver {
     inline: OwnedFd,
     inline_waker: Waker,
     is_inline_taken: AtomicBool,
-    /// Where the endpoint's thread waits for it.
+    /// Where the endpoint's thread waits for it, and for the TCP connections of handshakes.
     background: OwnedFd,
-    handshakes: Mutex<Handshakes>,
-}
-
-/// TCP connections of handshakes that wait.
-#[derive(Default)]
-struct Handshakes {
-    waiting: Vec<WaitingHandshake>,
-    /// While the endpoint's thread has the list: tasks that have stopped waiting, or wait anew.
-    gone: Option<Vec<RawFd>>,
-}
-
-impl Handshakes {
-    /// A task waits anew or not any more: its latest waker counts, and nothing else keeps its connection open.
-    fn forget(&mut self, of: RawFd) {
-        self.waiting.retain(|known| known.of != of);
-        self.gone.iter_mut().for_each(|gone| gone.push(of));
-    }
-
-    fn take(&mut self) -> Vec<WaitingHandshake> {
-        self.gone = Some(Vec::new());
-        take(&mut self.waiting)
-    }
-
-    /// Puts back those that were taken and wait still.
-    fn put_back(&mut self, mut taken: Vec<WaitingHandshake>) {
-        let gone = self.gone.take().unwrap_or_default();
-        taken.retain(|known| !gone.contains(&known.of));
-        self.waiting.append(&mut taken);
-    }
-}
-
-/// A TCP connection for which a task waits, until it is woken.
-struct WaitingHandshake {
-    /// The task's descriptor, of which `tcp` is a copy.
-    of: RawFd,
-    tcp: TcpStream,
-    interest: PollFlags,
-    deadline: Instant,
-    waker: task::Waker,
+    /// The tasks that wait for these, by descriptor, each until its deadline.
+    handshakes: Mutex<HashMap<RawFd, (Instant, task::Waker)>>,
 }
 
 impl Driver {
@@ -137,7 +104,7 @@ impl Driver {
     /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never
     /// end.
     fn has_others_waiting(&self) -> bool {
-        self.timers().has_blocked() || !lock(&self.handshakes).waiting.is_empty()
+        self.timers().has_blocked() || !lock(&self.handshakes).is_empty()
     }
 
     fn receive(&self, rounds: usize) -> Result<Received, EngineError> {
@@ -172,18 +139,23 @@ impl Readiness for Driver {
         if deadline <= Instant::now() {
             return Poll::Ready(Err(HandshakeError::TimedOut));
         }
-        let (of, tcp, waker) = (tcp.as_raw_fd(), tcp.try_clone()?, context.waker().clone());
-        let mut handshakes = lock(&self.handshakes);
-        handshakes.forget(of);
-        handshakes.waiting.push(WaitingHandshake { of, tcp, interest, deadline, waker });
-        drop(handshakes);
+        let mut flags = epoll::EventFlags::ONESHOT;
+        flags.set(epoll::EventFlags::IN, interest.contains(PollFlags::IN));
+        flags.set(epoll::EventFlags::OUT, interest.contains(PollFlags::OUT));
+        let fd = tcp.as_raw_fd();
+        lock(&self.handshakes).insert(fd, (deadline, context.waker().clone()));
+        // It is there already if the task is polled again.
+        let _ = epoll::delete(&self.background, tcp);
+        epoll::add(&self.background, tcp, epoll::EventData::new_u64(fd as u64), flags)
+            .map_err(io::Error::from)?;
+        // For its deadline.
         self.timers().waker.wake();
         Poll::Pending
     }
 
     fn forget(&self, tcp: &TcpStream) {
-        lock(&self.handshakes).forget(tcp.as_raw_fd());
-        self.timers().waker.wake();
+        lock(&self.handshakes).remove(&tcp.as_raw_fd());
+        let _ = epoll::delete(&self.background, tcp);
     }
 }
 
@@ -194,10 +166,8 @@ pub(super) fn run(driver: &Driver) {
         Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
     });
     driver.shared.end_all(&error.err().unwrap_or(EngineError::Closed));
-    let handshakes = lock(&driver.handshakes).take();
-    for waiting in handshakes {
-        waiting.waker.wake();
-    }
+    let handshakes = take(&mut *lock(&driver.handshakes));
+    wake(handshakes.into_values());
 }
 
 fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
@@ -226,7 +196,7 @@ fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
         } else if now < left_until {
             wait(driver, PollFlags::empty(), Some(left_until.since(now)))?
         } else {
-            wait(driver, PollFlags::IN, shared.idle_release_due())?
+            wait(driver, PollFlags::IN, None)?
         };
     }
     Ok(())
@@ -253,7 +223,6 @@ fn flush(shared: &Shared, identity: u32) {
 /// Runs expired timers; returns whether there may be more.
 fn run_timers(shared: &Shared, driver: &Driver) -> bool {
     let now = shared.clock.now();
-    shared.release_idle(now);
     for _ in 0..MOST_DUE {
         let Some((at, identity)) = driver.timers().due(now) else { return false };
         let connection = lock(&shared.table).live(identity);
@@ -263,10 +232,6 @@ fn run_timers(shared: &Shared, driver: &Driver) -> bool {
     }
     true
 }
-
-/// The descriptors of the endpoint itself, and whether each is ready: the timer, the waker, packets, and room
-/// in the socket.
-type Ready = [bool; 4];
 
 /// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most. Without `packets`, a thread
 /// that drives inline takes the packets.
@@ -280,17 +245,20 @@ fn wait(driver: &Driver, packets: PollFlags, longest: Option<Span>) -> Result<Wo
     ];
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
     let own = if timers.has_blocked() { &mut own[..] } else { &mut own[..3] };
-    let longest = longest.map(Duration::from);
-    let polled = if lock(&driver.handshakes).waiting.is_empty() {
-        poll(own, timespec(longest).as_ref()).map(|_| ready(own))
-    } else {
-        poll_with_handshakes(driver, own, longest)
-    };
-    let [is_expired, is_woken, by_socket, by_room] = match polled {
-        Ok(ready) => ready,
+    let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
+    let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
+    let longest = longest.map(Duration::from).into_iter().chain(left).min();
+    match poll(own, timespec(longest).as_ref()) {
+        Ok(_) => {}
         Err(Errno::INTR) => return Ok(Woken::default()),
         Err(error) => return Err(system(error)),
-    };
+    }
+    let mut ready = [false; 4];
+    ready.iter_mut().zip(own).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
+    let [is_expired, is_woken, by_socket, by_room] = ready;
+    if overdue.is_some() {
+        wake_handshakes(driver);
+    }
     if is_expired {
         timers.on_expired();
     }
@@ -300,37 +268,28 @@ fn wait(driver: &Driver, packets: PollFlags, longest: Option<Span>) -> Result<Wo
     Ok(Woken { is_left: packets.is_empty() && !is_woken, by_socket, by_room })
 }
 
-/// As poll(2) for the endpoint's `own` descriptors; also wakes the tasks whose handshakes can go on or are overdue.
-fn poll_with_handshakes(
-    driver: &Driver,
-    own: &[PollFd<'_>],
-    longest: Option<Duration>,
-) -> Result<Ready, Errno> {
-    // Taken: tasks may add others meanwhile.
-    let mut handshakes = lock(&driver.handshakes).take();
-    let overdue = handshakes.iter().map(|waiting| waiting.deadline).min();
-    let overdue = overdue.map(|at| at.saturating_duration_since(Instant::now()));
-    let timeout = timespec(longest.into_iter().chain(overdue).min());
-    let tcp = handshakes.iter().map(|waiting| PollFd::new(&waiting.tcp, waiting.interest));
-    let mut fds: Vec<_> = own.iter().cloned().chain(tcp).collect();
-    let polled = poll(&mut fds, timeout.as_ref()).map(|_| ready(&fds[..own.len()]));
-    let can_go_on: Vec<_> = fds[own.len()..].iter().map(|fd| !fd.revents().is_empty()).collect();
-    drop(fds);
-    let (now, mut can_go_on) = (Instant::now(), can_go_on.into_iter());
-    let done = handshakes.extract_if(.., |it| can_go_on.next() == Some(true) || it.deadline <= now);
-    done.for_each(|waiting| drop(caught(|| waiting.waker.wake())));
-    lock(&driver.handshakes).put_back(handshakes);
-    polled
+/// Wakes the tasks whose handshakes can go on or are overdue.
+fn wake_handshakes(driver: &Driver) {
+    let mut events = [NO_EVENT; 16];
+    let ready = epoll::wait(&driver.background, &mut events, Some(&NO_TIME)).unwrap_or_default();
+    let ready = &events[..ready];
+    let now = Instant::now();
+    // The structure is packed.
+    let is_ready = |fd: RawFd| ready.iter().any(|event| { event.data }.u64() == fd as u64);
+    let mut handshakes = lock(&driver.handshakes);
+    let due: Vec<_> = handshakes.extract_if(|fd, (deadline, _)| *deadline <= now || is_ready(*fd)).collect();
+    drop(handshakes);
+    wake(due.into_iter().map(|(_, waiting)| waiting));
+}
+
+fn wake(waiting: impl Iterator<Item = (Instant, task::Waker)>) {
+    let mut wakers = WakerList::default();
+    wakers.append(waiting.map(|(_, waker)| waker));
+    wakers.wake();
 }
 
 fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
     timeout.and_then(|timeout| Timespec::try_from(timeout).ok())
-}
-
-fn ready(own: &[PollFd<'_>]) -> Ready {
-    let mut ready = Ready::default();
-    ready.iter_mut().zip(own).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
-    ready
 }
 
 /// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
@@ -386,8 +345,7 @@ impl<'s> InlineDriver<'s> {
         let timeout =
             until.map(|until| until.since(self.driver.shared.clock.now()).min(Span::from_secs(3_600)));
         let timeout = timespec(timeout.map(Duration::from));
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) }; 2];
+        let mut events = [NO_EVENT; 2];
         let ready = match epoll::wait(&driver.inline, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
             Err(Errno::INTR) => 0,

@@ -122,7 +122,6 @@ impl Endpoint {
             old.supersede();
         }
         let mut state = connection.lock();
-        connection.keys.prepare();
         connection.settle(shared, &mut state, now);
         Connection::release(state);
         Ok(Channel::new(connection, self.clone(), Some(Box::new(saved))))

@@ -1,12 +1,10 @@
 //! What the drivers of an endpoint and the applications' threads share.
 
 use std::collections::VecDeque;
-use std::mem::take;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use derive_more::Deref;
-use haul_base::{Span, Time};
 use haul_udp::UdpSocket;
 
 use super::ConnectionOptions;
@@ -17,11 +15,6 @@ use super::table::Table;
 use crate::guard::lock;
 use crate::wake::WakerList;
 use crate::{EngineError, Monitor};
-
-/// Where there are many connections, those that were silent for so long release what can be made again.
-const IDLE: Span = Span::from_secs(2);
-/// With fewer connections, releasing is not worth the wake-ups.
-const MANY: usize = 64;
 
 /// How much an endpoint keeps for its peers.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +48,6 @@ pub(crate) struct Shared {
     /// Connections that the other side has begun.
     arrivals: Monitor<VecDeque<Arc<Connection>>>,
     most_arrivals: usize,
-    /// When idle connections last released what can be made again.
-    released: Mutex<Time>,
 }
 
 impl Shared {
@@ -73,35 +64,7 @@ impl Shared {
             options: Mutex::default(),
             arrivals: Monitor::default(),
             most_arrivals: limits.arrivals,
-            released: Mutex::default(),
         })
-    }
-
-    /// Whether there are many connections that may have something to release, or many that may have ended.
-    fn is_worth_releasing(&self) -> bool {
-        let (active, peers) = (lock(&self.active).len(), lock(&self.table).len());
-        active > 0 && peers.max(active) >= MANY
-    }
-
-    /// Time until idle connections are next released.
-    pub(super) fn idle_release_due(&self) -> Option<Span> {
-        self.is_worth_releasing().then(|| (*lock(&self.released) + IDLE).since(self.clock.now()))
-    }
-
-    /// Has connections that were active and are idle now release what can be made again.
-    pub(super) fn release_idle(&self, now: Time) {
-        let before = *lock(&self.released);
-        if now.since(before) < IDLE || !self.is_worth_releasing() {
-            return;
-        }
-        *lock(&self.released) = now;
-        let identities = take(&mut *lock(&self.active));
-        for identity in identities {
-            let connection = lock(&self.table).live(identity);
-            if connection.is_some_and(|connection| !connection.release_idle(now, before)) {
-                self.note_active(identity);
-            }
-        }
     }
 
     /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if too many

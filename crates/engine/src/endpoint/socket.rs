@@ -1,6 +1,5 @@
 //! The socket of one connection or of many, and what they need to send: nothing here knows a connection.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,8 +64,6 @@ pub(crate) struct EndpointSocket {
     stop: AtomicBool,
     pub(super) counters: Counters,
     slots: Mutex<Vec<AlignedBytes>>,
-    /// Connections that were active since they last released what can be made again.
-    pub(super) active: Mutex<BTreeSet<u32>>,
     /// Key of the address challenges; it never leaves this process.
     pub(super) challenge_key: [u8; 32],
 }
@@ -94,7 +91,6 @@ impl EndpointSocket {
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             slots: Mutex::default(),
-            active: Mutex::default(),
             challenge_key: random()?,
         })
     }
@@ -157,11 +153,6 @@ impl EndpointSocket {
         if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
             self.counters.unsent.add_one();
         }
-    }
-
-    /// Notes that a connection is active and may have something to release once it is idle.
-    pub(super) fn note_active(&self, identity: u32) {
-        lock(&self.active).insert(identity);
     }
 
     pub(super) fn is_stopped(&self) -> bool {

@@ -6,7 +6,6 @@ use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Settings};
 use haul_wire::packet::IDENTITY_AT;
 
-use super::Endpoint;
 use super::connection::{ResumptionState, panicked};
 use super::table::{Entry, NotAdded};
 use crate::crypto::tag_len;
@@ -113,14 +112,14 @@ pub(super) fn compile(
 
 impl Incoming {
     /// Agrees on the recipe of a client that wants connections, or refuses it, and closes the control channel.
-    /// [`Endpoint::poll_accept`] gives its connections.
+    /// [`Endpoint::poll_accept`](crate::Endpoint::poll_accept) gives its connections.
     ///
     /// # Errors
     /// Why it was refused; how the control channel failed.
     ///
     /// # Panics
     /// If the request is another one.
-    pub fn agree(self, endpoint: &Endpoint, terms: &Terms) -> Result<(), EngineError> {
+    pub fn agree(self, terms: &Terms) -> Result<(), EngineError> {
         let Request::Connect { recipe, versions } = self.request() else {
             panic!("the client does not want connections");
         };
@@ -134,7 +133,7 @@ impl Incoming {
         let secret = self.secret.clone();
         let resumption =
             ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
-        let shared = endpoint.shared();
+        let shared = self.port.upgrade().ok_or(EngineError::Closed)?;
         let entry = Entry::new(resumption, shared.clock.now(), Some(self.peer().ip().to_canonical()));
         let added = lock(&shared.table).insert(entry);
         if let Err(reason) = added {

@@ -7,7 +7,6 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::TrySendError;
 use haul_base::Span;
 use haul_stack::Recipe;
 use haul_wire::control::{
@@ -21,6 +20,7 @@ use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
 use crate::control::Timing;
 use crate::endpoint::PendingSession;
+use crate::guard::caught;
 use crate::identity::random;
 use crate::tls::{
     ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
@@ -142,7 +142,7 @@ impl<'s> Client<'s> {
         self.read_exact(head)?;
         let proof = match HelloHead::parse(head).map_err(nonsense)? {
             HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
-            HelloHead::OtherVersion(theirs) => return Err(EngineError::Version { theirs }.fault().into()),
+            HelloHead::OtherVersion(theirs) => return Err(EngineError::Version(theirs).fault().into()),
         };
         // The comparison of two hashes takes the same time wherever they differ.
         if self.secrets.proof(&self.server.identity.secret) != proof {
@@ -200,7 +200,8 @@ impl<'s> Client<'s> {
         };
         server.counters.sessions.add_one();
         let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
-        Ok(Incoming { session, pending, secret, local, udp_timeout })
+        let port = server.port.clone();
+        Ok(Incoming { session, pending, secret, local, port, udp_timeout })
     }
 
     /// Notes that the client may not come in, and tells it why.
@@ -283,12 +284,18 @@ fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool) -> 
     })
 }
 
+/// Has a client wait to be accepted, if it is to.
 fn hand_over(server: &Server, incoming: Incoming) {
-    let Err(error) = server.waiting.try_send(incoming) else {
-        return;
-    };
-    server.counters.refused.add_one();
-    if let TrySendError::Full(incoming) = error {
+    let Ok(Some(incoming)) = caught(|| (server.admit)(incoming)) else { return };
+    let too_many = server.waiting.update(|waiting| {
+        if waiting.len() >= server.options.max_waiting {
+            return Some(incoming);
+        }
+        waiting.push_back(incoming);
+        None
+    });
+    if let Some(incoming) = too_many {
+        server.counters.refused.add_one();
         incoming.refuse(Fault::new(
             FaultCode::Busy,
             "too many clients are waiting for the server",

@@ -1,12 +1,12 @@
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
 use crate::crypto::ResumptionSecret;
-use crate::endpoint::{PendingSession, Service};
+use crate::endpoint::{PendingSession, Service, Shared};
 use crate::session::{UdpSide, udp_options};
 use crate::{EngineError, Session, recipe};
 
@@ -22,6 +22,8 @@ pub struct Incoming {
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
+    /// The endpoint of the port.
+    pub(crate) port: Weak<Shared>,
     pub(super) udp_timeout: Duration,
 }
 

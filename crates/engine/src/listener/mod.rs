@@ -6,12 +6,13 @@ mod incoming;
 mod limiter;
 mod refusals;
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::Cipher;
@@ -24,11 +25,12 @@ use self::refusals::RefusalLog;
 use crate::clock::after;
 use crate::counters::counters;
 use crate::crypto::ENCRYPTED;
-use crate::endpoint::{EndpointLimits, SessionTable};
+use crate::endpoint::{EndpointLimits, SessionTable, Shared};
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
 use crate::tls::server_config;
-use crate::{Endpoint, EngineError, HaulUrl, Waker};
+use crate::wake::block_until;
+use crate::{Endpoint, EngineError, HaulUrl, Monitor, Waker};
 
 /// Challenges, and the packets of all connections; sessions have sockets of their own.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
@@ -98,16 +100,22 @@ impl ListenOptions {
     }
 }
 
+/// What becomes of a client before it waits to be accepted: it is given back, or has been dealt with. Runs in the thread
+/// of the client's handshake, which may wait. A panic ends the client's attempt.
+pub type Admit = Box<dyn Fn(Incoming) -> Option<Incoming> + Send + Sync>;
+
 /// What the listener's threads share.
 struct Server {
     options: ListenOptions,
     identity: ServerIdentity,
     tls: Arc<ServerConfig>,
     sessions: Arc<SessionTable>,
+    port: Weak<Shared>,
     limiter: Arc<HandshakeLimiter>,
     refusals: RefusalLog,
     counters: Counters,
-    waiting: Sender<Incoming>,
+    admit: Admit,
+    waiting: Monitor<VecDeque<Incoming>>,
     /// Readable when the listener stops.
     stop: Waker,
 }
@@ -119,7 +127,6 @@ struct Server {
 pub struct Listener {
     server: Arc<Server>,
     local: SocketAddr,
-    incoming: Receiver<Incoming>,
     endpoint: Endpoint,
     thread: Option<JoinHandle<()>>,
 }
@@ -131,10 +138,17 @@ impl Listener {
     /// [`EngineError::Listen`] if the address or port cannot be had for both TCP and UDP;
     /// [`EngineError::System`].
     pub fn bind(options: ListenOptions) -> Result<Self, EngineError> {
+        Self::bind_admitting(options, Box::new(Some))
+    }
+
+    /// As [`Listener::bind`]; `admit` sees each client before it waits to be accepted.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind_admitting(options: ListenOptions, admit: Admit) -> Result<Self, EngineError> {
         let (tcp, udp) = bind_both(options.addr)?;
         let local = tcp.local_addr().map_err(|e| listen_error(options.addr, e))?;
         let identity = ServerIdentity::generate(options.expires)?;
-        let (waiting, incoming) = crossbeam_channel::bounded(options.max_waiting);
         let limits = EndpointLimits {
             known_peers: options.max_known_peers,
             arrivals: options.max_connections_waiting,
@@ -146,16 +160,18 @@ impl Listener {
             tls: Arc::new(server_config(&identity)?),
             identity,
             sessions: endpoint.shared().sessions.clone(),
+            port: Arc::downgrade(endpoint.shared()),
             limiter,
             refusals: RefusalLog::default(),
             counters: Counters::default(),
-            waiting,
+            admit,
+            waiting: Monitor::default(),
             stop: Waker::new()?,
             options,
         });
         let ours = server.clone();
         let thread = Some(spawn("haul-accept", move || accept::run(&ours, &tcp))?);
-        Ok(Self { server, local, incoming, endpoint, thread })
+        Ok(Self { server, local, endpoint, thread })
     }
 
     /// The address and port that it listens on.
@@ -175,21 +191,17 @@ impl Listener {
         }
     }
 
-    /// The next client that has authenticated; `None` if none comes within `timeout`. Any number of threads
-    /// may wait.
-    ///
-    /// # Errors
-    /// [`EngineError::Closed`] if the listener has stopped.
-    pub fn accept(&self, timeout: Duration) -> Result<Option<Incoming>, EngineError> {
-        let until = after(timeout);
-        loop {
-            match self.incoming.recv_deadline(until) {
-                Ok(incoming) if incoming.is_gone() => {}
-                Ok(incoming) => return Ok(Some(incoming)),
-                Err(RecvTimeoutError::Timeout) => return Ok(None),
-                Err(RecvTimeoutError::Disconnected) => return Err(EngineError::Closed),
-            }
-        }
+    /// The next client that has authenticated; `None` if none comes within `timeout`. Any number of threads may wait.
+    pub fn accept(&self, timeout: Duration) -> Option<Incoming> {
+        block_until(Some(after(timeout)), |context| self.poll_accept(context))
+    }
+
+    /// As [`Listener::accept`], for tasks.
+    pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Incoming> {
+        self.server.waiting.poll(context, |waiting| {
+            waiting.retain(|incoming| !incoming.is_gone());
+            waiting.pop_front()
+        })
     }
 
     /// The endpoint of this port's connections: [`Incoming::agree`] adds a client.

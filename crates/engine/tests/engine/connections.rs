@@ -33,7 +33,7 @@ pub(crate) fn own_registry() -> Arc<Registry> {
 
 /// Agrees with the next client.
 pub(crate) fn agree_with_client(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
-    listener.accept(TIMEOUT).unwrap().expect("a client").agree(listener.endpoint(), terms)
+    listener.accept(TIMEOUT).expect("a client").agree(terms)
 }
 
 /// Connects while the server agrees by `terms`.
@@ -475,7 +475,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
     *relay.again.lock().unwrap() = Some(opened.expect("the server has said that it knows the connection"));
     until("the silence was not noticed", || client.ended().is_some());
-    assert!(matches!(client.ended(), Some(EngineError::Silent { .. })));
+    assert!(matches!(client.ended(), Some(EngineError::Silent(_))));
     assert!(server.ended().is_none());
 }
 

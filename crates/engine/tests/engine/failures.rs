@@ -54,7 +54,7 @@ fn a_wrong_secret_is_refused() {
     let fault = check(&url).unwrap_err().fault();
     assert_eq!(fault.code, FaultCode::NotAuthorised);
     assert!(fault.message.contains("secret"), "{fault}");
-    assert!(listener.accept(Duration::from_millis(100)).unwrap().is_none());
+    assert!(listener.accept(Duration::from_millis(100)).is_none());
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn an_expired_url_is_noticed_by_the_client_and_by_the_server() {
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url(HOST, b"");
     std::thread::sleep(Duration::from_millis(2100));
-    assert!(matches!(check(&url), Err(EngineError::Expired { .. })));
+    assert!(matches!(check(&url), Err(EngineError::Expired(_))));
     assert_eq!(listener.stats().connections, 0);
     let fault = check(&HaulUrl { expires: None, ..url }).unwrap_err().fault();
     assert_eq!(fault.code, FaultCode::Expired);
@@ -116,9 +116,9 @@ fn a_server_that_does_not_decide_is_given_up() {
     let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
     // Whether the listener has noticed yet or not, there is no session.
-    if let Some(incoming) = listener.accept(Duration::from_millis(500)).unwrap() {
+    if let Some(incoming) = listener.accept(Duration::from_millis(500)) {
         let ended = incoming.accept().and_then(|session| session.control().recv(Some(TIMEOUT)));
-        assert!(matches!(ended, Err(EngineError::ControlLost { .. })), "{ended:?}");
+        assert!(matches!(ended, Err(EngineError::ControlLost(_))), "{ended:?}");
     }
 }
 
@@ -232,7 +232,7 @@ fn a_peer_that_dies_is_a_lost_connection_and_other_sessions_go_on() {
     let (other_client, other_server) = session_pair(&listener, &url, options(Request::Check));
     drop(server);
     let error = client.control().recv(Some(TIMEOUT)).unwrap_err();
-    assert!(matches!(error, EngineError::ControlLost { .. }), "{error}");
+    assert!(matches!(error, EngineError::ControlLost(_)), "{error}");
     assert!(error.fault().retryable && error.fault().hint.contains("same command"));
     other_client.control().close().unwrap();
     other_server.control().close().unwrap();
@@ -246,8 +246,8 @@ fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
     let url = url_with_port(&listener, relay.port);
     let (client, mut server) = session_pair(&listener, &url, options(Request::Check));
     relay.cut();
-    assert!(matches!(client.control().recv(Some(TIMEOUT)), Err(EngineError::ControlLost { .. })));
-    assert!(matches!(server.check_path(TIMEOUT), Err(EngineError::ControlLost { .. })));
+    assert!(matches!(client.control().recv(Some(TIMEOUT)), Err(EngineError::ControlLost(_))));
+    assert!(matches!(server.check_path(TIMEOUT), Err(EngineError::ControlLost(_))));
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn options(settings: Settings) -> ConnectOptions {
 fn refused(listener: &Listener, url: &HaulUrl, settings: Settings) -> EngineError {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| connect(url, options(settings)).unwrap_err());
-        let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
+        let incoming = listener.accept(TIMEOUT).unwrap();
         let ours = incoming.accept().unwrap_err();
         let theirs = client.join().unwrap();
         assert_eq!(ours.fault().code, theirs.fault().code);
@@ -155,7 +155,7 @@ fn a_server_that_answers_with_another_recipe_is_left() {
     for other in [None, Some(offer(&shipped("rbudp")))] {
         std::thread::scope(|scope| {
             let client = scope.spawn(|| connect(&url, options(fixed(&shipped("fobs")))).unwrap_err());
-            let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
+            let incoming = listener.accept(TIMEOUT).unwrap();
             let settings = Settings { recipe: other, ..incoming.settings().clone() };
             let session = incoming.accept_with(settings).unwrap();
             let error = client.join().unwrap();

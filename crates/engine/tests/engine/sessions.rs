@@ -148,7 +148,7 @@ fn the_server_may_change_the_settings() {
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
         let client = scope.spawn(|| check(&url).unwrap());
-        let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
+        let incoming = listener.accept(TIMEOUT).unwrap();
         let mut settings = incoming.settings().clone();
         settings.rate_bps = Some(1_000_000);
         let _server = incoming.accept_with(settings).unwrap();
@@ -162,7 +162,7 @@ fn the_server_may_refuse_with_its_reason() {
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
         let client = scope.spawn(|| check(&url).unwrap_err());
-        let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
+        let incoming = listener.accept(TIMEOUT).unwrap();
         let fault = haul_wire::control::Fault::new(FaultCode::ReadOnly, "read only", "use --writable");
         incoming.refuse(fault.clone());
         assert_eq!(client.join().unwrap().fault(), fault);

@@ -59,7 +59,7 @@ pub(crate) fn session_pair(
 }
 
 pub(crate) fn accept(listener: &Listener) -> Session {
-    listener.accept(TIMEOUT).unwrap().expect("a client").accept().unwrap()
+    listener.accept(TIMEOUT).expect("a client").accept().unwrap()
 }
 
 /// A request for files.

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::time::Instant;
 
 use haul_engine::{Channel, EngineError as Error, Message, lock};
 use haul_proto::micro::StreamLimits;
@@ -13,7 +12,6 @@ use haul_stack::{SendError as MessageError, SendOptions};
 
 use super::frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
 use super::multiplexer::Multiplexer;
-use crate::error::to_io;
 
 /// Most bytes of a stream in one message: all of it waits for a packet that is lost.
 const LONGEST: usize = 16 << 10;
@@ -95,7 +93,7 @@ impl Streams {
                 None => Err("it sent a message that is no frame of a stream"),
             });
             if let Err(reason) = taken {
-                self.with(|it| it.end(Error::Protocol { reason: reason.to_owned() }));
+                self.with(|it| it.end(Error::Protocol(reason.to_owned())));
                 return self.channel.abort();
             }
         }
@@ -174,9 +172,16 @@ impl Streams {
         number: Number,
         into: &mut [u8],
         context: &Context<'_>,
+        failed: &mut Option<io::ErrorKind>,
     ) -> Poll<io::Result<usize>> {
+        if let Some(failed) = *failed {
+            return Poll::Ready(Err(failed.into()));
+        }
         let read = self.with(|it| it.read(number, into, context.waker()));
         self.run_if_owing();
+        if let Poll::Ready(Err(error)) = &read {
+            *failed = Some(error.kind());
+        }
         read
     }
 
@@ -193,18 +198,13 @@ impl Streams {
             return Poll::Ready(Ok(0));
         }
         let frame = Frame::Data { stream: number, offset, last: false, bytes: &bytes[..len] };
-        ready!(self.channel.poll_send(context, &frame.to_bytes(), SendOptions::default())).map_err(to_io)?;
+        ready!(self.channel.poll_send(context, &frame.to_bytes(), SendOptions::default()))?;
         self.with(|it| it.on_sent(number, len));
         Poll::Ready(Ok(len))
     }
 
-    /// Waits in this thread, which drives the endpoint meanwhile, until `poll` has a result.
-    pub(super) fn block_io<T>(
-        &self,
-        until: Option<Instant>,
-        poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> io::Result<T> {
-        self.channel.block_until(until, poll).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
     }
 
     pub(super) fn end<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {

@@ -1,13 +1,10 @@
-use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-
-use haul_engine::after;
 
 use super::driver::Streams;
 use super::frame::Number;
+use crate::{Operation, Polled};
 
 pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
     let streams = || streams.clone();
@@ -39,25 +36,17 @@ pub struct RecvStream {
 
 impl SendStream {
     /// As [`Write::write`], for those who poll.
-    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_finished {
             return Poll::Ready(Err(io::Error::other("the end of the stream was said already")));
         }
         self.streams.poll_write(self.number, bytes, context)
     }
 
-    /// As [`Write::write`], for tasks.
-    pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_write(context, bytes)).await
-    }
-
-    /// As [`Write::write`], with a limit for the wait.
-    ///
-    /// # Errors
-    /// As [`Write::write`]; [`io::ErrorKind::TimedOut`].
-    pub fn write_timeout(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
-        let streams = self.streams.clone();
-        streams.block_io(Some(after(timeout)), |context| self.poll_write(context, bytes))
+    /// As [`Write::write`].
+    pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
+        let poll = |context: &mut Context<'_>| self.poll_write(context, bytes);
+        Operation::new("room for bytes", Some(self.streams.channel()), poll)
     }
 
     /// Ends the stream. What was written arrives whether or not anybody waits for it, as long as the connection is there:
@@ -81,8 +70,7 @@ impl Write for SendStream {
     /// Sends as many bytes as there is room for, at least one. Waits while there is none: [`io::ErrorKind::BrokenPipe`]
     /// if nobody reads them, [`io::ErrorKind::ConnectionAborted`] if the connection has ended.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let streams = self.streams.clone();
-        streams.block_io(None, |context| self.poll_write(context, bytes))
+        self.write_some(bytes).wait()
     }
 
     /// Bytes leave as soon as the path takes them; there is nothing to do.
@@ -102,28 +90,15 @@ impl Drop for SendStream {
 impl RecvStream {
     /// As [`Read::read`], for those who poll.
     pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        if let Some(failed) = self.failed {
-            return Poll::Ready(Err(failed.into()));
-        }
-        let read = self.streams.poll_read(self.number, into, context);
-        if let Poll::Ready(Err(error)) = &read {
-            self.failed = Some(error.kind());
-        }
-        read
+        let Self { streams, number, failed } = self;
+        streams.poll_read(*number, into, context, failed)
     }
 
-    /// As [`Read::read`], for tasks.
-    pub async fn read_async(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context, into)).await
-    }
-
-    /// As [`Read::read`], with a limit for the wait.
-    ///
-    /// # Errors
-    /// As [`Read::read`]; [`io::ErrorKind::TimedOut`].
-    pub fn read_timeout(&mut self, into: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        let streams = self.streams.clone();
-        streams.block_io(Some(after(timeout)), |context| self.poll_read(context, into))
+    /// As [`Read::read`].
+    pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
+        let Self { streams, number, failed } = self;
+        let poll = |context: &mut Context<'_>| streams.poll_read(*number, into, context, failed);
+        Operation::new("bytes", Some(streams.channel()), poll)
     }
 }
 
@@ -131,8 +106,7 @@ impl Read for RecvStream {
     /// Waits for at least one byte; 0 at the end of the stream. [`io::ErrorKind::ConnectionReset`] if the other side has
     /// given the stream up, [`io::ErrorKind::ConnectionAborted`] if the connection has ended before the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let streams = self.streams.clone();
-        streams.block_io(None, |context| self.poll_read(context, into))
+        self.read_some(into).wait()
     }
 }
 

@@ -10,7 +10,6 @@ use haul_engine::{EngineError as Error, Message, Role, WakerList};
 use haul_proto::micro::StreamLimits;
 
 use super::frame::{Frame, Number};
-use crate::error::to_io;
 use crate::reassembly::Reassembly;
 
 /// What a message counts for besides its bytes.
@@ -248,7 +247,7 @@ impl Multiplexer {
             Incoming::Stopped | Incoming::Finished => return Poll::Ready(Ok(0)),
         }
         if let Some(error) = &self.ended {
-            return Poll::Ready(Err(to_io(error.clone())));
+            return Poll::Ready(Err(error.clone().into()));
         }
         stream.reader = Some(waker.clone());
         Poll::Pending
@@ -257,7 +256,7 @@ impl Multiplexer {
     /// Where the next bytes of a stream lie, and how many may be sent.
     pub(super) fn room(&mut self, number: Number, waker: &Waker) -> Poll<io::Result<(u64, u64)>> {
         if let Some(error) = &self.ended {
-            return Poll::Ready(Err(to_io(error.clone())));
+            return Poll::Ready(Err(error.clone().into()));
         }
         match self.streams.get_mut(&number).filter(|stream| stream.sends) {
             None => Poll::Ready(Err(io::Error::new(

@@ -9,8 +9,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A message there, and the same back.
 pub(crate) fn exchange(client: &Connection, server: &Connection, text: &str) {
-    client.send(text.as_bytes()).unwrap();
-    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
-    server.send(text.as_bytes()).unwrap();
-    assert_eq!(client.recv(Some(TIMEOUT)).unwrap().data, text.as_bytes());
+    client.send(text.as_bytes()).wait().unwrap();
+    assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, text.as_bytes());
+    server.send(text.as_bytes()).wait().unwrap();
+    assert_eq!(client.recv().wait_for(TIMEOUT).unwrap().data, text.as_bytes());
 }

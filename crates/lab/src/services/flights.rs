@@ -55,8 +55,8 @@ impl Flights {
     /// Agrees with a client and accepts a flight, if there are any.
     fn look(&self) -> Result<Option<Channel>, Problem> {
         let endpoint = self.listener.endpoint();
-        if let Some(incoming) = self.listener.accept(LOOK).map_err(|e| engine("cannot accept", &e))? {
-            incoming.agree(endpoint, &self.terms).map_err(|e| engine("cannot connect", &e))?;
+        if let Some(incoming) = self.listener.accept(LOOK) {
+            incoming.agree(&self.terms).map_err(|e| engine("cannot connect", &e))?;
         }
         let come = block_until(Some(Instant::now() + LOOK), |context| endpoint.poll_accept(context));
         come.transpose().map_err(|e| engine("no flight", &e))

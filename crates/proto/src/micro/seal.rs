@@ -40,6 +40,11 @@ impl MicroProtocol for SealPackets {
         self.refused += batch.open_each(least, |packet, pn| self.open.open(packet, header, pn).is_ok());
     }
 
+    fn release_idle(&mut self, _: &mut Context<'_>) {
+        self.seal.release_idle();
+        self.open.release_idle();
+    }
+
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("refused", self.refused);
     }

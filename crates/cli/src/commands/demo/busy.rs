@@ -170,7 +170,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     let listener = Listener::bind(listen_options((ip, 0).into(), &policy))?;
     out_url(&listener.url(&ip.to_string(), b""));
     while !context.cancel.is_requested() {
-        if let Ok(Some(incoming)) = listener.accept(POLL) {
+        if let Some(incoming) = listener.accept(POLL) {
             answer(incoming, &policy, context, Cpu::ALL, &Pulse::default());
         }
     }

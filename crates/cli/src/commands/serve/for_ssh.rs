@@ -58,7 +58,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         }
     };
     let policy = policy.permitting(permit.preserve());
-    one_session(context, &listener, &policy, &permit, until)
+    Ok(one_session(context, &listener, &policy, &permit, until))
 }
 
 /// Takes the permit, the one line on stdin; sets `is_left` when stdin ends.
@@ -105,8 +105,8 @@ fn one_session(
     policy: &Policy,
     permit: &Permit,
     until: impl Fn() -> bool,
-) -> Result<u8, Fault> {
-    while let Some(incoming) = next_client(listener, &until)? {
+) -> u8 {
+    while let Some(incoming) = next_client(listener, &until) {
         if let Err(fault) = permit.check(incoming.request()) {
             incoming.refuse(fault);
             continue;
@@ -114,10 +114,10 @@ fn one_session(
         let is_check = matches!(incoming.request(), Request::Check);
         let report = answer(incoming, policy, context, Cpu::from_now(), &Pulse::default());
         if !is_check {
-            return Ok(report.exit_code());
+            return report.exit_code();
         }
     }
-    Ok(INTERRUPTED)
+    INTERRUPTED
 }
 
 /// Paths are relative to the home directory, wherever a forced command may have led.

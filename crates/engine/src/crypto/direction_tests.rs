@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::crypto::DataKeys;
 
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 const HEADER: usize = 7;
@@ -71,7 +72,7 @@ fn a_batch_seals_like_its_packets_one_by_one_also_across_a_generation() {
         for (pn, packet) in (first..).zip(batch.chunks_mut(stride)) {
             assert!(opener.open(packet, HEADER, pn).is_ok());
         }
-        assert_eq!(opener.keys.generation, 1);
+        assert_eq!(opener.generation, 1);
     }
 }
 
@@ -112,7 +113,7 @@ fn a_packet_number_far_ahead_fails_and_changes_nothing() {
         }
         let mut forged = first.clone();
         assert!(opener.open(&mut forged, HEADER, GENERATION).is_err(), "next generation, wrong key");
-        assert_eq!(opener.keys.generation, 0);
+        assert_eq!(opener.generation, 0);
         assert!(opener.open(&mut first.clone(), HEADER, 0).is_ok());
     }
 }
@@ -125,6 +126,23 @@ fn the_keys_of_generations_differ() {
     let a = sealed(&mut keys.sealer(Role::Client), 0, b"body");
     let b = sealed(&mut keys.sealer(Role::Client), GENERATION, b"body");
     assert_ne!(a[HEADER..], b[HEADER..]);
+}
+
+#[test]
+fn forged_packets_of_the_next_generation_cost_one_derivation_in_all() {
+    let keys = keys(Cipher::Aes128Gcm);
+    let mut opener = keys.opener(Role::Server);
+    let forge = |opener: &mut Opener| {
+        assert!(opener.open(&mut [0; 40], 11, GENERATION).is_err());
+        std::ptr::from_ref(opener.next.as_deref().unwrap())
+    };
+    let made = forge(&mut opener);
+    assert!((0..5).all(|_| forge(&mut opener) == made));
+    // The genuine one is taken with it.
+    let mut packet = [3; 40];
+    keys.sealer(Role::Client).seal_batch(&mut packet, 40, 11, GENERATION);
+    assert!(opener.open(&mut packet, 11, GENERATION).is_ok());
+    assert_eq!((opener.generation, opener.next.is_none()), (1, true));
 }
 
 proptest! {
