@@ -170,7 +170,7 @@ impl Stretches {
 #[derive(Debug, Default)]
 pub(crate) struct LossLedger {
     /// Since the last feedback.
-    runs: Box<LossRuns>,
+    runs: LossRuns,
     windows: Stretches,
     segments: Stretches,
     chunks: Stretches,
@@ -218,9 +218,15 @@ impl LossLedger {
     }
 
     /// Hands out the runs since the last time, and goes on with `empty`.
-    pub(crate) fn swap_runs(&mut self, empty: &mut Box<LossRuns>) {
+    pub(crate) fn swap_runs(&mut self, empty: &mut LossRuns) {
         empty.clear();
         std::mem::swap(&mut self.runs, empty);
+    }
+
+    /// Gives back the memory of lists that are empty.
+    pub(crate) fn release_idle(&mut self) {
+        self.runs.release_idle();
+        Unit::ALL.into_iter().for_each(|unit| self.of(unit).spare = Vec::new());
     }
 
     fn of(&mut self, unit: Unit) -> &mut Stretches {

@@ -81,8 +81,8 @@ pub struct DiagnosedWindow {
     pub by_signature: Diagnosis,
     /// Lost packets by cause, of all evidence.
     pub counts: CauseCounts,
-    /// What single packets are put down to. Of a feedback with more than [`LossRuns::LISTED`](crate::control::LossRuns::LISTED)
-    /// runs the others are missing; at the edges of a window some are of the window before or after.
+    /// What each of the lost packets is put down to; at the edges of a window some are of the window before or after.
+    /// Runs beyond [`LossRuns::MOST`](crate::control::LossRuns::MOST) in one window are counted, but not listed.
     pub attributions: Vec<Attribution>,
 }
 
@@ -145,6 +145,8 @@ pub(crate) struct Diagnostician {
     model: Option<Arc<Model>>,
     words: Words,
     kernel: Kernel,
+    /// What it has dropped of the losses of the last feedback.
+    claim: Claim,
     queue: Queue,
     /// Windows with too few losses to tell.
     joined: Joined,
@@ -171,6 +173,7 @@ impl Diagnostician {
             model: None,
             words: Model::shipped().words(),
             kernel: Kernel::default(),
+            claim: Claim::default(),
             queue: Queue::default(),
             joined: Joined::default(),
             by_signature: Cause::Inconclusive,
@@ -224,12 +227,21 @@ impl Diagnostician {
         self.present.list_runs(is_listed);
     }
 
+    /// Gives back memory that is kept for the next feedback.
+    pub(crate) fn release_idle(&mut self) {
+        self.claim = Claim::default();
+        self.present.release_idle();
+    }
+
     /// The verdict on the losses that a feedback brings, or on the last ones if it brings none.
     pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
         self.queue.on_feedback(sample);
         self.kernel.on_feedback(sample);
-        let claim = if self.evidence.has_kernel() { self.kernel.claim(sample) } else { Claim::default() };
-        let by_host = claim.packets();
+        self.claim.clear();
+        if self.evidence.has_kernel() {
+            self.kernel.claim(sample, &mut self.claim);
+        }
+        let by_host = self.claim.packets();
         let others = sample.lost_packets - by_host;
         self.queue.count(sample, others, by_host);
         if self.evidence == Evidence::None {
@@ -239,7 +251,7 @@ impl Diagnostician {
             let mut lost = self.put_down(sample, others);
             let early = self.claim_early(lost.of(Cause::Random));
             lost.attribute_some(Cause::Random, Cause::ReceiverHost, early);
-            self.present.add(sample.loss, &claim, &lost);
+            self.present.add(sample.loss, &self.claim, &lost);
             self.by_kernel += by_host;
             lost.add(Cause::ReceiverHost, by_host);
             self.verdict = lost.verdict();

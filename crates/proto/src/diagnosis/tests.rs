@@ -75,11 +75,11 @@ fn put_down(
         in_flight: 14_720_000,
         ..feedback(now, &rtt, 100, lost, None)
     };
-    of.on_feedback(&heard(at(1), 0, &LossRuns::NONE, 0));
+    of.on_feedback(&heard(at(1), 0, LossRuns::none(), 0));
     for gap in named {
         of.on_gap(at(2), *gap);
     }
-    let mut runs = LossRuns::NONE;
+    let mut runs = LossRuns::default();
     lost.iter().flat_map(|(first, packets)| *first..first + packets).for_each(|pn| runs.push(pn));
     of.on_feedback(&heard(at(2), runs.packets(), &runs, drops));
     let (counts, list) = of.present.take();
@@ -109,14 +109,15 @@ fn packets_that_the_receiver_names_are_its_hosts_and_the_others_are_not() {
 }
 
 #[test]
-fn of_more_runs_than_a_feedback_lists_all_that_are_named_count() {
+fn each_of_many_runs_of_a_feedback_is_put_down_to_what_has_lost_it() {
     let lost: Vec<(u64, u64)> = (0..200).map(|n| (n * 5, 1)).collect();
     let (counts, each) = put_down(&[gap(0, 996, 200, 200)], 1.0, 200, &lost);
     assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (200, 200));
-    assert!(each.len() == LossRuns::LISTED && each.iter().all(|(_, cause)| *cause == Cause::ReceiverHost));
+    assert!(each.len() == 200 && each.iter().all(|(_, cause)| *cause == Cause::ReceiverHost), "{each:?}");
     // Half of them were dropped by somebody else.
-    let (counts, _) = put_down(&[gap(0, 496, 100, 100)], 1.0, 100, &lost);
+    let (counts, each) = put_down(&[gap(0, 496, 100, 100)], 1.0, 100, &lost);
     assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (100, 200));
+    assert!(each.iter().all(|(pn, cause)| (*cause == Cause::ReceiverHost) == (*pn < 496)), "{each:?}");
 }
 
 proptest! {

@@ -83,7 +83,7 @@ struct RateControl {
     /// The law allowed nothing when it was asked last.
     held: bool,
     /// Kept for its memory.
-    losses: Box<LossRuns>,
+    losses: LossRuns,
     /// Datagrams that may leave although the window is full.
     probe_credit: u32,
     /// Packets below this number left while there was nothing more to send.
@@ -142,7 +142,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         ecn: ecn(parameters),
         deadline: None,
         held: false,
-        losses: Box::default(),
+        losses: LossRuns::default(),
         probe_credit: 0,
         app_limited_below: 0,
         sent: Total::default(),
@@ -460,6 +460,13 @@ impl MicroProtocol for RateControl {
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.switch(parameters, false, context)
+    }
+
+    fn release_idle(&mut self, context: &mut Context<'_>) {
+        self.losses.clear();
+        self.losses.release_idle();
+        self.diagnostician.release_idle();
+        context.shared(self.bindings().ledger).release_idle();
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
