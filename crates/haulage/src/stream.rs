@@ -363,7 +363,7 @@ impl ByteReader {
             // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
             let _ = ready!(self.transport.control.poll_closed(context, CLOSE_TIMEOUT));
             self.transport.is_over = true;
-            self.transport.last = self.transport.transfer.take().and_then(Transfer::stop);
+            self.transport.last = self.transport.transfer.take().and_then(|mut transfer| transfer.stop());
         }
         Poll::Ready(())
     }

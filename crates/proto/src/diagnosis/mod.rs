@@ -73,7 +73,8 @@ pub struct DiagnosedWindow {
     pub number: u64,
     /// The packet number of its first packet: with a position in the signature added, that of any other.
     pub first_pn: u64,
-    /// Which of its packets were lost.
+    /// Which of its packets were lost. Empty if that was not recorded: the evidence was changed in the middle of the window, or
+    /// more than 65,535 packets were lost.
     pub signature: Signature,
     /// What is measured of that.
     pub sample: Sample,
@@ -302,10 +303,10 @@ impl Diagnostician {
         }
     }
 
-    /// A transmission window has ended. Its verdict goes into the boundary.
+    /// A transmission window has ended; without a signature that is empty. Its verdict goes into the boundary.
     pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
         let sample = Sample::of(signature, &mut self.words);
-        let by_signature = if self.evidence.has_signature() {
+        let by_signature = if self.evidence.has_signature() && sample.packets > 0 {
             let model = self.model.as_deref().unwrap_or_else(|| Model::shipped());
             self.joined.judge(model, &sample, signature, &mut self.words)
         } else {
@@ -316,20 +317,19 @@ impl Diagnostician {
             self.windows.add(&by_signature);
         }
         if self.evidence.has_kernel() {
-            self.queue.settle(end.now, sample.packets, &mut self.present);
+            self.queue.settle(end.now, end.packets, &mut self.present);
         }
-        let (counts, attributions) = self.close(sample.lost, &by_signature);
-        end.verdict = counts.verdict();
+        let (counts, attributions) = self.close(&by_signature);
+        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
+        let by_last = (sample.lost > 0).then(|| Verdict::of(self.by_signature));
+        end.verdict = counts.verdict().or(by_last);
         self.verdict = end.verdict.or(self.verdict);
         Told { sample, by_signature, counts, attributions }
     }
 
-    /// A transmission window has ended that has no signature. Its losses are no later window's.
-    pub(crate) fn on_unsigned_window(&mut self) -> Option<Verdict> {
-        self.by_kernel = 0;
-        let (counts, _) = self.present.take();
-        self.past.merge(&counts);
-        counts.verdict()
+    /// Whether some losses are of no window that has ended.
+    pub(crate) fn has_untold_losses(&self) -> bool {
+        self.present.counts().whole() > 0
     }
 
     /// Remembers what a signature has told for the losses that follow, for as long as losses are remembered.
@@ -345,7 +345,7 @@ impl Diagnostician {
     }
 
     /// The losses of a window that has ended, now that its signature is known.
-    fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> (CauseCounts, Vec<Attribution>) {
+    fn close(&mut self, by_signature: &Diagnosis) -> (CauseCounts, Vec<Attribution>) {
         let present = &mut self.present;
         let counts = *present.counts();
         let by_kernel = std::mem::take(&mut self.by_kernel) as f64;
@@ -370,12 +370,8 @@ impl Diagnostician {
                 _ => {}
             }
         }
-        let (mut counts, attributions) = present.take();
+        let (counts, attributions) = present.take();
         self.past.merge(&counts);
-        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
-        if counts.whole() == 0 && lost > 0 {
-            counts.add(self.by_signature, lost);
-        }
         (counts, attributions)
     }
 }

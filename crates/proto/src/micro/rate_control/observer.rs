@@ -71,6 +71,11 @@ impl Observer {
         self.verdict = verdict;
     }
 
+    /// The number behind the newest packet that has arrived; 0 if none is known to.
+    pub(crate) fn known_below(&self) -> u64 {
+        if self.largest_acked_pn > 0 { self.largest_acked_pn.saturating_add(1) } else { 0 }
+    }
+
     /// The sender had no processor for a while, or nothing to send; packets from `first_pn` on leave afterwards.
     pub(crate) fn on_absence(&mut self, first_pn: u64) {
         // A full list: this one replaces the newest.
