@@ -45,7 +45,8 @@ impl Listener {
         let engine = Arc::new(haul_engine::Listener::bind(engine)?);
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
         endpoint.engine.set_options(options.connection);
-        let (streams, stop) = (Arc::<WaitingStreams>::default(), Arc::new(AtomicBool::new(false)));
+        let streams = Arc::new(WaitingStreams::new(options.loss_model));
+        let stop = Arc::new(AtomicBool::new(false));
         let acceptor = Acceptor {
             engine: engine.clone(),
             terms: Terms::new(options.registry).permitting(options.permit),

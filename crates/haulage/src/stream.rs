@@ -149,7 +149,9 @@ fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request)
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
     (wanted.ciphers, wanted.timeout) = (options.ciphers.clone(), options.timeout);
-    connect(&url, wanted)
+    let mut session = connect(&url, wanted)?;
+    session.set_loss_model(options.loss_model.clone());
+    Ok(session)
 }
 
 impl ByteWriter {

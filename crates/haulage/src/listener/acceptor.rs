@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use haul_engine::{EngineError as Error, Incoming, Monitor, Terms, spawn};
+use haul_proto::LossModel;
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use crate::{AcceptError, ByteReader, ByteWriter, Connection, StreamsPermitted};
@@ -38,8 +39,11 @@ impl Accepted {
 }
 
 /// Streams that clients ask for, and the tasks that wait for them.
-#[derive(Default)]
-pub(super) struct WaitingStreams(Monitor<State>);
+pub(super) struct WaitingStreams {
+    state: Monitor<State>,
+    /// Of those that this end sends.
+    loss_model: Option<Arc<LossModel>>,
+}
 
 #[derive(Default)]
 struct State {
@@ -49,9 +53,13 @@ struct State {
 }
 
 impl WaitingStreams {
+    pub(super) fn new(loss_model: Option<Arc<LossModel>>) -> Self {
+        Self { state: Monitor::default(), loss_model }
+    }
+
     /// Queues a client; gives it back if too many wait.
     fn offer(&self, incoming: Incoming) -> Option<Incoming> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.pending.len() + state.beginning + state.begun.len() >= MOST_STREAMS {
             return Some(incoming);
         }
@@ -63,7 +71,7 @@ impl WaitingStreams {
     /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
     /// again. However one client's fails, the listener goes on.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(begun) = state.begun.pop_front() {
             return Poll::Ready(begun.map_err(AcceptError::Failed));
         }
@@ -73,22 +81,23 @@ impl WaitingStreams {
         drop(state);
         let ours = self.clone();
         let started = spawn("haul-begin", move || {
-            let begun = begin(incoming);
-            ours.0.update(|state| {
+            let begun = begin(incoming, ours.loss_model.clone());
+            ours.state.update(|state| {
                 state.beginning -= 1;
                 state.begun.push_back(begun);
             });
         });
         let Err(error) = started else { return Poll::Pending };
-        self.0.update(|state| state.beginning -= 1);
+        self.state.update(|state| state.beginning -= 1);
         Poll::Ready(Err(AcceptError::Failed(error)))
     }
 }
 
 /// Waits until a stream has begun, up to three seconds.
-fn begin(incoming: Incoming) -> Result<Accepted, Error> {
+fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accepted, Error> {
     let from_client = matches!(incoming.request(), Request::StreamSend);
-    let session = incoming.accept()?;
+    let mut session = incoming.accept()?;
+    session.set_loss_model(loss_model);
     Ok(if from_client {
         Accepted::Reader(Box::new(ByteReader::of(session)?))
     } else {
@@ -156,8 +165,8 @@ mod tests {
     /// Whoever takes that for the end of the listener serves nobody any more.
     #[test]
     fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
-        let streams = Arc::<WaitingStreams>::default();
-        streams.0.update(|state| state.begun.push_back(Err(Error::Closed)));
+        let streams = Arc::new(WaitingStreams::new(None));
+        streams.state.update(|state| state.begun.push_back(Err(Error::Closed)));
         let next = streams.poll_next(&Context::from_waker(Waker::noop()));
         assert!(matches!(next, Poll::Ready(Err(AcceptError::Failed(Error::Closed)))), "{next:?}");
     }

@@ -246,7 +246,9 @@ impl LossLedger {
     /// Gives back the memory of lists that are empty.
     pub(crate) fn release_idle(&mut self) {
         self.runs.release_idle();
-        Unit::ALL.into_iter().for_each(|unit| self.of(unit).spare = Vec::new());
+        for unit in Unit::ALL {
+            self.of(unit).spare = Vec::new();
+        }
     }
 
     fn of(&mut self, unit: Unit) -> &mut Stretches {
