@@ -102,11 +102,13 @@ impl Transfer {
     }
 
     /// The transmission windows that were diagnosed since this was last asked, from the first time on, and the newest 8 at most; none of a
-    /// receiver, or after the end.
+    /// receiver. The last one ends with the data thread, or when every byte has arrived.
     pub fn take_windows(&self) -> Vec<DiagnosedWindow> {
-        let Some(connection) = self.connection.upgrade() else { return Vec::new() };
-        let mut state = connection.lock();
-        std::iter::from_fn(|| DiagnosedWindows::take_of(&mut state.stack)).collect()
+        let running = self.connection.upgrade();
+        let mut windows = running
+            .map_or_else(Vec::new, |connection| DiagnosedWindows::all_of(&mut connection.lock().stack));
+        windows.append(&mut self.published.lock().windows);
+        windows
     }
 
     /// Wakes the data thread.
@@ -137,7 +139,7 @@ impl Transfer {
     }
 
     /// Stops the thread and returns the last counters.
-    pub fn stop(mut self) -> Option<Counters> {
+    pub fn stop(&mut self) -> Option<Counters> {
         self.halt();
         self.published.lock().counters
     }

@@ -111,7 +111,7 @@ fn a_whole_session() {
     let marks = Marks::default();
     marks.lock().expect("no panic elsewhere").reserve(8);
     let source = Zeros { marks: marks.clone(), next_mark: WARM };
-    let sending =
+    let mut sending =
         client.start_sending(Box::new(source), Waker::new().expect("a descriptor")).expect("a thread");
     let receiving =
         server.start_receiving(Box::new(Nowhere), Waker::new().expect("a descriptor")).expect("a thread");

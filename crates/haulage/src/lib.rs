@@ -55,6 +55,7 @@ pub use haul_base::{Bytes, Rate, Span, Time};
 pub use haul_engine::{
     ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
 };
+pub use haul_proto::LossModel;
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;

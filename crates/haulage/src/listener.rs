@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use haul_engine::{EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, spawn};
+use haul_proto::LossModel;
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use crate::{
@@ -48,6 +49,8 @@ pub struct Listener {
     engine: haul_engine::Listener,
     endpoint: Endpoint,
     streams: Arc<Monitor<Streams>>,
+    /// Of streams that this end sends.
+    loss_model: Option<Arc<LossModel>>,
 }
 
 impl Listener {
@@ -79,7 +82,7 @@ impl Listener {
         let engine = haul_engine::Listener::bind_admitting(engine, Box::new(admit))?;
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
         endpoint.engine.set_options(options.connection);
-        Ok(Self { engine, endpoint, streams: Arc::default() })
+        Ok(Self { engine, endpoint, streams: Arc::default(), loss_model: options.loss_model })
     }
 
     /// The address and port that it listens on.
@@ -133,9 +136,9 @@ impl Listener {
         let incoming = ready!(self.engine.poll_accept(context));
         streams.beginning += 1;
         drop(streams);
-        let ours = self.streams.clone();
+        let (ours, loss_model) = (self.streams.clone(), self.loss_model.clone());
         let started = spawn("haul-begin", move || {
-            let begun = begin(incoming);
+            let begun = begin(incoming, loss_model);
             ours.update(|streams| {
                 streams.beginning -= 1;
                 streams.begun.push_back(begun);
@@ -163,9 +166,10 @@ impl Listener {
 }
 
 /// Waits until a stream has begun, up to three seconds.
-fn begin(incoming: Incoming) -> Result<Accepted, Error> {
+fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accepted, Error> {
     let from_client = matches!(incoming.request(), Request::StreamSend);
-    let session = incoming.accept()?;
+    let mut session = incoming.accept()?;
+    session.set_loss_model(loss_model);
     Ok(if from_client {
         Accepted::Reader(Box::new(ByteReader::of(session)?))
     } else {

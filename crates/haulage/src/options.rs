@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
 use haul_engine::{ConnectionOptions, OpenOptions};
+use haul_proto::LossModel;
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Cipher, Request};
@@ -24,6 +25,8 @@ pub struct Options {
     pub offload: bool,
     /// Streams of bytes: socket buffers to ask the kernel for, at both ends; `None`: what suits most.
     pub socket_buffer: Option<Bytes>,
+    /// Streams of bytes that this end sends: the model by which the pattern of losses is judged; `None`: the shipped one.
+    pub loss_model: Option<Arc<LossModel>>,
     /// How connections run.
     pub connection: ConnectionOptions,
     /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
@@ -40,6 +43,7 @@ impl Default for Options {
             rate: None,
             offload: true,
             socket_buffer: None,
+            loss_model: None,
             connection: ConnectionOptions::default(),
             resumption: None,
         }
@@ -103,6 +107,8 @@ pub struct ListenOptions {
     pub permit: Permit,
     /// Whether clients may send and receive streams of bytes.
     pub streams: StreamsPermitted,
+    /// As [`Options::loss_model`].
+    pub loss_model: Option<Arc<LossModel>>,
     /// How connections run.
     pub connection: ConnectionOptions,
 }
@@ -117,6 +123,7 @@ impl ListenOptions {
             registry: Arc::new(registry()),
             permit: Box::new(|_| Ok(())),
             streams: StreamsPermitted::Both,
+            loss_model: None,
             connection: ConnectionOptions::default(),
         }
     }

@@ -138,7 +138,9 @@ fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request)
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
     (wanted.ciphers, wanted.timeout) = (options.ciphers.clone(), options.timeout);
-    connect(&url, wanted)
+    let mut session = connect(&url, wanted)?;
+    session.set_loss_model(options.loss_model.clone());
+    Ok(session)
 }
 
 impl ByteWriter {
@@ -325,7 +327,7 @@ impl ByteReader {
             // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
             let _ = ready!(self.transport.control.poll_closed(context, CLOSE_TIMEOUT));
             self.transport.is_over = true;
-            self.transport.last = self.transport.transfer.take().and_then(Transfer::stop);
+            self.transport.last = self.transport.transfer.take().and_then(|mut transfer| transfer.stop());
         }
         Poll::Ready(())
     }

@@ -367,6 +367,9 @@ pub(crate) struct PipeArgs {
     /// Ceiling that is never exceeded; with viz the rate itself
     #[arg(long)]
     pub rate: Option<Rate>,
+    /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends bytes
+    #[arg(long, value_name = "FILE")]
+    pub diagnosis_model: Option<PathBuf>,
 }
 
 /// Where to look for what was left behind.

@@ -6,6 +6,7 @@ mod stdio;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
@@ -13,13 +14,14 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
+    ListenOptions, Listener, LossModel, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
 };
 use zeroize::Zeroizing;
 
 use self::carrier::Carrier;
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
+use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault::{self, shown};
@@ -94,10 +96,21 @@ pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault>
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
         carrier::check_frame(self.args.frame)?;
+        let loss_model = self.loss_model()?;
         match self.args.listen {
-            Some(address) => self.listen(address),
-            None => self.connect(&self.url()?),
+            Some(address) => self.listen(address, loss_model),
+            None => self.connect(&self.url()?, loss_model),
         }
+    }
+
+    /// The model in the file that was named, for the side that sends.
+    fn loss_model(&self) -> Result<Option<Arc<LossModel>>, Fault> {
+        let Some(file) = &self.args.diagnosis_model else { return Ok(None) };
+        if self.writes_stdout() {
+            let message = "--diagnosis-model is for the side that sends, and this one does not";
+            return Err(fault::usage(message, "give it to `haul pipe` on the machine that sends"));
+        }
+        model_in(file).map(|model| Some(Arc::new(model)))
     }
 
     /// Whether stdout of this side is for the data.
@@ -154,11 +167,11 @@ impl Pipe<'_> {
         endpoint::url(url, "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine")
     }
 
-    fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
+    fn connect(&self, url: &HaulUrl, loss_model: Option<Arc<LossModel>>) -> Result<Tally, Fault> {
         // The library takes text.
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
-        let options = Options { connection: kept_alive(), ..Options::default() };
+        let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
         match Carrier::choose(self.args, &options)? {
             Carrier::Bytes(recipe, options) if self.args.reverse => {
                 self.receive_bytes(ByteReader::open_with(url, &recipe, &options).map_err(Error::from)?)
@@ -166,6 +179,10 @@ impl Pipe<'_> {
             Carrier::Bytes(recipe, options) => {
                 self.send_bytes(ByteWriter::open_with(url, &recipe, &options).map_err(Error::from)?)
             }
+            Carrier::Messages(_) if options.loss_model.is_some() => Err(fault::usage(
+                "--diagnosis-model judges signatures, and this recipe looks at none",
+                "it takes a stream of bytes: `--preset bulk`, or another recipe of an object",
+            )),
             Carrier::Messages(mut recipe) => {
                 let framing = carrier::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
@@ -176,7 +193,7 @@ impl Pipe<'_> {
         }
     }
 
-    fn listen(&self, addr: SocketAddr) -> Result<Tally, Fault> {
+    fn listen(&self, addr: SocketAddr, loss_model: Option<Arc<LossModel>>) -> Result<Tally, Fault> {
         if self.args.preset.is_some() {
             return Err(fault::usage(
                 "a listener takes the preset that the other side brings",
@@ -189,7 +206,7 @@ impl Pipe<'_> {
             (StreamsPermitted::FromClients, SENDING)
         };
         let mut options = ListenOptions::new(addr);
-        (options.streams, options.connection) = (streams, kept_alive());
+        (options.streams, options.connection, options.loss_model) = (streams, kept_alive(), loss_model);
         options.permit = Box::new(move |recipe| {
             // Whether streams of bytes go this way is said above.
             if recipe.has("object") || recipe.name.starts_with(direction) {

@@ -83,7 +83,7 @@ fn run(
         Err(fault) => control.abort(for_peer(fault, context)),
     }
     let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
-    Carried { bytes, measured: stop(transfer, moving) }
+    Carried { bytes, measured: stop(transfer, moving, &context.events) }
 }
 
 /// Shows how it goes until every byte has arrived.

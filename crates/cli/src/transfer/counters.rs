@@ -49,7 +49,11 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
 
 /// Writes the transmission windows that have lost something and were diagnosed since the last time.
 pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
-    for window in transfer.take_windows().iter().filter(|window| window.sample.lost > 0) {
+    if !events.is_kept() {
+        return;
+    }
+    let has_losses = |window: &&DiagnosedWindow| window.sample.lost > 0 || window.counts.whole() > 0;
+    for window in transfer.take_windows().iter().filter(has_losses) {
         events.write("window", window_json(window));
     }
 }
@@ -60,7 +64,7 @@ fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
     json!({
         "number": window.number,
         "first_pn": window.first_pn,
-        "signature": write_signature(&window.signature).trim_end(),
+        "signature": (window.signature.packets() > 0).then(|| write_signature(&window.signature).trim_end().to_owned()),
         "by_signature": told.metric.map(|_| told.cause().name()),
         "p_host": told.metric.map(|_| told.p_host),
         "lost_by_cause": ByCause(window.counts),

@@ -11,9 +11,10 @@ use haul_wire::control::Fault;
 use serde_json::{Value, json};
 
 use crate::fault;
-use crate::output::{Progress, Snapshot, Stall};
+use crate::output::{EventLog, Progress, Snapshot, Stall};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
+use crate::transfer::counters::write_windows;
 use crate::transfer::link::{Sides, wake};
 use crate::transfer::quota::Part;
 use crate::transfer::stall::{self, Unchanged};
@@ -103,7 +104,7 @@ fn run(
     drop(part);
     let notes = job.notes();
     let joined = join(job, stopped_by);
-    let measured = stop(transfer, started.elapsed().into());
+    let measured = stop(transfer, started.elapsed().into(), &context.events);
     let result = joined.map_err(|fault| context.cancel.or_own(fault, REST));
     Moved { result, notes, measured }
 }
@@ -126,11 +127,15 @@ fn join(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> 
     }
 }
 
-/// Ends the data path and gives its last counters.
-pub(crate) fn stop(transfer: Arc<Transfer>, moving: Span) -> Measured {
+/// Ends the data path and gives its last counters; the last windows of one that was broken off go into the trace.
+pub(crate) fn stop(transfer: Arc<Transfer>, moving: Span, events: &EventLog) -> Measured {
     let (data_cpu, counters) = (transfer.cpu(), transfer.counters());
     // The job that could hold another reference is over.
-    let counters = Arc::into_inner(transfer).map_or(counters, Transfer::stop);
+    let Some(mut transfer) = Arc::into_inner(transfer) else {
+        return Measured { counters, data_cpu, moving };
+    };
+    let counters = transfer.stop();
+    write_windows(events, &transfer);
     Measured { counters, data_cpu, moving }
 }
 

@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
+use haul_diagnosis::Model;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Session, connect};
 use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
@@ -36,6 +37,7 @@ pub(crate) fn open(
     limit: BenchLimit,
 ) -> Result<Session, Fault> {
     let purpose = wire::request_name(&request);
+    let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
     let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
     options.ciphers = wire::ciphers(context.settings.crypto);
     let mut session = connect_unless(&context.cancel, url.clone(), options)?;
@@ -48,6 +50,7 @@ pub(crate) fn open(
             "server": session.server(),
             "cipher": session.cipher().as_str(),
             "controller": session.settings().controller,
+            "diagnosis_model": model_hash(context).filter(|_| sends),
             "round_trip_ms": session.round_trip().as_millis_f64(),
         }),
     );
@@ -60,6 +63,12 @@ pub(crate) fn open(
         session.round_trip()
     );
     Ok(session)
+}
+
+/// The BLAKE3 of the model by which signatures are judged, as `haul train` prints it, if it is not the shipped one.
+fn model_hash(context: &Context) -> Option<String> {
+    let model = context.loss_model.as_deref().filter(|model| *model != Model::shipped())?;
+    Some(blake3::hash(model.write().as_bytes()).to_hex().to_string())
 }
 
 /// Connects on a thread of its own, so that an interruption does not have to wait for an answer.

@@ -43,10 +43,8 @@ impl<'a> Watch<'a> {
         progress: Progress,
     ) -> Self {
         let controls = ControlSocket::open(context.role, side);
-        if context.events.is_kept() {
-            // From now on the transfer keeps what it tells of windows.
-            write_windows(&context.events, transfer);
-        }
+        // From now on the transfer keeps what it tells of windows.
+        write_windows(&context.events, transfer);
         let (heard, now, judged) = (Unchanged::new(), Instant::now(), LimitEvidence::default());
         Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
     }

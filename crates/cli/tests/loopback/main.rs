@@ -7,6 +7,8 @@ mod diagnosis;
 mod doctor;
 mod hard_trees;
 mod leftovers;
+#[cfg(feature = "faults")]
+mod losses;
 mod machines;
 mod models;
 mod overlap;

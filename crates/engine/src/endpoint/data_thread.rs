@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
 use haul_host::Sensors;
-use haul_proto::micro::events::{HOST_SAMPLE, SIZE_PASSED};
-use haul_proto::micro::shared::{RateNow, SendWindow};
+use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
+use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
 use haul_proto::{ReceiverStats, SenderStats};
 use haul_stack::{Stack, StackEvent};
 use haul_udp::UdpSocket;
@@ -122,8 +122,20 @@ impl DataThread {
     /// is woken by the application's ends of the object finds how it has ended.
     pub(crate) fn run(mut self) {
         let result = self.turn_until_ended();
-        self.publish(self.shared.clock.now());
+        let now = self.shared.clock.now();
+        self.end_windows(now);
+        self.publish(now);
         self.published.update(|published| published.failure = result.err());
+    }
+
+    /// Leaves the windows that nobody has taken, with the one that has not ended.
+    fn end_windows(&self, now: Time) {
+        if self.side.end == ObjectEnd::Source {
+            let mut state = self.connection.lock();
+            state.stack.raise(now, ENDED, &mut ());
+            // While the connection is locked: whoever takes windows finds them in one place or the other.
+            self.published.lock().windows = DiagnosedWindows::all_of(&mut state.stack);
+        }
     }
 
     fn turn_until_ended(&mut self) -> Result<(), EngineError> {

@@ -1,7 +1,7 @@
 //! What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
 
 use haul_base::{Rate, Span};
-use haul_proto::{ReceiverStats, SenderStats};
+use haul_proto::{DiagnosedWindow, ReceiverStats, SenderStats};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::EngineError;
@@ -37,6 +37,8 @@ pub(crate) struct Published {
     pub(crate) counters: Option<Counters>,
     /// Every byte has arrived (and, at the sender, is known to have arrived).
     pub(super) is_delivered: bool,
+    /// Those that the sender has diagnosed and nobody had taken when the thread ended.
+    pub(crate) windows: Vec<DiagnosedWindow>,
     /// Why the thread has ended, if it has failed.
     pub(crate) failure: Option<EngineError>,
     pub(crate) cpu: Span,

@@ -31,8 +31,8 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
                 }
             });
         }
-        let sending = client.start_sending(Box::new(Zeros(LEN)), Waker::new().unwrap()).unwrap();
-        let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+        let mut sending = client.start_sending(Box::new(Zeros(LEN)), Waker::new().unwrap()).unwrap();
+        let mut receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
         let arrived = sending.wait_delivered(TIMEOUT);
         over.store(true, Ordering::Relaxed);
         assert!(arrived.unwrap(), "it took too long");

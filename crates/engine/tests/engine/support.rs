@@ -107,8 +107,8 @@ impl ObjectSink for Nowhere {
 
 /// Sends an object of `len` bytes, and gives the sender's last counters.
 pub(crate) fn carry(from: &mut Session, to: &mut Session, len: u64) -> SenderStats {
-    let sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
-    let receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+    let mut sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
+    let mut receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
     for end in [&sending, &receiving] {
         assert!(end.wait_delivered(TIMEOUT).unwrap(), "it took too long");
     }

@@ -34,8 +34,6 @@ const REMEMBERED: f64 = 64.0;
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
 const LEAST: Rate = Rate::from_bps(100_000);
 
-static NONE: LossRuns = LossRuns::NONE;
-
 /// Whether the path has a queue, by the sender's own round trips.
 #[derive(Debug, Default)]
 struct StandingQueue {
@@ -182,7 +180,7 @@ impl RateController for CauseAware {
         let by_host = (exact as u64).min(sample.lost_packets);
         self.rest = (exact - by_host as f64).clamp(0.0, 1.0);
         let lost_packets = sample.lost_packets - by_host;
-        let loss = if lost_packets == 0 { &NONE } else { sample.loss };
+        let loss = if lost_packets == 0 { LossRuns::none() } else { sample.loss };
         self.law.on_feedback(&FeedbackSample { lost_packets, host_lost_packets: by_host, loss, ..*sample });
         self.set_bound(sample, by_host, most);
     }

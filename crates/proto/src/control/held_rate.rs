@@ -72,7 +72,7 @@ impl Mean {
 /// The feedback on a transmission window: counts are sums, rates are means, the rest is the last value.
 #[derive(Debug, Default)]
 struct Window {
-    loss: Box<LossRuns>,
+    loss: LossRuns,
     acked_packets: u64,
     lost_packets: u64,
     host_lost_packets: u64,

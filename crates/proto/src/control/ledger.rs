@@ -118,6 +118,20 @@ impl Stretches {
         }
     }
 
+    /// Ends all, for packets from `end_pn` on are not known of. Begins one for that if none is left and `needs_one`.
+    fn cut(&mut self, now: Time, end_pn: u64, needs_one: bool) {
+        let is_known = |open: &Open| open.first_pn < end_pn;
+        self.open.truncate(self.open.iter().take_while(|open| is_known(open)).count());
+        if self.open.is_empty() && needs_one {
+            self.present(now, end_pn);
+        }
+        if let Some(last) = self.open.back_mut().filter(|open| open.ended.is_none_or(|(_, end)| end > end_pn))
+        {
+            last.packets = last.packets.min(end_pn - last.first_pn);
+            last.ended = Some((now, end_pn));
+        }
+    }
+
     fn on_lost(&mut self, pn: u64) {
         let of = |open: &&mut Open| open.first_pn <= pn && open.ended.is_none_or(|(_, end)| pn < end);
         if let Some(open) = self.open.iter_mut().rev().find(of) {
@@ -170,7 +184,7 @@ impl Stretches {
 #[derive(Debug, Default)]
 pub(crate) struct LossLedger {
     /// Since the last feedback.
-    runs: Box<LossRuns>,
+    runs: LossRuns,
     windows: Stretches,
     segments: Stretches,
     chunks: Stretches,
@@ -189,6 +203,12 @@ impl LossLedger {
     /// A chunk or a round ends in front of the packet `next_pn`.
     pub(crate) fn end(&mut self, unit: Unit, now: Time, next_pn: u64) {
         self.of(unit).end(now, next_pn);
+    }
+
+    /// The transmission is at its end, and packets from `end_pn` on are not known of: all windows are over. There is one at
+    /// least if `needs_one`.
+    pub(crate) fn end_windows(&mut self, now: Time, end_pn: u64, needs_one: bool) {
+        self.windows.cut(now, end_pn, needs_one);
     }
 
     /// The packet is taken for lost.
@@ -218,9 +238,17 @@ impl LossLedger {
     }
 
     /// Hands out the runs since the last time, and goes on with `empty`.
-    pub(crate) fn swap_runs(&mut self, empty: &mut Box<LossRuns>) {
+    pub(crate) fn swap_runs(&mut self, empty: &mut LossRuns) {
         empty.clear();
         std::mem::swap(&mut self.runs, empty);
+    }
+
+    /// Gives back the memory of lists that are empty.
+    pub(crate) fn release_idle(&mut self) {
+        self.runs.release_idle();
+        for unit in Unit::ALL {
+            self.of(unit).spare = Vec::new();
+        }
     }
 
     fn of(&mut self, unit: Unit) -> &mut Stretches {

@@ -36,6 +36,8 @@ fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> Feed
         acked_packets: n % 5,
         lost_packets: if n.is_multiple_of(4) { 0 } else { 1 << (n % 30) },
         loss,
+        // The sender's own: behind all that can be lost.
+        next_pn: loss.end_pn(),
         arrival_rate: Some(rate),
         drain_rate: Some(rate),
         read_delay: Some(span),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{FeedbackSample, LossRuns};
+use super::FeedbackSample;
 
 /// Tells the first loss of a congestion event: losses of packets that left before the law reacted belong to the same event
 /// (RFC 6582, section 3.2; RFC 9002, section 7.3.2).
@@ -14,7 +14,7 @@ pub(super) struct LossEvents {
 impl LossEvents {
     /// Whether the losses of this feedback are a new event.
     pub(super) fn is_new(&self, sample: &FeedbackSample<'_>) -> bool {
-        sample.lost_packets > 0 && newest_lost(sample) > self.until_pn
+        sample.lost_packets > 0 && sample.loss.end_pn() > self.until_pn
     }
 
     /// The same, where a mark of congestion (ECN CE) is a loss (RFC 9002, section 7.1; RFC 5348, section 5.1).
@@ -30,16 +30,6 @@ impl LossEvents {
     /// Whether the newest packet that arrived left before the last event: no answer to the reaction has come yet.
     pub(super) fn in_recovery(&self, sample: &FeedbackSample<'_>) -> bool {
         sample.largest_acked_pn < self.until_pn
-    }
-}
-
-/// One more than the number of the newest lost packet.
-fn newest_lost(sample: &FeedbackSample<'_>) -> u64 {
-    let last = sample.loss.listed().last();
-    match last.filter(|_| sample.loss.count() <= LossRuns::LISTED as u64) {
-        Some(run) => run.first_pn.saturating_add(run.packets),
-        // Of so many, the newest is about the newest known.
-        None => sample.largest_acked_pn,
     }
 }
 
@@ -97,6 +87,7 @@ impl Intervals {
 mod tests {
     use haul_base::{Span, Time};
 
+    use super::super::LossRuns;
     use super::super::testing::{assert_near, literal_sample};
     use super::*;
     use crate::rtt::RttEstimator;

@@ -105,28 +105,32 @@ pub struct LossRun {
 
 /// Losses as runs. Packets count as one run if their numbers follow on each other; those of control packets between them
 /// part a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LossRuns {
-    list: [LossRun; Self::LISTED],
+    list: Vec<LossRun>,
     count: u64,
     longest: u64,
     packets: u64,
     last: LossRun,
-}
-
-impl Default for LossRuns {
-    fn default() -> Self {
-        Self::NONE
-    }
+    end_pn: u64,
 }
 
 impl LossRuns {
-    /// Runs that are listed singly; of further ones only the counts are kept.
-    pub const LISTED: usize = 32;
-    const EMPTY: LossRun = LossRun { first_pn: 0, packets: 0 };
+    /// Runs that are listed at most. A feedback has no more than were outstanding, and its runs are all listed unless a
+    /// sender had heard nothing while it went on sending; of further ones only the counts are kept.
+    pub const MOST: usize = 1 << 16;
     /// No losses.
-    pub const NONE: Self =
-        Self { list: [Self::EMPTY; Self::LISTED], count: 0, longest: 0, packets: 0, last: Self::EMPTY };
+    pub fn none() -> &'static Self {
+        static NONE: LossRuns = LossRuns {
+            list: Vec::new(),
+            count: 0,
+            longest: 0,
+            packets: 0,
+            last: LossRun { first_pn: 0, packets: 0 },
+            end_pn: 0,
+        };
+        &NONE
+    }
 
     /// How many runs there are.
     pub fn count(&self) -> u64 {
@@ -143,48 +147,59 @@ impl LossRuns {
         self.packets
     }
 
-    /// The first [`LossRuns::LISTED`] of them, in the order in which they were found: about that of sending.
-    pub fn listed(&self) -> &[LossRun] {
-        &self.list[..(self.count as usize).min(Self::LISTED)]
+    /// All of them, up to [`LossRuns::MOST`], in the order in which they were found: about that of sending.
+    pub fn list(&self) -> &[LossRun] {
+        &self.list
     }
 
     /// Adds one packet.
     pub(crate) fn push(&mut self, pn: u64) {
+        let is_complete = self.count == self.list.len() as u64;
         if self.count > 0 && pn == self.last.first_pn + self.last.packets {
             self.last.packets += 1;
+            if let Some(last) = self.list.last_mut().filter(|_| is_complete) {
+                *last = self.last;
+            }
         } else {
             self.last = LossRun { first_pn: pn, packets: 1 };
             self.count += 1;
+            if self.list.len() < Self::MOST {
+                self.list.push(self.last);
+            }
         }
         self.packets += 1;
         self.longest = self.longest.max(self.last.packets);
-        if let Some(place) = self.list.get_mut(self.count as usize - 1) {
-            *place = self.last;
-        }
+        self.end_pn = self.end_pn.max(pn.saturating_add(1));
     }
 
     /// Adds those of `later`, which were found after these. A run that goes on in them counts as two.
     pub(crate) fn append(&mut self, later: &Self) {
-        let free = self.list.get_mut(self.count as usize..).unwrap_or_default();
-        for (place, run) in free.iter_mut().zip(later.listed()) {
-            *place = *run;
-        }
+        let room = Self::MOST - self.list.len();
+        self.list.extend_from_slice(&later.list[..later.list.len().min(room)]);
         self.count += later.count;
         self.packets += later.packets;
         self.longest = self.longest.max(later.longest);
+        self.end_pn = self.end_pn.max(later.end_pn);
         if later.count > 0 {
             self.last = later.last;
         }
     }
 
-    /// The number behind the packet that was found last; 0 without losses.
+    /// The number behind the newest packet among them; 0 without losses.
     pub(crate) fn end_pn(&self) -> u64 {
-        if self.count == 0 { 0 } else { self.last.first_pn.saturating_add(self.last.packets) }
+        self.end_pn
     }
 
-    /// Forgets all.
+    /// Forgets all but the memory of the list.
     pub(crate) fn clear(&mut self) {
-        (self.count, self.longest, self.packets) = (0, 0, 0);
+        let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        *self = Self { list, ..Self::default() };
+    }
+
+    /// Gives the memory of an empty list back.
+    pub(crate) fn release_idle(&mut self) {
+        self.list.shrink_to_fit();
     }
 }
 
@@ -248,28 +263,51 @@ impl Boundary {
 mod tests {
     use super::*;
 
-    #[test]
-    fn losses_are_runs_and_the_list_is_bounded() {
+    fn of(pns: impl IntoIterator<Item = u64>) -> LossRuns {
         let mut runs = LossRuns::default();
-        for pn in [5, 6, 7, 20, 30, 31] {
-            runs.push(pn);
-        }
+        pns.into_iter().for_each(|pn| runs.push(pn));
+        runs
+    }
+
+    #[test]
+    fn losses_are_runs_and_all_are_listed() {
         let run = |first_pn, packets| LossRun { first_pn, packets };
-        assert_eq!(runs.listed(), [run(5, 3), run(20, 1), run(30, 2)]);
+        let mut runs = of([5, 6, 7, 20, 30, 31]);
+        assert_eq!(runs.list(), [run(5, 3), run(20, 1), run(30, 2)]);
         assert_eq!((runs.count(), runs.longest(), runs.packets()), (3, 3, 6));
-        for n in 0..100 {
-            runs.push(100 + 2 * n);
-        }
-        assert_eq!((runs.count(), runs.listed().len(), runs.packets()), (103, LossRuns::LISTED, 106));
-        let mut both = LossRuns::default();
-        both.push(1);
-        assert_eq!((both.end_pn(), LossRuns::NONE.end_pn()), (2, 0));
+        (0..100).for_each(|n| runs.push(100 + 2 * n));
+        assert_eq!((runs.count(), runs.list().len(), runs.packets()), (103, 103, 106));
+        let mut both = of([1]);
+        assert_eq!((both.end_pn(), LossRuns::none().end_pn()), (2, 0));
         both.append(&runs);
-        both.append(&LossRuns::NONE);
+        both.append(LossRuns::none());
         assert_eq!((both.count(), both.packets(), both.longest(), both.end_pn()), (104, 107, 3, 299));
-        assert_eq!((both.listed()[0], both.listed()[31]), (run(1, 1), runs.listed()[30]));
+        assert_eq!((both.list()[0], &both.list()[1..]), (run(1, 1), runs.list()));
         runs.clear();
         runs.push(299);
-        assert_eq!((runs.listed(), runs.longest()), (&[run(299, 1)][..], 1));
+        assert_eq!((runs.list(), runs.longest()), (&[run(299, 1)][..], 1));
+    }
+
+    /// Packets that leave again are found first, by their place in the object, though their numbers are higher.
+    #[test]
+    fn the_newest_lost_packet_need_not_be_the_one_that_was_found_last() {
+        assert_eq!(of([900, 901, 20, 30]).end_pn(), 902);
+        let mut both = of([900]);
+        both.append(&of([7]));
+        assert_eq!(both.end_pn(), 901);
+        both.clear();
+        assert_eq!(both.end_pn(), 0);
+    }
+
+    #[test]
+    fn beyond_the_bound_only_the_counts_are_kept() {
+        let most = LossRuns::MOST as u64;
+        let mut runs = of((0..most + 10).map(|n| 2 * n));
+        runs.push(2 * (most + 9) + 1);
+        assert_eq!((runs.list().len(), runs.count(), runs.packets()), (LossRuns::MOST, most + 10, most + 11));
+        assert_eq!(runs.list().last(), Some(&LossRun { first_pn: 2 * (most - 1), packets: 1 }));
+        let mut both = of([1]);
+        both.append(&runs);
+        assert_eq!((both.list().len(), both.count()), (LossRuns::MOST, most + 11));
     }
 }

@@ -412,7 +412,7 @@ fn a_share_of_the_losses_is_taken_out_and_nothing_without_a_verdict() {
         };
         for n in 0..100 {
             let now = Time::ZERO + Span::from_millis(n);
-            law.on_feedback(&FeedbackSample { verdict, ..sample(now, 1, &told, &rtt, &LossRuns::NONE) });
+            law.on_feedback(&FeedbackSample { verdict, ..sample(now, 1, &told, &rtt, LossRuns::none()) });
         }
         let both = law.state().rate.as_bps();
         (both / 1_000, both % 1_000)
@@ -451,7 +451,7 @@ fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
             let verdict = Some(Verdict::of(Cause::ReceiverHost));
             law.on_feedback(&FeedbackSample {
                 verdict,
-                ..sample(now, n * 200, &told, &rtt, &LossRuns::NONE)
+                ..sample(now, n * 200, &told, &rtt, LossRuns::none())
             });
             let (Permit::Go(limits), true) = (law.permit(), is_lossy && n > 50) else { continue };
             let acknowledged = 100.0 * 1_472.0 * 8.0 / 0.01;

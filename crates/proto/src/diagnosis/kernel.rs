@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
 
-use crate::control::{FeedbackSample, LossRuns};
+use crate::control::FeedbackSample;
 use crate::micro::events::DroppedGap;
 
 /// Drops that no loss was found for in this time, or in this many round trips if that is longer, were of other packets: copies,
@@ -94,25 +94,28 @@ impl Named {
 /// Packets of a feedback's losses that the receiver's socket has dropped.
 #[derive(Debug, Default)]
 pub(super) struct Claim {
-    named: [u64; LossRuns::LISTED],
-    /// Of runs that are not listed.
-    unlisted: u64,
+    named: Vec<u64>,
     unnamed: u64,
 }
 
 impl Claim {
     pub(super) fn packets(&self) -> u64 {
-        self.named.iter().sum::<u64>() + self.unlisted + self.unnamed
+        self.named.iter().sum::<u64>() + self.unnamed
     }
 
     /// Of each listed run, those that the receiver has named.
-    pub(super) fn named(&self) -> &[u64] {
-        &self.named
+    pub(super) fn named(&self) -> impl Iterator<Item = u64> + '_ {
+        self.named.iter().copied().chain(std::iter::repeat(0))
     }
 
     /// Those of which it is not known which they are.
     pub(super) fn unnamed(&self) -> u64 {
         self.unnamed
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.named.clear();
+        self.unnamed = 0;
     }
 }
 
@@ -153,23 +156,15 @@ impl Kernel {
         self.socket.name(now, f64::from(gap.drops) * per_buffer);
     }
 
-    /// Which of a feedback's losses were packets that a socket has dropped.
-    pub(super) fn claim(&mut self, sample: &FeedbackSample<'_>) -> Claim {
-        let mut claim = Claim::default();
+    /// Which of a feedback's losses were packets that a socket has dropped; `into` is empty.
+    pub(super) fn claim(&mut self, sample: &FeedbackSample<'_>, into: &mut Claim) {
         let mut left = sample.lost_packets;
-        for (named, run) in claim.named.iter_mut().zip(sample.loss.listed()) {
-            *named = self.named.claim(run.first_pn, run.first_pn + run.packets, run.packets.min(left));
-            left -= *named;
-        }
-        let listed = sample.loss.listed();
-        let unlisted = sample.loss.packets().saturating_sub(listed.iter().map(|run| run.packets).sum());
-        if let Some(last) = listed.last().filter(|_| unlisted > 0) {
-            let (first, end) = (last.first_pn + last.packets, sample.loss.end_pn());
-            claim.unlisted = self.named.claim(first, end, unlisted.min(left));
-            left -= claim.unlisted;
-        }
-        claim.unnamed = self.socket.claim(left);
-        claim
+        into.named.extend(sample.loss.list().iter().map(|run| {
+            let named = self.named.claim(run.first_pn, run.first_pn + run.packets, run.packets.min(left));
+            left -= named;
+            named
+        }));
+        into.unnamed = self.socket.claim(left);
     }
 
     /// How many of so many losses that nothing else explains may have been dropped before any socket saw them.

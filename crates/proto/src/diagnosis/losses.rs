@@ -16,9 +16,8 @@ pub struct Attribution {
     pub causes: Verdict,
 }
 
-/// Runs that are kept of a window, at most. Our choice: 71,000 packets (FOBS) with a loss rate of 0.05 have 3,550, and a queue
-/// that is always full drops twice as many.
-const MOST: usize = 16_384;
+/// Runs that are kept of a window, at most: as many as one feedback can have, and as a signature can have lost packets.
+const MOST: usize = LossRuns::MOST;
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -26,6 +25,8 @@ pub(super) struct Losses {
     counts: CauseCounts,
     list: Vec<Attribution>,
     is_listed: bool,
+    /// The runs of a feedback, each with its packets that were named. Kept for its memory.
+    added: Vec<(LossRun, u64)>,
 }
 
 impl Losses {
@@ -43,6 +44,11 @@ impl Losses {
         (std::mem::take(&mut self.counts), std::mem::take(&mut self.list))
     }
 
+    /// Gives back memory that is kept for the next feedback.
+    pub(super) fn release_idle(&mut self) {
+        self.added = Vec::new();
+    }
+
     /// Adds the losses of a feedback: these runs, of which the receiver's socket has dropped what is claimed and others
     /// the rest. Where it was not told which, the longest runs are the socket's: a full buffer drops neighbours.
     pub(super) fn add(&mut self, runs: &LossRuns, claim: &Claim, others: &CauseCounts) {
@@ -51,16 +57,15 @@ impl Losses {
         if !self.is_listed {
             return;
         }
-        let room = MOST - self.list.len();
-        let mut listed = [(LossRun::default(), 0); LossRuns::LISTED];
-        let count = runs.listed().len().min(room);
-        for (place, (run, named)) in listed.iter_mut().zip(runs.listed().iter().zip(claim.named())) {
-            *place = (*run, *named);
+        self.added.clear();
+        self.added.extend(runs.list().iter().copied().zip(claim.named()));
+        if claim.unnamed() > 0 {
+            let rest = |(run, named): &(LossRun, u64)| (Reverse(run.packets - named), run.first_pn);
+            self.added.sort_unstable_by_key(rest);
         }
-        let listed = &mut listed[..count];
-        listed.sort_unstable_by_key(|(run, named)| Reverse(run.packets - named));
         let (mut unnamed, others) = (claim.unnamed(), others.verdict().unwrap_or_default());
-        self.list.extend(listed.iter().map(|(run, named)| {
+        let room = MOST - self.list.len();
+        self.list.extend(self.added.iter().take(room).map(|(run, named)| {
             let more = unnamed.min(run.packets - named);
             unnamed -= more;
             let part = (named + more) as f64 / run.packets.max(1) as f64;

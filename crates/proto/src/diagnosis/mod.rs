@@ -73,7 +73,8 @@ pub struct DiagnosedWindow {
     pub number: u64,
     /// The packet number of its first packet: with a position in the signature added, that of any other.
     pub first_pn: u64,
-    /// Which of its packets were lost.
+    /// Which of its packets were lost. Empty if that was not recorded: the evidence was changed in the middle of the window, or
+    /// more than 65,535 packets were lost.
     pub signature: Signature,
     /// What is measured of that.
     pub sample: Sample,
@@ -81,8 +82,8 @@ pub struct DiagnosedWindow {
     pub by_signature: Diagnosis,
     /// Lost packets by cause, of all evidence.
     pub counts: CauseCounts,
-    /// What single packets are put down to. Of a feedback with more than [`LossRuns::LISTED`](crate::control::LossRuns::LISTED)
-    /// runs the others are missing; at the edges of a window some are of the window before or after.
+    /// What each of the lost packets is put down to; at the edges of a window some are of the window before or after.
+    /// Runs beyond [`LossRuns::MOST`](crate::control::LossRuns::MOST) in one window are counted, but not listed.
     pub attributions: Vec<Attribution>,
 }
 
@@ -145,6 +146,8 @@ pub(crate) struct Diagnostician {
     model: Option<Arc<Model>>,
     words: Words,
     kernel: Kernel,
+    /// What it has dropped of the losses of the last feedback.
+    claim: Claim,
     queue: Queue,
     /// Windows with too few losses to tell.
     joined: Joined,
@@ -171,6 +174,7 @@ impl Diagnostician {
             model: None,
             words: Model::shipped().words(),
             kernel: Kernel::default(),
+            claim: Claim::default(),
             queue: Queue::default(),
             joined: Joined::default(),
             by_signature: Cause::Inconclusive,
@@ -224,12 +228,21 @@ impl Diagnostician {
         self.present.list_runs(is_listed);
     }
 
+    /// Gives back memory that is kept for the next feedback.
+    pub(crate) fn release_idle(&mut self) {
+        self.claim = Claim::default();
+        self.present.release_idle();
+    }
+
     /// The verdict on the losses that a feedback brings, or on the last ones if it brings none.
     pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
         self.queue.on_feedback(sample);
         self.kernel.on_feedback(sample);
-        let claim = if self.evidence.has_kernel() { self.kernel.claim(sample) } else { Claim::default() };
-        let by_host = claim.packets();
+        self.claim.clear();
+        if self.evidence.has_kernel() {
+            self.kernel.claim(sample, &mut self.claim);
+        }
+        let by_host = self.claim.packets();
         let others = sample.lost_packets - by_host;
         self.queue.count(sample, others, by_host);
         if self.evidence == Evidence::None {
@@ -239,7 +252,7 @@ impl Diagnostician {
             let mut lost = self.put_down(sample, others);
             let early = self.claim_early(lost.of(Cause::Random));
             lost.attribute_some(Cause::Random, Cause::ReceiverHost, early);
-            self.present.add(sample.loss, &claim, &lost);
+            self.present.add(sample.loss, &self.claim, &lost);
             self.by_kernel += by_host;
             lost.add(Cause::ReceiverHost, by_host);
             self.verdict = lost.verdict();
@@ -290,10 +303,10 @@ impl Diagnostician {
         }
     }
 
-    /// A transmission window has ended. Its verdict goes into the boundary.
+    /// A transmission window has ended; without a signature that is empty. Its verdict goes into the boundary.
     pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
         let sample = Sample::of(signature, &mut self.words);
-        let by_signature = if self.evidence.has_signature() {
+        let by_signature = if self.evidence.has_signature() && sample.packets > 0 {
             let model = self.model.as_deref().unwrap_or_else(|| Model::shipped());
             self.joined.judge(model, &sample, signature, &mut self.words)
         } else {
@@ -304,20 +317,19 @@ impl Diagnostician {
             self.windows.add(&by_signature);
         }
         if self.evidence.has_kernel() {
-            self.queue.settle(end.now, sample.packets, &mut self.present);
+            self.queue.settle(end.now, end.packets, &mut self.present);
         }
-        let (counts, attributions) = self.close(sample.lost, &by_signature);
-        end.verdict = counts.verdict();
+        let (counts, attributions) = self.close(&by_signature);
+        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
+        let by_last = (sample.lost > 0).then(|| Verdict::of(self.by_signature));
+        end.verdict = counts.verdict().or(by_last);
         self.verdict = end.verdict.or(self.verdict);
         Told { sample, by_signature, counts, attributions }
     }
 
-    /// A transmission window has ended that has no signature. Its losses are no later window's.
-    pub(crate) fn on_unsigned_window(&mut self) -> Option<Verdict> {
-        self.by_kernel = 0;
-        let (counts, _) = self.present.take();
-        self.past.merge(&counts);
-        counts.verdict()
+    /// Whether some losses are of no window that has ended.
+    pub(crate) fn has_untold_losses(&self) -> bool {
+        self.present.counts().whole() > 0
     }
 
     /// Remembers what a signature has told for the losses that follow, for as long as losses are remembered.
@@ -333,7 +345,7 @@ impl Diagnostician {
     }
 
     /// The losses of a window that has ended, now that its signature is known.
-    fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> (CauseCounts, Vec<Attribution>) {
+    fn close(&mut self, by_signature: &Diagnosis) -> (CauseCounts, Vec<Attribution>) {
         let present = &mut self.present;
         let counts = *present.counts();
         let by_kernel = std::mem::take(&mut self.by_kernel) as f64;
@@ -358,12 +370,8 @@ impl Diagnostician {
                 _ => {}
             }
         }
-        let (mut counts, attributions) = present.take();
+        let (counts, attributions) = present.take();
         self.past.merge(&counts);
-        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
-        if counts.whole() == 0 && lost > 0 {
-            counts.add(self.by_signature, lost);
-        }
         (counts, attributions)
     }
 }

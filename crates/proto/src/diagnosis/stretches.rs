@@ -90,7 +90,7 @@ impl Stretches {
     /// Puts losses into the stretches in which they left; those that are not listed into the last.
     fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
         let mut left = lost;
-        for run in sample.loss.listed() {
+        for run in sample.loss.list() {
             let at = self.list.partition_point(|ended| ended.last_pn < run.first_pn);
             let packets = run.packets.min(left);
             if let Some(ended) = self.list.get_mut(at) {

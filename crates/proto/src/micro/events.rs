@@ -246,6 +246,9 @@ pub struct ProbeTimeout {
 /// All of the object that was to be sent has arrived; raised by `object`, no notice.
 pub const DELIVERED: &str = "object delivered";
 
+/// Nothing more will be heard of what was sent; raised by the stack's runner, no notice.
+pub const ENDED: &str = "transmission ended";
+
 /// A datagram of this size was refused by the local interface; raised by the stack's runner with a `u16`.
 pub const SIZE_REFUSED: &str = "size refused";
 

@@ -88,7 +88,8 @@ impl DiagnosedWindows {
     const MOST: usize = 8;
 
     pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: Told) {
-        if !self.are_wanted {
+        let is_empty = signature.packets() == 0 && told.counts.whole() == 0;
+        if !self.are_wanted || is_empty {
             return;
         }
         if self.list.len() == Self::MOST {
@@ -112,6 +113,11 @@ impl DiagnosedWindows {
         let windows = stack.shared_mut::<Self>()?;
         windows.are_wanted = true;
         windows.list.pop_front()
+    }
+
+    /// All of these.
+    pub fn all_of(stack: &mut Stack) -> Vec<DiagnosedWindow> {
+        std::iter::from_fn(|| Self::take_of(stack)).collect()
     }
 }
 

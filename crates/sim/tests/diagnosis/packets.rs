@@ -94,3 +94,32 @@ fn each_packet_is_put_down_to_what_has_lost_it() {
         }
     }
 }
+
+/// Of transfers that are shorter than one window, of one, and of one and a bit, the windows have each packet that died, once, and so have
+/// the counts by cause.
+#[test]
+fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
+    let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);
+    // A window has 100 MB of UDP payload: headers, tags and what leaves again are in it.
+    for bytes in [20_000, 2_000_000, 94_000_000, 97_000_000, 100_000_000, 130_000_000] {
+        let channel = Channel { loss: 0.004, ..channel(1_000) };
+        let mut run =
+            Run::over(&recipe, bytes, RTT, &channel, host(FAIR, 128 << 10, vec![bursts(), bursts()]));
+        let watched = Watched::new(&mut run);
+        let mut run = run.run(Span::from_secs(20));
+        let sender = run.world.node_mut::<SessionNode<Sender>>(run.session.sender).unwrap().machine_mut();
+        let stats = sender.stats();
+        assert!(sender.is_delivered(), "{bytes}: {stats:?}");
+        let mut windows = watched.windows.lock().unwrap();
+        windows.extend(std::iter::from_fn(|| sender.take_window()));
+        let runs = windows.iter().flat_map(|window| &window.attributions).map(|one| one.run);
+        let each: Vec<u64> = runs.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
+        let told: BTreeSet<u64> = each.iter().copied().collect();
+        let died: BTreeSet<u64> = watched.died.lock().unwrap().keys().copied().collect();
+        let by_cause: u64 = windows.iter().map(|window| window.counts.whole()).sum();
+        println!("{bytes}: {} windows, {} lost, {} died", windows.len(), stats.lost, died.len());
+        assert_eq!((each.len() as u64, told.len() as u64, by_cause), (stats.lost, stats.lost, stats.lost));
+        assert_eq!(stats.lost_by_cause.whole(), stats.lost);
+        assert_eq!(told, died);
+    }
+}

@@ -37,13 +37,12 @@ pub(crate) fn boundary(unit: Unit, first_pn: u64, lost: u64) -> Boundary {
 
 /// A sample that says nothing, to be filled in: for tests of laws from literals.
 pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_> {
-    static NONE: LossRuns = LossRuns::NONE;
     FeedbackSample {
         now,
         acked_packets: 0,
         lost_packets: 0,
         host_lost_packets: 0,
-        loss: &NONE,
+        loss: LossRuns::none(),
         in_flight: 0,
         datagram: 1_472,
         sent_bytes: 0,

@@ -6,8 +6,8 @@ use haul_stack::{Declaration, Event, SharedValue};
 use super::ChosenLaw;
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    DroppedGap, HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT, Pause,
-    PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
+    DELIVERED, DroppedGap, ENDED, HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT,
+    PROBE_TIMEOUT, Pause, PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
 };
 use crate::micro::fixed_rate::SendingRate;
 use crate::micro::shared::{
@@ -36,6 +36,8 @@ pub(super) struct Bindings {
     pub(super) quota: Event<Quota>,
     pub(super) verdict: Event<Option<Verdict>>,
     pub(super) round_ended: Event<()>,
+    pub(super) delivered: Event<()>,
+    pub(super) ended: Event<()>,
     pub(super) law_chosen: Event<ChosenLaw>,
     pub(super) host: Event<HostSample>,
     pub(super) witnessed: Event<DroppedGap>,
@@ -69,6 +71,8 @@ impl Bindings {
             quota: declaration.event(QUOTA),
             verdict: declaration.event(VERDICT),
             round_ended: declaration.event(ROUND_ENDED),
+            delivered: declaration.event(DELIVERED),
+            ended: declaration.event(ENDED),
         }
     }
 }

@@ -27,7 +27,7 @@ use super::fixed_rate::SendingRate;
 use super::object::carries_data;
 use super::shared::{LawInterval, PeerHost, RateNow};
 use crate::control::ledger::{Known, Sent};
-use crate::control::{Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit};
+use crate::control::{Boundary, Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit};
 use crate::diagnosis::{Diagnostician, Evidence, LOST_BY};
 use crate::pacer::Pacer;
 use advice::Looked;
@@ -83,7 +83,7 @@ struct RateControl {
     /// The law allowed nothing when it was asked last.
     held: bool,
     /// Kept for its memory.
-    losses: Box<LossRuns>,
+    losses: LossRuns,
     /// Datagrams that may leave although the window is full.
     probe_credit: u32,
     /// Packets below this number left while there was nothing more to send.
@@ -142,7 +142,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         ecn: ecn(parameters),
         deadline: None,
         held: false,
-        losses: Box::default(),
+        losses: LossRuns::default(),
         probe_credit: 0,
         app_limited_below: 0,
         sent: Total::default(),
@@ -320,19 +320,34 @@ impl RateControl {
             None if all => Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all },
             None => return,
         };
-        let (now, ledger) = (context.now(), self.bindings().ledger);
-        while let Some((mut end, has_signature)) =
-            context.shared(ledger).take_boundary(now, &known, &mut self.signature)
-        {
-            if has_signature {
-                let told = self.diagnostician.on_window(&mut end, &self.signature);
-                context.shared(self.bindings().windows).push(&end, &self.signature, told);
-            } else if end.unit == Unit::Window {
-                end.verdict = self.diagnostician.on_unsigned_window();
-            }
-            end.verdict = self.observer.verdict().or(end.verdict);
+        while let Some(end) = self.next_boundary(&known, context) {
             self.controller.on_boundary(&end);
         }
+    }
+
+    /// The next stretch that has ended. A window is diagnosed.
+    fn next_boundary(&mut self, known: &Known, context: &mut Context<'_>) -> Option<Boundary> {
+        let (now, bindings) = (context.now(), self.bindings());
+        let ledger = context.shared(bindings.ledger);
+        let (mut end, has_signature) = ledger.take_boundary(now, known, &mut self.signature)?;
+        if end.unit == Unit::Window {
+            if !has_signature {
+                self.signature.clear();
+            }
+            let told = self.diagnostician.on_window(&mut end, &self.signature);
+            context.shared(bindings.windows).push(&end, &self.signature, told);
+        }
+        end.verdict = self.observer.verdict().or(end.verdict);
+        Some(end)
+    }
+
+    /// Nothing more will be heard: what is known of the windows that are open is told.
+    fn end_windows(&mut self, context: &mut Context<'_>) {
+        let (now, end_pn) = (context.now(), self.observer.known_below());
+        let needs_one = self.diagnostician.has_untold_losses();
+        context.shared(self.bindings().ledger).end_windows(now, end_pn, needs_one);
+        let known = Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all: true };
+        while self.next_boundary(&known, context).is_some() {}
     }
 
     fn on_quota(&mut self, rate: Rate, context: &mut Context<'_>) {
@@ -369,6 +384,8 @@ impl MicroProtocol for RateControl {
         resolution.on_event(self.bindings().quota, Order::NORMAL);
         resolution.on_event(self.bindings().verdict, Order::NORMAL);
         resolution.on_event(self.bindings().round_ended, Order::NORMAL);
+        resolution.on_event(self.bindings().delivered, Order::NORMAL);
+        resolution.on_event(self.bindings().ended, Order::NORMAL);
         resolution.on_event(self.bindings().law_chosen, Order::NORMAL);
         resolution.on_event(self.bindings().host, Order::NORMAL);
         resolution.on_event(self.bindings().witnessed, Order::NORMAL);
@@ -441,6 +458,8 @@ impl MicroProtocol for RateControl {
             self.controller.on_pause(context.now(), lasts);
             self.tell(context);
             self.schedule(context);
+        } else if bindings.delivered.is(event) || bindings.ended.is(event) {
+            self.end_windows(context);
         } else if bindings.round_ended.is(event) {
             let (now, next_pn) = (context.now(), context.next_pn());
             context.shared(bindings.ledger).end(Unit::Round, now, next_pn);
@@ -460,6 +479,13 @@ impl MicroProtocol for RateControl {
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.switch(parameters, false, context)
+    }
+
+    fn release_idle(&mut self, context: &mut Context<'_>) {
+        self.losses.clear();
+        self.losses.release_idle();
+        self.diagnostician.release_idle();
+        context.shared(self.bindings().ledger).release_idle();
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -71,6 +71,11 @@ impl Observer {
         self.verdict = verdict;
     }
 
+    /// The number behind the newest packet that has arrived; 0 if none is known to.
+    pub(crate) fn known_below(&self) -> u64 {
+        if self.largest_acked_pn > 0 { self.largest_acked_pn.saturating_add(1) } else { 0 }
+    }
+
     /// The sender had no processor for a while, or nothing to send; packets from `first_pn` on leave afterwards.
     pub(crate) fn on_absence(&mut self, first_pn: u64) {
         // A full list: this one replaces the newest.
@@ -206,12 +211,12 @@ mod tests {
     #[test]
     fn totals_become_what_each_report_adds_whatever_was_lost_of_them() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
-        observer.observe(&report(1, 0, None), &own(at(1)), &rtt, &LossRuns::NONE);
-        let sample = observer.observe(&report(4, 0, None), &own(at(4)), &rtt, &LossRuns::NONE);
+        observer.observe(&report(1, 0, None), &own(at(1)), &rtt, LossRuns::none());
+        let sample = observer.observe(&report(4, 0, None), &own(at(4)), &rtt, LossRuns::none());
         assert_eq!((sample.duplicates, sample.ecn_ce, sample.socket_drops), (3, 6, 3));
         assert_eq!((sample.gro_run, sample.largest_acked_pn), (Some(10.0), 400));
         let overtaken = PeerReport { newest: None, ..report(3, 0, None) };
-        let sample = observer.observe(&overtaken, &own(at(5)), &rtt, &LossRuns::NONE);
+        let sample = observer.observe(&overtaken, &own(at(5)), &rtt, LossRuns::none());
         assert_eq!((sample.duplicates, sample.arrival_rate, sample.largest_acked_pn), (0, None, 400));
     }
 
@@ -222,7 +227,7 @@ mod tests {
         for n in 1..=20 {
             // Each millisecond it falls behind by half of one.
             let sample =
-                observer.observe(&report(n, n as u32 * 500, None), &own(at(n)), &rtt, &LossRuns::NONE);
+                observer.observe(&report(n, n as u32 * 500, None), &own(at(n)), &rtt, LossRuns::none());
             last = Some((sample.arrival_rate, sample.drain_rate, sample.read_delay, sample.queue_delay));
         }
         let (arrival, drain, read_delay, queue) = last.unwrap();
@@ -247,7 +252,7 @@ mod tests {
             newest.arrived = Some(((burst * 20 + part) as u32 * 1_000, n * 100_000));
             let own = Own { next_pn: 100_000, ..own(at(burst * 20 + part)) };
             let told = PeerReport { newest: Some(newest), ..told };
-            let sample = observer.observe(&told, &own, &rtt, &LossRuns::NONE);
+            let sample = observer.observe(&told, &own, &rtt, LossRuns::none());
             rates.push((sample.arrival_rate, sample.sender_absent));
         }
         let settled = &rates[40..];
@@ -266,7 +271,7 @@ mod tests {
             let queue = n.saturating_sub(50) as u32 * 100;
             let newest = report.newest.as_mut().unwrap();
             newest.arrived = newest.arrived.map(|(at, bytes)| (at.wrapping_add(queue), bytes));
-            let sample = observer.observe(&report, &own(at(n)), &rtt, &LossRuns::NONE);
+            let sample = observer.observe(&report, &own(at(n)), &rtt, LossRuns::none());
             seen.push((sample.queue_delay.unwrap(), sample.delay_trend));
         }
         assert_eq!(seen[49], (Span::ZERO, 0.0));
@@ -281,7 +286,7 @@ mod tests {
         for (n, told, seen) in
             [(1, host(5), None), (2, None, None), (3, host(12), Some(Span::from_millis(7)))]
         {
-            let sample = observer.observe(&report(n, 0, told), &own(at(n)), &rtt, &LossRuns::NONE);
+            let sample = observer.observe(&report(n, 0, told), &own(at(n)), &rtt, LossRuns::none());
             assert_eq!(sample.host.and_then(|host| host.run_delay), seen);
         }
     }
@@ -296,8 +301,8 @@ mod tests {
     #[test]
     fn counters_that_lie_are_bounded_by_what_was_sent() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
-        observer.observe(&report(9, 0, None), &own(at(1)), &rtt, &LossRuns::NONE);
-        let sample = observer.observe(&report(2, u32::MAX, None), &own(at(2)), &rtt, &LossRuns::NONE);
+        observer.observe(&report(9, 0, None), &own(at(1)), &rtt, LossRuns::none());
+        let sample = observer.observe(&report(2, u32::MAX, None), &own(at(2)), &rtt, LossRuns::none());
         assert!(sample.duplicates <= 10_000 && sample.ecn_ce <= 10_000 && sample.socket_drops <= 10_000);
         assert!(sample.gro_run.is_none_or(|run| (1.0..=10_000.0).contains(&run)), "{:?}", sample.gro_run);
     }

@@ -1,4 +1,5 @@
 mod model;
+mod windows;
 
 use std::sync::{Arc, Mutex};
 

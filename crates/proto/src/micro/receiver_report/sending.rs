@@ -63,6 +63,8 @@ pub(super) struct Sending {
     timeouts: u32,
     reports: u64,
     lost: u64,
+    /// Packets, and their bytes, that were taken for lost since the last report because there were too many.
+    given_up: (u64, u64),
 }
 
 impl Sending {
@@ -80,6 +82,7 @@ impl Sending {
             timeouts: 0,
             reports: 0,
             lost: 0,
+            given_up: (0, 0),
         }
     }
 
@@ -132,8 +135,10 @@ impl Sending {
         }
         let excess = self.unsettled.len().saturating_sub(MOST_UNSETTLED);
         for packet in self.unsettled.drain(..excess) {
-            self.in_flight -= u64::from(packet.size);
+            let bytes = u64::from(packet.size);
+            self.in_flight -= bytes;
             self.lost += 1;
+            self.given_up = (self.given_up.0 + 1, self.given_up.1 + bytes);
             context.shared(self.bindings.expect("declared").ledger).on_lost(packet.pn);
         }
         self.tell(context);
@@ -223,6 +228,9 @@ impl Sending {
         kept.into_iter().rev().for_each(|packet| self.unsettled.push_front(packet));
         self.in_flight -= outcome.acked_bytes + outcome.lost_bytes;
         self.lost += outcome.lost_packets;
+        let (packets, bytes) = std::mem::take(&mut self.given_up);
+        outcome.lost_packets += packets;
+        outcome.lost_bytes += bytes;
         outcome.in_flight = self.in_flight;
         outcome.nothing_outstanding = self.unsettled.is_empty();
         outcome

@@ -1,6 +1,7 @@
 use haul_base::{Machine, Span, Time};
 use haul_stack::{Recipe, SendOptions};
 
+use crate::diagnosis::LOST_BY;
 use crate::micro::testing::{Pair, Path, T0, statistic};
 
 fn recipe(law: &[(&str, &str)]) -> Recipe {
@@ -61,6 +62,27 @@ fn duplicates_are_counted_and_change_nothing_else() {
     settle(&mut pair);
     assert_eq!(statistic(&pair.a, "receiver_report", "packets_lost"), 0);
     assert_eq!(statistic(&pair.a, "receiver_report", "in_flight_bytes"), 0);
+}
+
+/// Of a sender that hears nothing for very long the oldest packets count as lost, and the law and the diagnosis hear of them.
+#[test]
+fn packets_that_are_given_up_in_silence_are_put_down_to_a_cause_as_others() {
+    let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "10Gbit")]));
+    let mut send = |n: u64, is_cut: bool| {
+        let now = T0 + Span::from_millis(n);
+        let _ = pair.a.send(now, &[7; 1_000], SendOptions::default());
+        pair.a.on_deadline(now);
+        pair.b.on_deadline(now);
+        pair.exchange(now, &mut Path { cut: [is_cut, false], ..Path::default() });
+    };
+    (0..100).for_each(|n| send(n, false));
+    (100..66_000).for_each(|n| send(n, true));
+    (66_000..66_100).for_each(|n| send(n, false));
+    settle(&mut pair);
+    let lost = statistic(&pair.a, "receiver_report", "packets_lost");
+    assert_eq!(lost, 65_900);
+    let told: u64 = LOST_BY.iter().map(|(name, _)| statistic(&pair.a, "rate_control", name)).sum();
+    assert_eq!(told, lost);
 }
 
 #[test]

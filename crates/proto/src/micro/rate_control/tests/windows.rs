@@ -1,0 +1,194 @@
+//! The last window of a transmission is told too, and the windows together account for each packet that was lost.
+
+use std::collections::BTreeSet;
+
+use haul_base::{Cause, Time};
+use haul_stack::Recipe;
+
+use super::at;
+use crate::control::LossRun;
+use crate::micro::events::{ENDED, LAW_CHOSEN};
+use crate::micro::shared::DiagnosedWindows;
+use crate::micro::testing::{Pair, Path, T0, object_recipe, statistic};
+use crate::{ChosenLaw, DiagnosedWindow};
+
+/// Windows of 2 MB, about 1,700 packets.
+fn small_windows(diagnosis: &str) -> Recipe {
+    let mut recipe = object_recipe("100Mbit");
+    recipe.set("rate_control.unit_window", "2MB").unwrap();
+    recipe.set("rate_control.diagnosis", diagnosis).unwrap();
+    recipe
+}
+
+/// A transmission that is watched from its beginning.
+struct Watched {
+    pair: Pair,
+    windows: Vec<DiagnosedWindow>,
+    sent: usize,
+    is_reversed: bool,
+}
+
+impl Watched {
+    fn of(recipe: &Recipe, bytes: u64) -> Self {
+        let mut watched =
+            Self { pair: Pair::of_object(recipe, bytes).0, windows: Vec::new(), sent: 0, is_reversed: false };
+        watched.take();
+        watched.pair.exchange(T0, &mut Path::default());
+        watched
+    }
+
+    fn take(&mut self) {
+        self.windows.extend(DiagnosedWindows::all_of(&mut self.pair.a));
+    }
+
+    /// Goes on until then; one packet in 37 and one row of 9 in 500 is lost.
+    fn run_until(&mut self, until: Time) {
+        let sent = &mut self.sent;
+        let mut lose = |_| {
+            *sent += 1;
+            sent.is_multiple_of(37) || *sent % 500 < 9
+        };
+        // Reports come twice, and older ones after newer ones.
+        let mut path =
+            Path { lose: Some(&mut lose), duplicate: true, reverse: self.is_reversed, ..Path::default() };
+        self.pair.run_until(until, &mut path);
+        self.take();
+    }
+
+    fn lost(&self) -> u64 {
+        statistic(&self.pair.a, "retransmit", "lost")
+    }
+
+    fn runs(&self) -> impl Iterator<Item = LossRun> + '_ {
+        self.windows.iter().flat_map(|window| &window.attributions).map(|one| one.run)
+    }
+
+    /// Each packet that was lost is in the list of one window, and in the counts.
+    fn is_complete(&self) {
+        let lost = self.lost();
+        assert!(lost > 0);
+        assert_eq!(self.runs().map(|run| run.packets).sum::<u64>(), lost);
+        let each: BTreeSet<u64> =
+            self.runs().flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
+        assert_eq!(each.len() as u64, lost);
+        assert_eq!(self.windows.iter().map(|window| window.counts.whole()).sum::<u64>(), lost);
+        for (name, cause) in crate::diagnosis::LOST_BY {
+            let told: u64 = self.windows.iter().map(|window| window.counts.of(cause)).sum();
+            assert_eq!(statistic(&self.pair.a, "rate_control", name), told, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_windows_of_an_object_of_any_size_have_each_packet_that_was_lost() {
+    for diagnosis in ["on", "signature", "kernel"] {
+        for bytes in [60_000, 400_000, 1_900_000, 1_950_000, 2_000_000, 2_100_000, 3_000_000, 9_000_000] {
+            let mut watched = Watched::of(&small_windows(diagnosis), bytes);
+            watched.is_reversed = bytes > 2_000_000;
+            watched.run_until(at(5_000));
+            assert_eq!(watched.pair.a.unfinished(), 0);
+            watched.is_complete();
+            let numbers: Vec<u64> = watched.windows.iter().map(|window| window.number).collect();
+            assert_eq!(numbers, (0..numbers.len() as u64).collect::<Vec<_>>());
+            let signed: u64 = watched.windows.iter().map(|window| window.sample.lost).sum();
+            assert_eq!(signed, watched.lost());
+        }
+    }
+}
+
+/// As the window's own packets, so that nothing is left over and the last window has none.
+#[test]
+fn an_object_of_exactly_one_window_has_one_and_what_is_sent_again() {
+    let mut recipe = small_windows("on");
+    let mut watched = Watched::of(&recipe, 2_000_000);
+    watched.pair.run_until(at(5_000), &mut Path::default());
+    watched.take();
+    let first = &watched.windows[0];
+    assert_eq!((watched.windows.len(), first.number, first.sample.lost), (2, 0, 0));
+    let sent = statistic(&watched.pair.a, "rate_control", "bytes");
+    recipe.set("rate_control.unit_window", &format!("{sent}B")).unwrap();
+    let mut watched = Watched::of(&recipe, 2_000_000);
+    watched.pair.run_until(at(5_000), &mut Path::default());
+    watched.take();
+    assert_eq!(watched.windows.len(), 1);
+    let mut watched = Watched::of(&recipe, 2_000_000);
+    watched.run_until(at(5_000));
+    assert_eq!(watched.windows.len(), 2);
+    watched.is_complete();
+}
+
+#[test]
+fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
+    for (millis, silent) in [(3, false), (90, false), (170, false), (170, true), (400, false), (401, true)] {
+        let mut watched = Watched::of(&small_windows("on"), 50_000_000);
+        watched.run_until(at(millis));
+        if silent {
+            // Nothing comes back from the other side any more.
+            let mut path = Path { cut: [false, true], ..Path::default() };
+            watched.pair.run_until(at(millis + 3_000), &mut path);
+        }
+        for _ in 0..2 {
+            watched.pair.a.raise(at(millis + 3_000), ENDED, &mut ());
+            watched.take();
+        }
+        if watched.lost() > 0 {
+            watched.is_complete();
+        }
+        let told: u64 = watched.windows.iter().map(|window| window.sample.packets).sum();
+        assert!(told <= statistic(&watched.pair.a, "rate_control", "packets") + 100);
+        assert!(millis < 10 || watched.windows.last().unwrap().sample.packets > 0);
+    }
+}
+
+/// What is known of a window goes into the list also if the law, or the evidence, is another one at its end.
+#[test]
+fn a_window_in_which_the_law_is_changed_has_each_packet() {
+    let mut recipe = small_windows("on");
+    let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
+    let mut change =
+        |name: &str, value: &str| ChosenLaw::change(part, &[(name.to_owned(), value.to_owned())]).unwrap();
+    let changes = [
+        ("controller", "udt"),
+        ("controller", "fixed"),
+        ("mode", "window"),
+        ("diagnosis", "signature"),
+        ("diagnosis", "kernel"),
+        ("diagnosis", "on"),
+    ];
+    let mut changes: Vec<ChosenLaw> = changes.iter().map(|(name, value)| change(name, value)).collect();
+    let mut watched = Watched::of(&small_windows("on"), 20_000_000);
+    for (n, law) in changes.iter_mut().enumerate() {
+        watched.run_until(at(100 + 100 * n as u64));
+        watched.pair.a.raise(at(100 + 100 * n as u64), LAW_CHOSEN, law);
+    }
+    watched.run_until(at(60_000));
+    assert_eq!(watched.pair.a.unfinished(), 0);
+    watched.is_complete();
+}
+
+#[test]
+fn without_a_diagnosis_there_are_no_windows_and_no_causes() {
+    let mut watched = Watched::of(&small_windows("off"), 5_000_000);
+    watched.run_until(at(5_000));
+    watched.pair.a.raise(at(5_000), ENDED, &mut ());
+    watched.take();
+    assert!(watched.lost() > 0 && watched.windows.is_empty(), "{:?}", watched.windows);
+    let counts = crate::diagnosis::LOST_BY.map(|(name, _)| statistic(&watched.pair.a, "rate_control", name));
+    assert_eq!(counts, [0; Cause::ALL.len()]);
+}
+
+/// One that begins in the middle has what was lost since.
+#[test]
+fn a_diagnosis_that_begins_late_lists_what_is_lost_from_then_on() {
+    let mut recipe = small_windows("off");
+    let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
+    let mut on = ChosenLaw::change(part, &[("diagnosis".to_owned(), "on".to_owned())]).unwrap();
+    let mut watched = Watched::of(&small_windows("off"), 5_000_000);
+    watched.run_until(at(100));
+    let before = watched.lost();
+    watched.pair.a.raise(at(100), LAW_CHOSEN, &mut on);
+    watched.run_until(at(5_000));
+    let listed: u64 = watched.runs().map(|run| run.packets).sum();
+    assert!(before > 0 && watched.windows[0].signature.packets() == 0, "{:?}", watched.windows[0]);
+    assert_eq!(listed, watched.lost() - before);
+}
