@@ -88,7 +88,7 @@ impl Shared {
         self.note(path, undone);
         if is_said && self.is_verbose() {
             // A link that is broken ends the job elsewhere.
-            let _ = self.tell_if_verbose(path, Action::Adjust);
+            let _ = self.tell_if_wanted(path, Action::Adjust);
         }
     }
 

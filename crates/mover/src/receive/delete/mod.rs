@@ -103,25 +103,27 @@ fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
     DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)
 }
 
-/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. What stays is
-/// still in the way.
+/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. Gives of each entry
+/// whether something is still in its way.
 ///
 /// # Errors
 /// The job is over.
-pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
+pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
+    let all_stay = vec![true; paths.len()];
     if incomplete(shared).is_some() {
-        return Ok(());
+        return Ok(all_stay);
     }
     let delete_exclude = delete_exclude(shared)?;
     let sweep = |purpose| {
         let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
-        paths.iter().try_for_each(|path| sweep.one(path)).map(|()| sweep.removal)
+        let stay = paths.iter().map(|path| sweep.one(path)).collect::<Result<Vec<bool>, Fault>>();
+        stay.map(|stay| (stay, sweep.removal))
     };
-    let removal = match limit(shared) {
+    let (stay, removal) = match limit(shared) {
         // Which names in it ignore files protect is found out from directory to directory of the set alone.
-        _ if delete_exclude.by_ignore_files() => Removal::default(),
-        Some((most, left)) if sweep(Purpose::Count(left))?.removed > left => {
-            Removal { removed: 0, fault: Some(too_many(most)) }
+        _ if delete_exclude.by_ignore_files() => (all_stay, Removal::default()),
+        Some((most, left)) if sweep(Purpose::Count(left))?.1.removed > left => {
+            (all_stay, Removal { removed: 0, fault: Some(too_many(most)) })
         }
         _ => sweep(Purpose::of(shared))?,
     };
@@ -130,7 +132,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
     book.filtered = delete_exclude.into_filtered();
     book.removal.removed += removal.removed;
     book.removal.fault = book.removal.fault.take().or(removal.fault);
-    Ok(())
+    Ok(stay)
 }
 
 /// The most names that may be removed, and how many that still are; `None`: any number.
@@ -167,13 +169,13 @@ impl<'a> Sweep<'a> {
         Self { shared, delete_exclude, purpose, removal, ignores, current: None, is_blind: false }
     }
 
-    /// Removes what is at an entry's name.
-    fn one(&mut self, in_set: &[u8]) -> Result<(), Fault> {
+    /// Removes what is at an entry's name. True: it stays.
+    fn one(&mut self, in_set: &[u8]) -> Result<bool, Fault> {
         let local = self.shared.place.local(in_set);
         let (parent, name) = split(&local);
         let names = vec![name.to_vec()].into_iter();
         let in_set = split(in_set).0.to_vec();
-        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: true })
+        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: false })
     }
 
     /// Goes through all directories of the set.
@@ -224,7 +226,7 @@ impl<'a> Sweep<'a> {
         let foreign = |name: &Vec<u8>| book.table.find(entry, name).is_none() && !is_working_name(name);
         let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
         drop(book);
-        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: true })
+        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: false }).map(drop)
     }
 
     /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
@@ -272,12 +274,12 @@ impl<'a> Sweep<'a> {
         None
     }
 
-    /// Removes these names, and whatever is in them before.
-    fn empty(&mut self, first: Emptying) -> Result<(), Fault> {
+    /// Removes these names, and whatever is in them before. True: something stays.
+    fn empty(&mut self, first: Emptying) -> Result<bool, Fault> {
         let mut open = vec![first];
         while let Some(innermost) = open.last_mut() {
             if self.is_over() {
-                return Ok(());
+                return Ok(true);
             }
             if let Some(name) = innermost.names.next() {
                 let path = join(&innermost.path, &name);
@@ -297,11 +299,12 @@ impl<'a> Sweep<'a> {
                 continue;
             }
             let Some(done) = open.pop() else { break };
-            if let Some(above) = open.last_mut() {
-                above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?;
+            match open.last_mut() {
+                Some(above) => above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?,
+                None => return Ok(done.keeps),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {

@@ -103,7 +103,7 @@ impl Writer {
                 Ok(made) => {
                     if made {
                         self.shared.book().table.set_state(entry, State::Started);
-                        self.shared.tell_if_verbose(&path, Action::MakeDirectory)?;
+                        self.shared.tell_if_wanted(&path, Action::MakeDirectory)?;
                     }
                     self.unless_over(self.settles.send(Settle::Held))
                 }
