@@ -24,7 +24,7 @@ pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
 pub(crate) use sync::{StorageArgs, SyncArgs, SyncPolicy};
-pub(crate) use values::{Assignment, Diagnosis};
+pub(crate) use values::{Assignment, Diagnosis, with_tip};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]

@@ -15,7 +15,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use crate::args::{Assignment, Cli, Command, Global};
+use crate::args::{Assignment, Cli, Command, Global, with_tip};
 use crate::fault::{self, Fault};
 
 pub(crate) use environment::Sources;
@@ -102,7 +102,7 @@ pub(crate) enum StartError {
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.
 pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
-    let typed = Cli::command().try_get_matches_from(argv)?;
+    let typed = Cli::command().try_get_matches_from(argv).map_err(|error| with_tip(error, argv))?;
     if typed.subcommand_name().is_none() && !typed.get_flag("show_config") {
         let words = "a command is needed, for example `haul cp`";
         return Err(Cli::command().error(ErrorKind::MissingSubcommand, words).into());
