@@ -13,9 +13,7 @@ mod foreign_links;
 mod identity;
 mod job;
 mod journal;
-mod layout;
 mod link;
-mod paths;
 mod pipe;
 mod progress;
 mod receive;
@@ -24,7 +22,6 @@ mod root;
 mod send;
 mod storage;
 mod stream;
-mod threads;
 mod tree;
 mod xattrs;
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, left_early, protocol, unexpected};
+use crate::job;
 use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
@@ -21,7 +22,6 @@ use crate::receive::{
     Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, bytes_expected, mismatch,
 };
 use crate::report::MoveReport;
-use crate::threads;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
@@ -61,7 +61,7 @@ fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport
     let result = listener.listen();
     shared.queue.close();
     if result.is_ok() {
-        threads::join(draining)?;
+        job::join(draining)?;
     }
     // Else it may wait for a reader who does not read; it ends with the process.
     result

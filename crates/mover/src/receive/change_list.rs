@@ -9,13 +9,13 @@ use rustix::io::Errno;
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope};
 use crate::link::send_list;
-use crate::paths::split;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
-use crate::receive::delete::replace::is_in_the_way;
+use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::{Settle, over};
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, replaceable};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
+use crate::root::split;
 use crate::storage::lstatat_if_any;
 
 impl Place {

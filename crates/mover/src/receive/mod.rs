@@ -34,12 +34,12 @@ pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
+use crate::job;
 use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::threads;
 use commit::Committer;
 use decide::Decider;
 use peer::Peer;
@@ -182,7 +182,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let threads = spawn_all(shared, workers);
     let result = Peer::new(shared.clone(), checks, settles, decider).listen();
     shared.queue.close();
-    let joined = threads.into_iter().try_for_each(threads::join);
+    let joined = threads.into_iter().try_for_each(job::join);
     remove_temporaries(shared);
     shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.is_all_special()));
     if result.is_err() {

@@ -14,11 +14,11 @@ use crate::confine::{Links, open_beneath};
 use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
-use crate::paths::split;
 use crate::receive::place::base::{Base, Presence, Reach};
-use crate::receive::place::installed::{Installed, Names, collision, folds};
+use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
+use crate::root::split;
 use crate::storage::{
     self, fstat, lstatat, mkdirat, openat, rename_in, rename_new_in, unlink_temporary, unlinkat,
 };
@@ -29,7 +29,6 @@ pub(crate) mod base;
 pub(crate) mod dir_entry;
 pub(crate) mod dir_permissions;
 pub(crate) mod hard_links;
-pub(crate) mod installed;
 mod open_files;
 mod resume;
 pub(crate) mod space;

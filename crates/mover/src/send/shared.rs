@@ -13,9 +13,9 @@ use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
+use crate::send::blocks::Held;
 use crate::send::blocks::{Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
-use crate::send::plan::sections::Held;
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

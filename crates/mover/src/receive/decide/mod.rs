@@ -13,7 +13,7 @@ use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, over};
 use crate::receive::place::Existing;
-use crate::receive::place::installed::collision;
+use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
 use crate::tree::Groups;
 

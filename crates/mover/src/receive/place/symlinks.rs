@@ -12,7 +12,7 @@ use crate::entries::Attributes;
 use crate::fault::IoFault;
 use crate::identity::FileId;
 use crate::receive::place::attributes::{existing, set_on_link};
-use crate::receive::place::installed::{Names, collision};
+use crate::receive::place::dir_entry::{Names, collision};
 use crate::storage::{fstat, lstatat, openat, readlinkat, symlinkat};
 
 /// A symbolic link that is as it should be.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope, protocol};
-use crate::layout::FilePiece;
+use crate::receive::book::FilePiece;
 use crate::receive::messages::{Check, Settle, Written, over};
 use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
 use crate::receive::shared::Shared;
@@ -38,7 +38,7 @@ pub(crate) struct Writer {
     /// Entries below this number have been looked at; bytes of their files can be written.
     prepared: u32,
     prepared_bytes: u64,
-    /// See [`Layout::len_below`](crate::layout::Layout::len_below).
+    /// See [`Layout::len_below`](crate::receive::book::Layout::len_below).
     seen: usize,
     writeback: Orders,
 }

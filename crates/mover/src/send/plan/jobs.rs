@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Sender;
 use haul_wire::control::{Fault, FileDigest};
 
-use super::sections::{Held, Sections};
 use crate::entries::State;
+use crate::send::blocks::{Held, Sections};
 use crate::send::read::opened::Planned;
 use crate::tree::{Groups, Tree, Value};
 

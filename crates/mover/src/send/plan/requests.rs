@@ -6,9 +6,9 @@ use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
 use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
-use super::sections::Sections;
 use crate::entries::{Kind, State};
 use crate::fault::protocol;
+use crate::send::blocks::Sections;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};

@@ -5,7 +5,7 @@
 //! length are states that stay. A step takes one operation per 64 places, so no pattern makes matching take
 //! longer than its length times that of the path.
 
-use crate::paths::split;
+use crate::root::split;
 
 /// Why a pattern cannot be used, and what to write instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
