@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use haul_wire::control::{Fault, FaultCode};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::progress::{Progress, Wake, WakeSlot};
+use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::storage::Inherited;
 
@@ -16,7 +16,6 @@ pub(crate) trait Job: Send + Sync + 'static {
     /// Ends the job, and tells the peer.
     fn fail(&self, fault: Fault);
     fn progress(&self) -> &Arc<Progress>;
-    fn wake(&self) -> &WakeSlot;
     fn stage(&self) -> Stage;
     /// See [`JobHandle::notes`].
     fn notes(&self) -> Vec<String> {
@@ -56,7 +55,7 @@ impl JobHandle {
     /// Names what is called, from any thread, when there is more of the object to send, or when flow control permits
     /// materially more.
     pub fn on_wake(&self, wake: Wake) {
-        self.job.wake().set(wake);
+        self.job.progress().wake.set(wake);
     }
 
     /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A

@@ -9,7 +9,6 @@ mod budget;
 mod confine;
 mod entries;
 mod fault;
-mod foreign_links;
 mod identity;
 mod job;
 mod journal;
@@ -26,7 +25,7 @@ mod tree;
 mod xattrs;
 
 pub use budget::SET_MEMORY;
-pub use foreign_links::open_named;
+pub use confine::open_named;
 pub use job::{JobHandle, Stage};
 pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
 pub use link::ControlLink;

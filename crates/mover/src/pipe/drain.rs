@@ -90,7 +90,7 @@ impl Drain {
     fn run(mut self) -> Result<(), Fault> {
         loop {
             let book = self.shared.book();
-            let (known, whole) = (book.layout.len(), book.object_len);
+            let (known, whole) = (book.layout.len, book.object_len);
             drop(book);
             self.finish_entries()?;
             if whole == Some(self.upto) && self.entry == self.shared.book().table.len() {
@@ -144,7 +144,7 @@ impl Drain {
             let book = self.shared.book();
             let is_known = self.entry < book.decided;
             let next = if is_known { book.layout.pieces(self.upto, 1).first().copied() } else { None };
-            let whole = book.layout.len() == self.upto;
+            let whole = book.layout.len == self.upto;
             drop(book);
             if !is_known || next.is_some_and(|piece| piece.entry == self.entry) || (next.is_none() && !whole)
             {

@@ -187,7 +187,7 @@ impl Store {
     fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
         match message {
             ControlMessage::Entries(entries) => self.announced(&entries),
-            ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == self.shared.book().table.bytes() => {
+            ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == self.shared.book().table.bytes => {
                 self.shared.progress.found_all();
                 self.is_announced = true;
                 Ok(())

@@ -131,7 +131,7 @@ impl Book {
 
     /// The sender has announced so many entries, with so many bytes.
     pub(crate) fn must_be_all(&self, entries: u64, bytes: u64) -> Result<(), Fault> {
-        let are_all = entries == u64::from(self.table.len()) && bytes == self.table.bytes();
+        let are_all = entries == u64::from(self.table.len()) && bytes == self.table.bytes;
         if are_all { Ok(()) } else { Err(protocol("the entries are not as many as announced")) }
     }
 
@@ -140,7 +140,7 @@ impl Book {
         Summary {
             entries: self.table.len().into(),
             failed: self.failures.count(),
-            bytes: self.layout.len(),
+            bytes: self.layout.len,
             digest: set_digest(&self.table),
             notes: self.notes.clone(),
         }
@@ -182,16 +182,12 @@ pub(crate) struct FilePiece {
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
     extents: Vec<LayoutExtent>,
-    len: u64,
+    pub(crate) len: u64,
 }
 
 impl Layout {
     pub(crate) fn held(&self) -> u64 {
         of_vec(&self.extents)
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.len
     }
 
     /// Appends bytes of an entry's stream. False: the object would be longer than `most`.
@@ -251,7 +247,7 @@ mod layout_tests {
         for (entry, range) in [(0, 0..10), (1, 0..0), (2, 5..8), (2, 8..9), (2, 20..30), (0, 3..4)] {
             assert!(layout.append(entry, &range, 1000));
         }
-        assert_eq!(layout.len(), 25);
+        assert_eq!(layout.len, 25);
         let all = [piece(0, 0, 10), piece(2, 5, 4), piece(2, 20, 10), piece(0, 3, 1)];
         assert_eq!(layout.pieces(0, 25), all);
         assert_eq!(layout.pieces(9, 3), [piece(0, 9, 1), piece(2, 5, 2)]);
@@ -278,6 +274,6 @@ mod layout_tests {
         assert!(layout.append(0, &(0..10), 10));
         assert!(!layout.append(1, &(0..1), 10));
         assert!(layout.append(1, &(0..0), 10));
-        assert_eq!(layout.len(), 10);
+        assert_eq!(layout.len, 10);
     }
 }

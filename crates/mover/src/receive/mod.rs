@@ -142,7 +142,7 @@ pub fn receive_files(
     let place = Place::new(base, options.session).with(obstacles).keeping(options.min_free);
     let moves = options.receive_policy.run != RunMode::ListChanges;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
-    let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
+    let leftovers = if place.is_there() { find(place.base.directory.as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
@@ -186,7 +186,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     remove_temporaries(shared);
     shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.is_all_special()));
     if result.is_err() {
-        shared.place.destination().remove_made();
+        shared.place.base.remove_made();
     }
     joined.and(result)
 }

@@ -66,7 +66,7 @@ impl Extent {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Whole(len) => *len,
-            Self::Sections(sections) => sections.len(),
+            Self::Sections(sections) => sections.len,
         }
     }
 
@@ -240,11 +240,11 @@ struct Section {
     at: u64,
 }
 
-/// See the module's text. There may be very many, so they stand in memory once, for the reader and for the data path.
+/// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in memory once, for the reader and for the data path.
 #[derive(Debug)]
 pub(crate) struct Sections {
     each: Vec<Section>,
-    len: u64,
+    pub(crate) len: u64,
     _held: Option<Held>,
 }
 
@@ -261,10 +261,6 @@ impl Sections {
         };
         let each = ranges.map(section).collect();
         Self { each, len, _held: held }
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.len
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -284,7 +280,7 @@ impl Sections {
     }
 
     /// Where the byte `at` of all stretches is in the stream, and how many bytes follow there with it. `at` must be
-    /// less than [`Sections::len`].
+    /// less than `len`.
     pub(crate) fn locate(&self, at: u64) -> (u64, u64) {
         let index = self.each.partition_point(|section| section.at <= at) - 1;
         let range = self.range(index);
@@ -423,7 +419,7 @@ mod sections_tests {
             prop_assert_eq!(sections.ranges().collect::<Vec<_>>(), ranges.clone());
             let bytes: Vec<(u64, u64)> =
                 ranges.iter().flat_map(|range| range.clone().map(|byte| (byte, range.end - byte))).collect();
-            prop_assert_eq!(sections.len(), bytes.len() as u64);
+            prop_assert_eq!(sections.len, bytes.len() as u64);
             for (at, byte) in bytes.into_iter().enumerate() {
                 prop_assert_eq!(sections.locate(at as u64), byte);
             }

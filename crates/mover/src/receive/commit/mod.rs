@@ -22,7 +22,7 @@ use crate::receive::delete;
 use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::{Settle, text};
 use crate::receive::place::dir_entry::collision;
-use crate::receive::place::hard_links::Linked;
+use crate::receive::place::links::Linked;
 use crate::receive::place::replaceable;
 use crate::receive::shared::Shared;
 use crate::receive::verify::compare::READ;
@@ -397,20 +397,23 @@ impl Committer {
                 Ok(None)
             } else {
                 let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd, FileType::RegularFile);
-                match self.shared.place.hard_link(entry, (&path, &target), how, apply) {
-                    Ok((linked, directory)) => {
-                        self.note_link(&path, linked)?;
-                        Ok(Some(directory))
-                    }
-                    Err(io_fault) => Err(io_fault),
-                }
+                self.note_link(&path, self.shared.place.hard_link(entry, (&path, &target), how, apply))?
             };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
     }
 
-    fn note_link(&self, path: &[u8], linked: Linked) -> Result<(), Fault> {
+    /// Notes how a link was made; gives the directory that it lies in.
+    fn note_link(
+        &self,
+        path: &[u8],
+        linked: Result<(Linked, Arc<OwnedFd>), IoFault>,
+    ) -> Result<Result<Option<Arc<OwnedFd>>, IoFault>, Fault> {
+        let (linked, directory) = match linked {
+            Ok(linked) => linked,
+            Err(io_fault) => return Ok(Err(io_fault)),
+        };
         let note = match linked {
             Linked::Name | Linked::Already => None,
             Linked::Copy => Some("a copy: the file system has no further hard link for it"),
@@ -419,8 +422,10 @@ impl Committer {
         if let Some(note) = note {
             self.shared.note(path, vec![note.to_owned()]);
         }
-        let made = matches!(linked, Linked::Name | Linked::Copy);
-        if made { self.shared.tell_if_wanted(path, Action::Link) } else { Ok(()) }
+        if matches!(linked, Linked::Name | Linked::Copy) {
+            self.shared.tell_if_wanted(path, Action::Link)?;
+        }
+        Ok(Ok(Some(directory)))
     }
 
     /// Links come last, so that nothing is ever written through one.
@@ -437,19 +442,15 @@ impl Committer {
                     self.shared.note(&path, undone);
                 }
             };
-            let link = || self.shared.place.link(entry, &path, &target, attributes, apply);
             let linked = if self.shared.only_looks() {
                 let is_there = self.shared.place.has_link(&path, &target);
                 let action = if is_there { Action::Keep } else { Action::Link };
                 self.shared.tell(self.shared.place.local(&path), action)?;
                 Ok(None)
             } else {
-                link().map(Some)
+                self.note_link(&path, self.shared.place.link(entry, &path, &target, attributes, apply))?
             };
-            if linked.as_ref().is_ok_and(|linked| linked.as_ref().is_some_and(|linked| linked.made)) {
-                self.shared.tell_if_wanted(&path, Action::Link)?;
-            }
-            self.held_is_done(entry, &path, linked.map(|linked| linked.map(|linked| linked.directory)))?;
+            self.held_is_done(entry, &path, linked)?;
         }
         Ok(())
     }
@@ -520,7 +521,7 @@ impl Committer {
             Durability::Cached => false,
         };
         if is_pending {
-            self.at_end.file_system_of(self.shared.place.base()).map_err(sync::failed)?;
+            self.at_end.file_system_of(&self.shared.place.base.directory).map_err(sync::failed)?;
             self.at_end.finish()?;
         }
         self.flush()?;

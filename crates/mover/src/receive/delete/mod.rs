@@ -2,6 +2,9 @@
 //!
 //! Every directory is opened from the destination without following a link, and every name is removed relative to an
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
+//!
+//! What is at an entry's name and of another kind gives way, if names may be removed: a file or link to a directory at
+//! once, because other entries come into it; a directory, and what is in it, only when everything has arrived.
 
 pub(super) mod exclude;
 
@@ -129,7 +132,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
     };
     shared.place.forget_directories();
     let mut book = shared.book();
-    book.filtered = delete_exclude.into_filtered();
+    book.filtered = delete_exclude.filtered;
     book.removal.removed += removal.removed;
     book.removal.fault = book.removal.fault.take().or(removal.fault);
     Ok(stay)

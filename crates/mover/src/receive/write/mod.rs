@@ -193,16 +193,16 @@ impl Writer {
             return Ok(Err(IoFault::destination("write", &path, errno)));
         }
         if self.shared.durability != Durability::Cached {
-            self.writeback.wrote(piece.entry, &opened, shape.len(), piece.len);
+            self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
         }
         let mut book = self.shared.book();
-        let around = book.note_written(piece.entry, &stretch, shape.len());
+        let around = book.note_written(piece.entry, &stretch, shape.len);
         book.must_afford(0)?;
         drop(book);
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = lent.map(|lent| (lent.clone(), range));
-        let groups = made_whole(Groups::of(shape.len()), &stretch, &around);
-        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len() })?;
+        let groups = made_whole(Groups::of(shape.len), &stretch, &around);
+        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len })?;
         Ok(Ok(()))
     }
 

@@ -58,10 +58,10 @@ impl Planner {
         let mut ledger = self.shared.ledger();
         ledger.complete = true;
         let is_whole = ledger.failures.is_all_special();
-        let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes());
+        let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes);
         drop(ledger);
         self.shared.progress.found_all();
-        if self.announcer.destination() == Destination::Fresh {
+        if self.announcer.destination == Destination::Fresh {
             self.shared.wanted().send(Job::End);
         }
         completeness.tell(&*self.shared.link, is_whole)?;
@@ -147,7 +147,8 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Found entries wait no longer than this before they go out.
 const BATCH_AGE: Duration = Duration::from_millis(10);
 
-/// A file is read only after its entry went out, so that no digest overtakes it.
+/// Tells the peer what the walk finds, in batches that wait no longer than a moment: also while the walk itself waits
+/// for a directory. A file is read only after its entry went out, so that no digest overtakes it.
 pub(super) struct Announcer {
     shared: Arc<Shared>,
     destination: Destination,
@@ -181,10 +182,6 @@ impl Announcer {
         let (entries, files, since) = (Vec::new(), Vec::new(), Instant::now());
         let batch = Mutex::new(Batch { entries, bytes: 0, files, since, closed: false });
         Self { shared, destination, batch, begun: Condvar::new() }
-    }
-
-    pub(super) fn destination(&self) -> Destination {
-        self.destination
     }
 
     fn batch(&self) -> MutexGuard<'_, Batch> {

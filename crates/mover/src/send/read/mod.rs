@@ -124,7 +124,7 @@ impl Reader {
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
     fn read_file(&mut self, planned: &Planned) -> bool {
-        let mut left = 0..planned.file.shape.len();
+        let mut left = 0..planned.file.shape.len;
         let opened = Opened::open(planned);
         self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
         let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
@@ -154,7 +154,7 @@ impl Reader {
 
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
-        let end = self.offset + self.used as u64 + wanted.sections.len();
+        let end = self.offset + self.used as u64 + wanted.sections.len;
         let opened = Opened::open(&wanted.planned);
         self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
         match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
@@ -234,7 +234,7 @@ impl Reader {
     /// Notes what the next bytes of the object are.
     fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, extent: Extent) {
         let at = self.offset + self.used as u64;
-        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file().clone());
+        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file.clone());
         self.shared.store().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
     }
 

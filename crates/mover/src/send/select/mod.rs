@@ -103,7 +103,7 @@ impl Rules {
         if self.all.is_empty() {
             return Verdict::Include;
         }
-        let applies = |&number: &u32| is_directory || !self.all[number as usize].1.only_directories();
+        let applies = |&number: &u32| is_directory || !self.all[number as usize].1.only_directories;
         let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
             table.get(key).and_then(|numbers| numbers.iter().copied().find(applies))
         };

@@ -62,7 +62,7 @@ impl Backslash {
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     scope: Scope,
-    only_directories: bool,
+    pub(crate) only_directories: bool,
     body: Body,
 }
 
@@ -149,10 +149,6 @@ impl Pattern {
             (Body::Literal(text), Scope::Path) => Some(Fixed::Path(text)),
             _ => None,
         }
-    }
-
-    pub(crate) fn only_directories(&self) -> bool {
-        self.only_directories
     }
 }
 
