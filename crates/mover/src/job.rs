@@ -221,7 +221,7 @@ pub(crate) fn waits() -> i64 {
 }
 
 #[cfg(test)]
-mod threads_tests {
+mod tests {
     use std::hint::black_box;
     use std::time::Duration;
 

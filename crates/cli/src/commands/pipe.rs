@@ -1,6 +1,5 @@
 //! `haul pipe`: stdin of one machine to stdout of another.
 
-mod carrier;
 mod stdio;
 
 use std::fmt::Write as _;
@@ -17,7 +16,7 @@ use haulage::{
 };
 use zeroize::Zeroizing;
 
-use self::carrier::Carrier;
+use self::stdio::Carrier;
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
@@ -25,7 +24,7 @@ use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
-use crate::transfer::usage;
+use crate::transfer::facts;
 
 /// How often a wait looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -93,7 +92,7 @@ pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault>
 
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
-        carrier::check_frame(self.args.frame)?;
+        stdio::check_frame(self.args.frame)?;
         match self.args.listen {
             Some(address) => self.listen(address),
             None => self.connect(&self.url()?),
@@ -115,7 +114,7 @@ impl Pipe<'_> {
     }
 
     fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
-        let cpu = Some(usage::process_cpu().as_secs_f64());
+        let cpu = Some(facts::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
             bytes: tally.bytes,
@@ -125,7 +124,7 @@ impl Pipe<'_> {
             packets: tally.packets,
             preset: tally.recipe,
             cpu: CpuSeconds { sender, receiver },
-            max_rss: usage::max_rss(),
+            max_rss: facts::max_rss(),
             ..RunReport::default()
         }
     }
@@ -167,7 +166,7 @@ impl Pipe<'_> {
                 self.send_bytes(ByteWriter::open_with(url, &recipe, &options).map_err(Error::from)?)
             }
             Carrier::Messages(mut recipe) => {
-                let framing = carrier::framing(self.args.frame, &recipe)?;
+                let framing = stdio::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
                 let connection = Connection::open(url, &recipe, &options).map_err(Error::from)?;
@@ -204,7 +203,7 @@ impl Pipe<'_> {
             self.go_on()?;
             match listener.accept_any(LOOK).map_err(Error::from)? {
                 Some(Accepted::Messages(connection)) => {
-                    let framing = carrier::framing(self.args.frame, &connection.recipe());
+                    let framing = stdio::framing(self.args.frame, &connection.recipe());
                     return self.talk(&connection, framing, self.args.reverse);
                 }
                 Some(Accepted::Reader(reader)) => return self.receive_bytes(*reader),

@@ -234,7 +234,7 @@ impl Layout {
 }
 
 #[cfg(test)]
-mod layout_tests {
+mod tests {
     use super::*;
 
     fn piece(entry: u32, offset: u64, len: u64) -> FilePiece {

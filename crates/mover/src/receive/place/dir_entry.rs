@@ -170,7 +170,7 @@ pub(crate) fn collision(path: &[u8]) -> IoFault {
 }
 
 #[cfg(test)]
-mod installed_tests {
+mod tests {
     use std::fs;
 
     use rustix::fs::CWD;
