@@ -178,12 +178,12 @@ impl Start<'_> {
 
     fn context(&self) -> Result<Context, Fault> {
         let Resolved { global, command, settings, words, typed, .. } = self.resolved;
-        let TransferOptions { recipe, events, .. } = command.transfer();
-        let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         let items = ItemStyle::choose(global, command);
-        let quiet = Context::quiet(command, &self.preset, settings, signals::watch(hangup(command))?)?;
+        let mut quiet = Context::quiet(command, &self.preset, settings, signals::watch(hangup(command))?)?;
+        let TransferOptions { recipe, events, receive_policy, .. } = &mut quiet.transfer;
+        *receive_policy = items.receive_policy(*receive_policy);
+        let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         Ok(Context {
-            receive_policy: items.receive_policy(quiet.receive_policy),
             items: Items::new(items),
             loss_model: model.map(Arc::new),
             events: events.as_deref().map_or_else(|| Ok(EventLog::none()), EventLog::create)?,

@@ -226,7 +226,7 @@ fn nothing_but_the_output_layer_writes_to_the_terminal() {
         "src/logging.rs",
         "src/commands/cp/stdio.rs",
         "src/commands/pipe/stdio.rs",
-        "src/commands/agent/reporter.rs",
+        "src/commands/agent.rs",
         "src/commands/serve/for_ssh.rs",
     ];
     let packages = packages();

@@ -1,15 +1,27 @@
-//! Opening paths below a directory and never outside it.
+//! Opening paths so that links lead nowhere else: a peer's paths below a directory and never outside it, those that a
+//! person gave through no link of somebody else.
 //!
-//! `openat2` with `RESOLVE_BENEATH` does this in one call (Linux 5.6). Where it is missing or forbidden, the
+//! `openat2` with `RESOLVE_BENEATH` does the first in one call (Linux 5.6). Where it is missing or forbidden, the
 //! components are opened one by one and no symbolic link is followed at all, which is stricter.
+//!
+//! Whoever owns a link decides where it leads, at any moment. So a path through another user's link is another user's
+//! choice of what is read or written, with our rights; most of all with root's. The kernel refuses this only in
+//! directories like `/tmp` (`fs.protected_symlinks`, proc(5)).
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::OnceLock;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use haul_wire::control::{Fault, FaultCode};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::storage::{lstatat, openat, openat2};
+use crate::accounts::euid;
+use crate::fault::show;
+use crate::storage::{fstat, fstatfs, lstatat, openat, openat2, readlinkat};
 
 /// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +60,7 @@ fn has_openat2() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let probe = rustix::fs::openat2(rustix::fs::CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
+        let probe = rustix::fs::openat2(CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
         !matches!(probe, Err(Errno::NOSYS | Errno::PERM))
     })
 }
@@ -95,6 +107,131 @@ pub(crate) fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errn
     let is_link =
         || lstatat(dir, name).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
     if errno == Errno::NOTDIR && is_link() { Errno::LOOP } else { errno }
+}
+
+/// So many links may be on the way, as with the kernel (`path_resolution(7)`).
+const MAX_LINKS: usize = 40;
+
+/// The file system of processes (statfs(2)). Its links lead to what is open, which their text does not name.
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+
+/// A link on the way that belongs to another user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ForeignLink {
+    name: Vec<u8>,
+    owner: u32,
+}
+
+impl ForeignLink {
+    /// As a fault, for the path that it is on the way to.
+    pub(crate) fn fault(&self, path: &[u8]) -> Fault {
+        let (path, link, owner) = (show(path), show(&self.name), self.owner);
+        Fault::new(
+            FaultCode::PathEscape,
+            format!("`{path}` leads through the symbolic link `{link}` of another user (number {owner})"),
+            "links of others are not followed, since they may lead elsewhere at any moment; name the real path",
+        )
+    }
+}
+
+/// Why a path was not opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum NotOpened {
+    Error(Errno),
+    Foreign(ForeignLink),
+}
+
+impl From<Errno> for NotOpened {
+    fn from(errno: Errno) -> Self {
+        Self::Error(errno)
+    }
+}
+
+/// Opens a file that a person has named, for reading. Links on the way must belong to root or to this user.
+///
+/// # Errors
+/// As [`File::open`], and a link of another user.
+pub fn open_named(path: &Path) -> io::Result<File> {
+    let path = path.as_os_str().as_bytes();
+    match open_own(path, OFlags::RDONLY) {
+        Ok(opened) => Ok(opened.into()),
+        Err(NotOpened::Error(errno)) => Err(errno.into()),
+        Err(NotOpened::Foreign(link)) => Err(io::Error::other(link.fault(path).message)),
+    }
+}
+
+/// Opens what is there. `O_CLOEXEC` is added.
+pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened> {
+    if path.is_empty() {
+        return Err(Errno::NOENT.into());
+    }
+    Way { rest: components(path).collect(), at: start(path)?, links: 0 }.open(flags | OFlags::CLOEXEC)
+}
+
+/// The components in reverse order.
+fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    path.split(|&b| b == b'/').rev().map(<[u8]>::to_vec)
+}
+
+/// The directory that a path begins in.
+fn start(path: &[u8]) -> Result<OwnedFd, Errno> {
+    let from = if path.starts_with(b"/") { "/" } else { "." };
+    openat(CWD, from, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// What is left of a path, from a directory on.
+struct Way {
+    /// The next component last.
+    rest: Vec<Vec<u8>>,
+    at: OwnedFd,
+    links: usize,
+}
+
+impl Way {
+    fn open(mut self, flags: OFlags) -> Result<OwnedFd, NotOpened> {
+        let step = OFlags::PATH | OFlags::CLOEXEC;
+        while let Some(name) = self.rest.pop() {
+            if matches!(&name[..], b"" | b".") {
+                continue;
+            }
+            let entry = openat(&self.at, &name[..], step | OFlags::NOFOLLOW, Mode::empty())?;
+            let stat = fstat(&entry)?;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+                if !is_trusted(stat.st_uid)? {
+                    return Err(NotOpened::Foreign(ForeignLink { name, owner: stat.st_uid }));
+                }
+                match (fstatfs(&entry)?.f_type as u64 == PROC_SUPER_MAGIC, self.rest.is_empty()) {
+                    (false, _) => self.follow(&entry)?,
+                    (true, true) => return Ok(openat(&self.at, &name[..], flags, Mode::empty())?),
+                    (true, false) => self.at = openat(&self.at, &name[..], step, Mode::empty())?,
+                }
+            } else if self.rest.is_empty() {
+                return Ok(openat(&self.at, &name[..], flags | OFlags::NOFOLLOW, Mode::empty())?);
+            } else {
+                self.at = entry;
+            }
+        }
+        Ok(openat(&self.at, ".", flags, Mode::empty())?)
+    }
+
+    fn follow(&mut self, link: &OwnedFd) -> Result<(), Errno> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Errno::LOOP);
+        }
+        let target = readlinkat(link, "")?;
+        if target.starts_with(b"/") {
+            self.at = start(&target)?;
+        }
+        self.rest.extend(components(&target));
+        Ok(())
+    }
+}
+
+/// Whether links of this user are followed. Where root's number is not known here (`user_namespaces(7)`), the owner of
+/// the root directory stands for root.
+fn is_trusted(owner: u32) -> Result<bool, Errno> {
+    Ok(owner == 0 || owner == euid() || owner == fstat(start(b"/")?)?.st_uid)
 }
 
 #[cfg(test)]
@@ -149,5 +286,62 @@ mod tests {
         assert!(open(b"out").is_err());
         assert!(open(b"up/secret").is_err());
         assert!(open(b"/etc/passwd").is_err());
+    }
+}
+
+#[cfg(test)]
+mod foreign_links_tests {
+    use std::fs;
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    fn read(path: &Path) -> io::Result<String> {
+        let mut text = String::new();
+        open_named(path)?.read_to_string(&mut text).map(|_| text)
+    }
+
+    #[test]
+    fn paths_lead_where_the_kernel_leads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/f"), "f").unwrap();
+        symlink("b", at("a/relative")).unwrap();
+        symlink(at("a"), at("absolute")).unwrap();
+        symlink("a/relative/../relative/./f", at("chain")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        let open = File::open(at("a/b/f")).unwrap();
+        let proc = format!("/proc/self/fd/{}", open.as_raw_fd());
+        for path in [at("a/b/f"), at("absolute/relative/f"), at("chain"), at("a//./b/../b/f"), proc.into()] {
+            assert_eq!(read(&path).unwrap(), "f", "{}", path.display());
+        }
+        for path in ["a/b/f/", "a/b/f/x", "a/b/f/..", "none", "none/f", "loop", "a/b/f/."] {
+            let errors = [read(&at(path)), fs::read_to_string(at(path))].map(|read| read.unwrap_err());
+            assert_eq!(errors[0].raw_os_error(), errors[1].raw_os_error(), "{path}");
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        for path in [at("a"), at("a/"), at("absolute/b/.."), "/".into(), ".".into()] {
+            assert!(open_own(path.as_os_str().as_bytes(), flags).is_ok(), "{}", path.display());
+        }
+        assert_eq!(open_own(b"", flags).unwrap_err(), NotOpened::Error(Errno::NOENT));
+    }
+
+    #[test]
+    fn a_link_of_another_user_is_named() {
+        if euid() != 0 {
+            eprintln!("SKIPPED: only root can give a link to another user");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("f"), "f").unwrap();
+        let link = dir.path().join("link");
+        symlink(".", &link).unwrap();
+        assert_eq!(read(&link.join("f")).unwrap(), "f");
+        lchown(&link, Some(54_321), None).unwrap();
+        let refused = read(&link.join("f")).unwrap_err().to_string();
+        assert!(refused.contains("`link` of another user (number 54321)"), "{refused}");
     }
 }

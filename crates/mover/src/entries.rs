@@ -13,7 +13,7 @@ use crate::stream::Shape;
 /// More entries than this end the job: it bounds what a peer can make us remember.
 pub(crate) const MAX_ENTRIES: usize = 1 << 26;
 
-/// Bytes that each entry takes later, elsewhere: which file it became (see `receive::own`), and lists of numbers of entries
+/// Bytes that each entry takes later, elsewhere: which file it became (see `receive::place`), and lists of numbers of entries
 /// in the end.
 const LATER: u64 = 48;
 
@@ -97,7 +97,7 @@ pub(crate) struct EntryTable {
     shapes: HashMap<u32, Arc<Shape>>,
     by_name: HashMap<u64, u32, IdentityHash>,
     hasher: RandomState,
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// What the shapes take.
     shape_bytes: u64,
     /// What the journal and others take for paths of directories.
@@ -109,11 +109,6 @@ pub(crate) struct EntryTable {
 impl EntryTable {
     pub(crate) fn len(&self) -> u32 {
         self.records.len() as u32
-    }
-
-    /// The sum of the lengths of all files' streams.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Bytes that it takes, and that will be taken for the entries that it has.
@@ -360,7 +355,7 @@ impl EntryTable {
 
     /// Length of the file's stream in bytes, 0 for anything else.
     pub(crate) fn stream_len(&self, index: u32) -> u64 {
-        self.shapes.get(&index).map_or_else(|| self.size(index), |shape| shape.len())
+        self.shapes.get(&index).map_or_else(|| self.size(index), |shape| shape.len)
     }
 
     pub(crate) fn attributes(&self, index: u32) -> Attributes {

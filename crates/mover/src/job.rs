@@ -1,19 +1,21 @@
 //! A running job: what it waits for, the threads that work for it, and what its owner holds of it.
 
-use crate::progress::{Progress, Wake, WakeSlot};
-use crate::report::MoveReport;
-use crate::threads::{join, panicked, spawn};
-use haul_wire::control::{Fault, FaultCode};
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
+
+use haul_wire::control::{Fault, FaultCode};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::progress::{Progress, Wake};
+use crate::report::MoveReport;
+use crate::storage::Inherited;
 
 /// What the threads of a job share.
 pub(crate) trait Job: Send + Sync + 'static {
     /// Ends the job, and tells the peer.
     fn fail(&self, fault: Fault);
     fn progress(&self) -> &Arc<Progress>;
-    fn wake(&self) -> &WakeSlot;
     fn stage(&self) -> Stage;
     /// See [`JobHandle::notes`].
     fn notes(&self) -> Vec<String> {
@@ -53,7 +55,7 @@ impl JobHandle {
     /// Names what is called, from any thread, when there is more of the object to send, or when flow control permits
     /// materially more.
     pub fn on_wake(&self, wake: Wake) {
-        self.job.wake().set(wake);
+        self.job.progress().wake.set(wake);
     }
 
     /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A
@@ -186,5 +188,56 @@ impl fmt::Display for Stage {
             Self::Completion => "files to be verified, synced and put in place",
             Self::Confirmation => "the sender to confirm the end",
         })
+    }
+}
+
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, Fault> {
+    let storage = Inherited::here();
+    Builder::new().name(name.to_owned()).spawn(move || storage.run(run)).map_err(|e| {
+        Fault::new(
+            FaultCode::Io,
+            format!("cannot start a thread: {e}"),
+            "raise the limit on processes (ulimit -u)",
+        )
+    })
+}
+
+/// What a panic of a thread is told as.
+pub(crate) fn panicked() -> Fault {
+    Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
+}
+
+/// Waits for a thread; a panic in it becomes a fault.
+pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
+    thread.join().map_err(|_| panicked())
+}
+
+/// How often the calling thread has given its processor up to wait for something.
+pub(crate) fn waits() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_waits_and_one_that_works_does_not() {
+        // A page that is not in memory yet is waited for, too.
+        let works = |_| {
+            let before = waits();
+            black_box(blake3::hash(&[7; 10_000]));
+            waits() == before
+        };
+        assert!((0..100).any(works));
+        let before = waits();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(waits() > before);
     }
 }

@@ -16,6 +16,7 @@ pub struct Progress {
     failed: AtomicU64,
     worked: AtomicU64,
     items: Items,
+    pub(crate) wake: WakeSlot,
 }
 
 impl Progress {

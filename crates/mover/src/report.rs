@@ -219,7 +219,7 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
         hasher.update(&size.to_le_bytes());
         hasher.update(contents);
         if kind == b's' {
-            for (stream, file) in shape.data() {
+            for (stream, file) in &shape.data {
                 hasher.update(&stream.to_le_bytes()).update(&file.to_le_bytes());
             }
         }

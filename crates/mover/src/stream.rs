@@ -7,10 +7,10 @@ use haul_wire::control::Stretch;
 /// The data of a file: which of its bytes are its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    size: u64,
+    pub(crate) size: u64,
     /// Stretches with data: where each begins in the stream, and in the file. Empty: no holes.
-    data: Vec<(u64, u64)>,
-    len: u64,
+    pub(crate) data: Vec<(u64, u64)>,
+    pub(crate) len: u64,
 }
 
 impl Shape {
@@ -39,19 +39,6 @@ impl Shape {
     pub(crate) fn bytes_with(holes: usize) -> u64 {
         let of_data = if holes == 0 { 0 } else { (holes + 1) * size_of::<(u64, u64)>() };
         (of_data + size_of::<Self>() + 2 * size_of::<usize>()) as u64
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.size
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Stretches with data: where each begins in the stream, and in the file. Empty without holes.
-    pub(crate) fn data(&self) -> &[(u64, u64)] {
-        &self.data
     }
 
     pub(crate) fn is_sparse(&self) -> bool {
@@ -122,7 +109,7 @@ mod tests {
     #[test]
     fn a_file_without_holes_is_its_stream() {
         let whole = shape(10, &[]);
-        assert_eq!((whole.len(), whole.is_sparse()), (10, false));
+        assert_eq!((whole.len, whole.is_sparse()), (10, false));
         assert_eq!(whole.pieces(2..10).collect::<Vec<_>>(), [(2, 8)]);
         assert_eq!(whole.holes(), []);
     }
@@ -130,7 +117,7 @@ mod tests {
     #[test]
     fn holes_are_left_out() {
         let holed = shape(100, &[(0, 10), (20, 30), (90, 10)]);
-        assert_eq!((holed.len(), holed.size(), holed.is_sparse()), (50, 100, true));
+        assert_eq!((holed.len, holed.size, holed.is_sparse()), (50, 100, true));
         assert_eq!(holed.pieces(0..50).collect::<Vec<_>>(), [(10, 10), (50, 40)]);
         assert_eq!(holed.pieces(9..12).collect::<Vec<_>>(), [(19, 1), (50, 2)]);
         assert_eq!(holed.locate(10), (50, 40));
@@ -141,7 +128,7 @@ mod tests {
     #[test]
     fn a_file_may_be_one_hole() {
         let hole = shape(1 << 40, &[(0, 1 << 40)]);
-        assert_eq!((hole.len(), hole.is_sparse()), (0, true));
+        assert_eq!((hole.len, hole.is_sparse()), (0, true));
         assert_eq!(hole.pieces(0..0).count(), 0);
         assert_eq!(hole.holes(), [(0, 1 << 40)]);
     }

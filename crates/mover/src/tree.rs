@@ -87,7 +87,7 @@ impl Groups {
 /// The values of a stream's groups, as far as they are known.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    groups: Groups,
+    pub(crate) groups: Groups,
     values: Vec<Option<Value>>,
     missing: u32,
 }
@@ -96,10 +96,6 @@ impl Tree {
     pub(crate) fn new(groups: Groups) -> Self {
         let missing = groups.count();
         Self { groups, values: vec![None; missing as usize], missing }
-    }
-
-    pub(crate) fn groups(&self) -> Groups {
-        self.groups
     }
 
     pub(crate) fn set(&mut self, group: u32, value: Value) {

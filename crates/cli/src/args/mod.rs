@@ -1,11 +1,10 @@
 //! The command line as clap sees it. This is the one definition from which help, man page, completions, the
 //! configuration file's keys and the names of the environment variables all follow.
 
+mod files;
 mod help;
-mod preserve;
 mod select;
 mod ssh;
-mod sync;
 mod values;
 
 use std::ffi::OsString;
@@ -18,13 +17,12 @@ use haul_base::{Bytes, Probability, Rate, Span};
 use haul_diagnosis::PAPERS_WORD;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 
-pub(crate) use preserve::{PreserveArgs, Preserved};
+pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolicy};
 #[cfg(test)]
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
-pub(crate) use sync::{StorageArgs, SyncArgs, SyncPolicy};
-pub(crate) use values::{Assignment, Diagnosis};
+pub(crate) use values::{Assignment, Diagnosis, with_tip};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]
@@ -148,7 +146,7 @@ impl Command {
                 TransferOptions { recipe, events, ..others }
             }
             Self::Serve(args) => TransferOptions {
-                preserve: preserve::of(&args.preserve),
+                preserve: files::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
                 recipe: RecipeArgs {
                     set: args.set.clone(),

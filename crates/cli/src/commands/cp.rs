@@ -74,7 +74,8 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
     let How { selection, ssh } = how;
     let result = match plan {
         CopyPlan::Upload { sources, to, path } => {
-            let permit = Permit::Put(path.clone(), context.receive_policy, context.preserve);
+            let permit =
+                Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve);
             at_server(context, ssh, to, &permit, |url| {
                 let url = HaulUrl { path: path.clone(), ..url };
                 upload(context, &url, path_bytes(sources), selection, Cpu::ALL)

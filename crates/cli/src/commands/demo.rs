@@ -1,29 +1,32 @@
 //! `haul demo`: the main job on one machine.
 
-mod beside;
 mod busy;
-mod path;
 
+pub(crate) use busy::receiver;
+
+use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::{Fault, Selection};
+use serde_json::json;
 use tempfile::TempDir;
 
-use self::beside::beside;
-use self::busy::busy;
-pub(crate) use self::busy::receiver;
-use self::path::{path, show_counts, through_relay};
 use crate::args::DemoArgs;
-use crate::demo::{EmulatedPath, FileSet, FileSetSpec, Namespaces};
+use crate::demo::{
+    CONGESTIONS, EmulatedPath, FileSet, FileSetSpec, FlowError, Namespaces, PathCounts, PathSpec, TcpBeside,
+    TcpFlow, flow,
+};
 use crate::fault;
-use crate::output::RunReport;
+use crate::output::{Progress, RunReport, Snapshot, clock, percent};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::plan::path_bytes;
 use crate::transfer::policy::Policy;
 use crate::transfer::server::with_own_server;
 use crate::transfer::session::upload;
+use busy::busy;
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
@@ -97,4 +100,130 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
             })
         })?
     })
+}
+
+/// The MTU of the emulated path: Ethernet's.
+const MTU: u16 = 1_500;
+
+/// The emulated path, and words about it.
+pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
+    context.say(describe(&spec));
+    context.events.write(
+        "start",
+        json!({
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
+            "seed": spec.seed, "queue_bytes": spec.queue().0,
+        }),
+    );
+    spec
+}
+
+fn describe(spec: &PathSpec) -> String {
+    format!(
+        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {}, seed {}",
+        spec.rate,
+        spec.rtt,
+        spec.loss.get() * 100.0,
+        spec.queue(),
+        spec.seed
+    )
+}
+
+/// Says why the path is not between network namespaces.
+pub(super) fn through_relay(why: &str) -> String {
+    format!(
+        "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
+    )
+}
+
+/// What the path did to the packets: the truth that the report can be held against.
+pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
+    for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
+        context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
+        let mut event = json!(direction);
+        event["direction"] = json!(name.to_lowercase());
+        context.events.write("path", event);
+    }
+}
+
+/// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved.
+///
+/// # Errors
+/// Only that somebody wants to stop: what cannot be shown is left out with a reason.
+pub(crate) fn beside(
+    context: &Context,
+    spec: &PathSpec,
+    ours: &RunReport,
+    left_out: Option<String>,
+) -> Result<TcpBeside, Fault> {
+    let mut beside = TcpBeside { path: spec.rate, left_out, ..TcpBeside::default() };
+    for congestion in CONGESTIONS {
+        if beside.left_out.is_some() {
+            break;
+        }
+        match one_flow(context, spec, congestion, ours.bytes) {
+            Ok(flow) => beside.flows.push(flow),
+            Err(FlowError::Missing(error)) => beside.missing.push((congestion.to_owned(), error.to_string())),
+            Err(error) => beside.left_out = Some(error.to_string()),
+        }
+        if context.cancel.is_requested() {
+            return Err(context.cancel.fault(""));
+        }
+    }
+    show(context, &beside, ours);
+    Ok(beside)
+}
+
+fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
+    context.say(format!("Now {} alone on this path, 10 s at most", name(congestion)));
+    let mut progress = Progress::start(&context.style);
+    let done = flow(spec, congestion, bytes, |there| {
+        progress.update(&Snapshot { bytes: there, total_bytes: Some(bytes), ..Snapshot::default() });
+        !context.cancel.is_requested()
+    });
+    progress.finish();
+    done
+}
+
+fn name(congestion: &str) -> String {
+    format!("TCP {}", congestion.to_ascii_uppercase())
+}
+
+/// The table, and the events.
+fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
+    if !beside.flows.is_empty() {
+        context.say("Each alone on this path:  goodput        share of it");
+        context.say(row("haul", ours.goodput, beside.path, ""));
+    }
+    for flow in &beside.flows {
+        context.say(row(&name(&flow.congestion), flow.goodput(), beside.path, &remark(flow, ours)));
+        context.events.write("tcp", flow.json(beside.path));
+    }
+    for (congestion, why) in &beside.missing {
+        context.say(format!("  {:<22}  not shown: {why}", name(congestion)));
+        context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
+    }
+    if let Some(why) = &beside.left_out {
+        context.say(format!("TCP on this path is left out: {why}"));
+        context.events.write("tcp", json!({ "left_out": why }));
+    }
+}
+
+/// A line of the table.
+pub(super) fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
+    let share = goodput.as_bps() as f64 / path.as_bps().max(1) as f64;
+    format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
+}
+
+fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
+    let mut words = String::new();
+    if flow.bytes < ours.bytes {
+        let (bytes, time) = (Bytes(flow.bytes), Span::from_secs_f64(flow.seconds));
+        words = format!("  {bytes} when it was ended after {}", clock(time));
+    }
+    if flow.emulator_lost > 0 {
+        let _ = write!(words, "  (the emulator itself lost {} packets)", flow.emulator_lost);
+    }
+    words
 }

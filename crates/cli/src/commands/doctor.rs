@@ -9,8 +9,8 @@ use crate::commands::bench;
 use crate::fault::Fault;
 use crate::output::{LimitedBy, Lines, RunReport, Summary, json_value, out, out_fields};
 use crate::transfer::context::Context;
+use crate::transfer::facts;
 use crate::transfer::facts::Cpu;
-use crate::transfer::usage;
 
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
@@ -142,7 +142,7 @@ fn of_processors(softnet: &str, column: usize) -> u64 {
 }
 
 fn findings(context: &Context) -> Vec<String> {
-    let mut found = usage::fallbacks(&context.settings);
+    let mut found = facts::fallbacks(&context.settings);
     found.extend(EarlyDrops::of_this_machine().findings());
     let crowded = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(crowded.map(|(load, processors)| {

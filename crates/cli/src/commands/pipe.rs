@@ -1,6 +1,5 @@
 //! `haul pipe`: stdin of one machine to stdout of another.
 
-mod carrier;
 mod stdio;
 
 use std::fmt::Write as _;
@@ -18,7 +17,7 @@ use haulage::{
 };
 use zeroize::Zeroizing;
 
-use self::carrier::Carrier;
+use self::stdio::Carrier;
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
@@ -27,7 +26,7 @@ use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
-use crate::transfer::usage;
+use crate::transfer::facts;
 
 /// How often a wait looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -95,7 +94,7 @@ pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault>
 
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
-        carrier::check_frame(self.args.frame)?;
+        stdio::check_frame(self.args.frame)?;
         let loss_model = self.loss_model()?;
         match self.args.listen {
             Some(address) => self.listen(address, loss_model),
@@ -128,7 +127,7 @@ impl Pipe<'_> {
     }
 
     fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
-        let cpu = Some(usage::process_cpu().as_secs_f64());
+        let cpu = Some(facts::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
             bytes: tally.bytes,
@@ -138,7 +137,7 @@ impl Pipe<'_> {
             packets: tally.packets,
             preset: tally.recipe,
             cpu: CpuSeconds { sender, receiver },
-            max_rss: usage::max_rss(),
+            max_rss: facts::max_rss(),
             ..RunReport::default()
         }
     }
@@ -184,7 +183,7 @@ impl Pipe<'_> {
                 "it takes a stream of bytes: `--preset bulk`, or another recipe of an object",
             )),
             Carrier::Messages(mut recipe) => {
-                let framing = carrier::framing(self.args.frame, &recipe)?;
+                let framing = stdio::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
                 let connection = Connection::open(url, &recipe, &options).wait().map_err(Error::from)?;
@@ -221,7 +220,7 @@ impl Pipe<'_> {
             self.go_on()?;
             match listener.accept_any().wait_for(LOOK) {
                 Ok(Accepted::Messages(connection)) => {
-                    let framing = carrier::framing(self.args.frame, &connection.recipe());
+                    let framing = stdio::framing(self.args.frame, &connection.recipe());
                     return self.talk(&connection, framing, self.args.reverse);
                 }
                 Ok(Accepted::Reader(reader)) => return self.receive_bytes(*reader),

@@ -25,8 +25,8 @@ use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
 use crate::transfer::quota::Quotas;
 use crate::transfer::server::{answer, bind_within, listen_options, next_client};
+use crate::transfer::session::request_name;
 use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
-use crate::transfer::wire::request_name;
 
 /// An address from the block for documentation (RFC 5737); nothing is sent there.
 const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);

@@ -1,10 +1,8 @@
 //! Where option values come from: the command line, the environment, the user's file, the system's file, and
 //! otherwise a preset or a default; the first that has a value wins.
 
-mod environment;
-mod file;
+mod layers;
 mod options;
-mod show;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,14 +13,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use crate::args::{Assignment, Cli, Command, Global};
+use crate::args::{Assignment, Cli, Command, Global, with_tip};
 use crate::fault::{self, Fault};
 
-pub(crate) use environment::Sources;
-pub(crate) use file::scalar;
+pub(crate) use layers::{Sources, scalar};
+pub(crate) use options::{ConfigRow, Show};
 use options::{Kind, OptionSpec};
 pub(crate) use options::{heading_in_cp, truth};
-pub(crate) use show::{ConfigRow, Show};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
@@ -102,7 +99,7 @@ pub(crate) enum StartError {
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.
 pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
-    let typed = Cli::command().try_get_matches_from(argv)?;
+    let typed = Cli::command().try_get_matches_from(argv).map_err(|error| with_tip(error, argv))?;
     if typed.subcommand_name().is_none() && !typed.get_flag("show_config") {
         let words = "a command is needed, for example `haul cp`";
         return Err(Cli::command().error(ErrorKind::MissingSubcommand, words).into());
@@ -120,8 +117,8 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command);
-    let rows = show::rows(&options, &matches, &chosen, &typed);
-    let words = show::words(&options, &matches);
+    let rows = options::rows(&options, &matches, &chosen, &typed);
+    let words = options::words(&options, &matches);
     let typed = options.iter().filter(|option| is_typed(&typed, option));
     let typed = typed.map(|option| option.long.clone()).collect();
     Ok(Resolved { global, command, settings, rows, words, typed, notes })
@@ -134,9 +131,9 @@ fn layers(
     sources: &Sources,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Layer>, Fault> {
-    let mut layers = vec![environment::layer(options, sources, notes)?];
+    let mut layers = vec![layers::of_environment(options, sources, notes)?];
     for path in [sources.user_file()?, sources.system_file()].into_iter().flatten() {
-        layers.push(file::layer(command, options, &path)?);
+        layers.push(layers::of_file(command, options, &path)?);
     }
     Ok(layers)
 }
@@ -262,7 +259,7 @@ fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, comman
     }
     for option in options.iter().filter(|option| is_typed(typed, option)) {
         if let Some((_, key)) = PARAMETER_OPTIONS.iter().find(|known| known.0 == option.long) {
-            let value = show::raw(typed, option).unwrap_or_default();
+            let value = options::raw(typed, option).unwrap_or_default();
             settings.push(setting(Origin::Flag(option.long.clone()), key, &value));
         }
     }

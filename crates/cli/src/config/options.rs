@@ -1,8 +1,13 @@
 //! The options that a command has, read from its clap definition.
 
-use clap::{Arg, ArgAction, CommandFactory};
+use std::ffi::OsString;
 
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
+use serde::Serialize;
+
+use super::{Origin, Values, is_typed};
 use crate::args::Cli;
+use crate::output::Lines;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -115,5 +120,132 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
         "true" | "on" | "yes" | "1" => Some(true),
         "false" | "off" | "no" | "0" | "" => Some(false),
         _ => None,
+    }
+}
+
+/// One option or parameter, for people and as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct ConfigRow {
+    /// The key as in a configuration file.
+    pub key: String,
+    /// The value in force; `None` if it has none.
+    pub value: Option<String>,
+    pub origin: String,
+}
+
+pub(crate) struct Show<'a>(pub &'a [ConfigRow]);
+
+impl From<Show<'_>> for Lines {
+    fn from(Show(rows): Show<'_>) -> Self {
+        let shown = |row: &ConfigRow| row.value.clone().unwrap_or_else(|| "-".to_owned());
+        let keys = rows.iter().map(|row| row.key.len()).max().unwrap_or(0);
+        let values = rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);
+        let mut lines = Self::default();
+        for row in rows {
+            lines.push(format_args!("{:keys$}  {:values$}  {}", row.key, shown(row), row.origin));
+        }
+        lines
+    }
+}
+
+/// One row for each option but `--set`, whose parameters the recipe shows.
+pub(super) fn rows(
+    options: &[OptionSpec],
+    matches: &ArgMatches,
+    chosen: &Values,
+    typed: &ArgMatches,
+) -> Vec<ConfigRow> {
+    let shown = options.iter().filter(|option| option.kind != Kind::Set);
+    shown
+        .map(|option| {
+            let chosen_value = chosen.get(&option.long);
+            let origin = match chosen_value {
+                _ if is_typed(typed, option) => Origin::Flag(option.long.clone()),
+                Some((origin, _)) => origin.clone(),
+                None => Origin::Default,
+            };
+            // Without a command nothing was completed, so the chosen value stands for itself.
+            let value = raw(matches, option).or_else(|| chosen_value.map(|(_, value)| value.clone()));
+            ConfigRow { key: key(&option.long), value, origin: origin.to_string() }
+        })
+        .collect()
+}
+
+pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
+    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    if !scope.try_contains_id(&option.id).unwrap_or(false) {
+        return None;
+    }
+    match option.kind {
+        Kind::Switch => Some(scope.get_flag(&option.id).to_string()),
+        Kind::Count => Some(scope.get_count(&option.id).to_string()),
+        Kind::Value | Kind::Set | Kind::List => {
+            let values: Vec<_> = scope.get_raw(&option.id)?.map(|value| value.to_string_lossy()).collect();
+            Some(values.join(" "))
+        }
+    }
+}
+
+/// Every option that has a value by any place, with its name and as a word, in the order of the command line;
+/// `--set` is left out.
+pub(super) fn words(options: &[OptionSpec], matches: &ArgMatches) -> Vec<(String, OsString)> {
+    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    let given = options.iter().filter(|option| option.kind != Kind::Set && is_typed(matches, option));
+    let mut placed: Vec<(usize, (String, OsString))> = given
+        .flat_map(|option| {
+            let places = scope.indices_of(&option.id).into_iter().flatten();
+            let words = spell(option, scope).into_iter().map(|word| (option.long.clone(), word));
+            places.chain(std::iter::repeat(usize::MAX)).zip(words)
+        })
+        .collect();
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, word)| word).collect()
+}
+
+fn spell(option: &OptionSpec, scope: &ArgMatches) -> Vec<OsString> {
+    let name = format!("--{}", option.long);
+    if option.kind == Kind::Switch {
+        return scope.get_flag(&option.id).then(|| name.into()).into_iter().collect();
+    }
+    if option.kind == Kind::Count {
+        return vec![name.into(); usize::from(scope.get_count(&option.id))];
+    }
+    let with = |value| [name.as_ref(), "=".as_ref(), value].into_iter().collect();
+    scope.get_raw(&option.id).into_iter().flatten().map(with).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    use crate::config::{Sources, resolve};
+
+    #[test]
+    fn options_are_spelled_with_their_values_wherever_they_come_from() {
+        let mut argv: Vec<OsString> =
+            ["haul", "cp", "-vv", "--set", "chunk=1MB", "-o", "A=1", "-oB=2", "--no-resume", "-oC=3"]
+                .map(OsString::from)
+                .into();
+        argv.extend(["--events".into(), OsString::from_vec(b"\xff x".to_vec()), "a".into(), "b".into()]);
+        let sources = Sources::new([("HAUL_RATE", "5Mbit"), ("HAUL_CONFIG", "")], None);
+        let mut words = resolve(&argv, &sources).unwrap().words;
+        let in_order = |word: &str| words.iter().position(|(_, found)| found == word).unwrap();
+        assert!(in_order("--ssh-option=B=2") < in_order("--no-resume"));
+        assert!(in_order("--no-resume") < in_order("--ssh-option=C=3"));
+        words.sort();
+        let spelled: Vec<OsString> = words.into_iter().map(|(_, word)| word).collect();
+        let events = OsString::from_vec(b"--events=\xff x".to_vec());
+        let rest = [
+            "--no-resume",
+            "--rate=5Mbit",
+            "--ssh-option=A=1",
+            "--ssh-option=B=2",
+            "--ssh-option=C=3",
+            "--verbose",
+            "--verbose",
+        ];
+        let wanted: Vec<OsString> = std::iter::once(events).chain(rest.map(OsString::from)).collect();
+        assert_eq!(spelled, wanted);
     }
 }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::path::emulator;
+use super::relay::is_pause;
 use super::spec::PathSpec;
-use super::tcp::is_pause;
 
 /// The longest that one flow may take, from its first packet on.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -7,8 +7,6 @@ mod fileset;
 mod path;
 mod relay;
 mod spec;
-mod tcp;
-mod udp;
 
 pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
 pub(crate) use fileset::{FileSet, FileSetSpec};

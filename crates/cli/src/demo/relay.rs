@@ -1,17 +1,24 @@
 //! A relay on the loopback interface with one port toward the client, which carries TCP and UDP to the server as a path
 //! of the given length, rate and loss would. Needs no privilege.
 
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use haul_udp::{Options, SocketError, UdpSocket};
+use haul_base::{Span, Time};
+use haul_sim::SpecError;
+use haul_udp::{Arrival, ArrivalClock, Options, SocketError, UdpSocket};
+use haul_wan::Way;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::direction::{Direction, FlowId};
 use super::spec::{PathCounts, PathSpec};
-use super::tcp;
-use super::udp::UdpRelay;
 use crate::fault::{self, Fault, FaultCode};
 
 /// How often a port is tried that must be free for TCP and UDP alike.
@@ -37,12 +44,12 @@ impl Relay {
         let mut relay = Self { address, stop, counts, threads: Vec::new() };
         let (rtt, stop) = (spec.rtt, Arc::clone(&relay.stop));
         relay.spawn("path-udp", move || udp.run())?;
-        relay.spawn("path-tcp", move || tcp::accept_all(&listener, server, rtt, &stop))?;
+        relay.spawn("path-tcp", move || accept_all(&listener, server, rtt, &stop))?;
         Ok(relay)
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
         self.threads.push(thread.map_err(|e| cannot_start(&e))?);
         Ok(())
     }
@@ -67,8 +74,12 @@ impl Drop for Relay {
     }
 }
 
+fn relay_problem(what: &str, error: &dyn std::error::Error) {
+    tracing::warn!("emulated path: {what}: {error}");
+}
+
 /// What was asked for cannot be emulated.
-pub(super) fn no_such_path(error: &haul_sim::SpecError) -> Fault {
+pub(super) fn no_such_path(error: &SpecError) -> Fault {
     fault::usage(format!("there is no such path: {error}"), "see `haul demo --help`")
 }
 
@@ -87,6 +98,347 @@ fn bind_pair() -> io::Result<(TcpListener, UdpSocket)> {
             Err(SocketError::Bind { .. }) if tries < PORT_TRIES => {}
             Err(error) => return Err(io::Error::other(error)),
         }
+    }
+}
+
+/// Bytes read at a time.
+const READ: usize = 64 * 1024;
+/// Reads under way in one direction; beyond it the sender has to wait.
+const UNDER_WAY: usize = 1_024;
+/// How soon a stop is noticed.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What travels, with the time when it came in: bytes, none at the end, or that the connection broke.
+type Parcel = (Instant, io::Result<Vec<u8>>);
+
+/// Accepts connections and passes their bytes on until it is told to stop.
+pub(super) fn accept_all(listener: &TcpListener, server: SocketAddr, rtt: Span, stop: &Arc<AtomicBool>) {
+    if let Err(error) = listener.set_nonblocking(true) {
+        return relay_problem("listening for TCP connections", &error);
+    }
+    // Accepting must not add noticeably to the path's delay.
+    let poll = Duration::from(rtt / 50).clamp(Duration::from_millis(1), POLL);
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((client, _)) => {
+                if let Err(error) = connect_through(client, server, rtt, stop) {
+                    relay_problem("a TCP connection", &error);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(poll),
+            Err(error) => {
+                relay_problem("accepting TCP connections", &error);
+                thread::sleep(POLL);
+            }
+        }
+    }
+}
+
+fn connect_through(
+    client: TcpStream,
+    server: SocketAddr,
+    rtt: Span,
+    stop: &Arc<AtomicBool>,
+) -> io::Result<()> {
+    // The kernel has completed the client's handshake at once; on the path it would have taken a round trip.
+    let connected = Instant::now() + Duration::from(rtt);
+    client.set_nonblocking(false)?;
+    let upstream = TcpStream::connect(server)?;
+    for stream in [&client, &upstream] {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(POLL))?;
+    }
+    let one_way = Duration::from(rtt / 2);
+    pipe(client.try_clone()?, upstream.try_clone()?, (one_way, connected), stop)?;
+    pipe(upstream, client, (one_way, connected), stop)
+}
+
+/// Passes bytes from one stream to the other, `delay` later; none before `connected`.
+fn pipe(
+    from: TcpStream,
+    to: TcpStream,
+    (delay, connected): (Duration, Instant),
+    stop: &Arc<AtomicBool>,
+) -> io::Result<()> {
+    let (sender, receiver) = sync_channel(UNDER_WAY);
+    let (reading, stop) = (from.try_clone()?, Arc::clone(stop));
+    thread::Builder::new().name("path-tcp-in".to_owned()).spawn(move || read_all(reading, &sender, &stop))?;
+    thread::Builder::new().name("path-tcp-out".to_owned()).spawn(move || {
+        if write_all(&to, &receiver, delay, connected).is_err() {
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Both);
+        }
+    })?;
+    Ok(())
+}
+
+fn read_all(mut from: TcpStream, parcels: &SyncSender<Parcel>, stop: &AtomicBool) {
+    let mut buffer = vec![0; READ];
+    loop {
+        let read = match from.read(&mut buffer) {
+            Err(error) if is_pause(&error) && !stop.load(Ordering::Relaxed) => continue,
+            read => read.map(|read| buffer[..read].to_vec()),
+        };
+        let is_last = read.as_ref().map_or(true, Vec::is_empty);
+        if parcels.send((Instant::now(), read)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Whether a call with a time limit gave up, or was interrupted, and may be repeated.
+pub(super) fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn write_all(
+    mut to: &TcpStream,
+    parcels: &Receiver<Parcel>,
+    delay: Duration,
+    connected: Instant,
+) -> io::Result<()> {
+    for (came, read) in parcels {
+        let due = came.max(connected) + delay;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        match read? {
+            bytes if bytes.is_empty() => return to.shutdown(Shutdown::Write),
+            bytes => to.write_all(&bytes)?,
+        }
+    }
+    Ok(())
+}
+
+/// Clients that are told apart; more are ignored.
+const MAX_FLOWS: usize = 256;
+/// Longest sleep while nothing is under way: how soon a stop is noticed.
+const IDLE: Duration = Duration::from_millis(50);
+/// Shortest and longest time between two rounds while packets are under way. Deliveries are late by at most
+/// this and the scheduler's slack, and bursts are what the bottleneck carries in it.
+const ROUND: (Span, Span) = (Span::from_micros(20), Span::from_micros(200));
+/// Receive calls per socket and round.
+const CALLS_PER_ROUND: usize = 4;
+
+/// Moves datagrams between clients and the server through the two directions of a path.
+pub(super) struct UdpRelay {
+    clients: UdpSocket,
+    server: SocketAddr,
+    flows: Vec<Flow>,
+    by_client: HashMap<SocketAddr, FlowId>,
+    /// Of the clients' socket.
+    drops: DropWatch,
+    up: Direction,
+    down: Direction,
+    receiver: haul_udp::Receiver,
+    clock: Clock,
+    round: Span,
+    stop: Arc<AtomicBool>,
+    counts: Arc<Mutex<PathCounts>>,
+}
+
+/// One client, with a socket of its own toward the server.
+struct Flow {
+    client: SocketAddr,
+    socket: UdpSocket,
+    drops: DropWatch,
+}
+
+struct Clock {
+    start: Instant,
+    arrivals: ArrivalClock,
+}
+
+impl Clock {
+    fn now(&self) -> Time {
+        Time::ZERO + Span::from(self.start.elapsed())
+    }
+}
+
+/// Whether more may wait in a socket than was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backlog {
+    None,
+    Some,
+}
+
+/// Follows a socket's wrapping count of dropped buffers.
+#[derive(Default)]
+struct DropWatch(u32);
+
+impl DropWatch {
+    fn new_drops(&mut self, count: Option<u32>) -> u32 {
+        let Some(count) = count else { return 0 };
+        count.wrapping_sub(std::mem::replace(&mut self.0, count))
+    }
+}
+
+impl UdpRelay {
+    pub(super) fn new(
+        spec: &PathSpec,
+        clients: UdpSocket,
+        server: SocketAddr,
+        stop: Arc<AtomicBool>,
+        counts: Arc<Mutex<PathCounts>>,
+    ) -> Result<Self, SpecError> {
+        Ok(Self {
+            receiver: haul_udp::Receiver::new(&clients),
+            clients,
+            server,
+            flows: Vec::new(),
+            by_client: HashMap::new(),
+            drops: DropWatch::default(),
+            up: Direction::new(spec, Way::Forth)?,
+            down: Direction::new(spec, Way::Back)?,
+            clock: Clock { start: Instant::now(), arrivals: ArrivalClock::new() },
+            round: (spec.rtt / 32).clamp(ROUND.0, ROUND.1),
+            stop,
+            counts,
+        })
+    }
+
+    /// Works until it is told to stop.
+    pub(super) fn run(mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let now = self.clock.now();
+            // Where something is left to be read, the time is that of what was read.
+            if self.receive_from_clients() == Backlog::None {
+                self.up.advance(now);
+            }
+            if self.receive_from_server() == Backlog::None {
+                self.down.advance(now);
+            }
+            let all_sent = self.deliver();
+            let counts = PathCounts { up: self.up.counts, down: self.down.counts };
+            *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+            if let Err(error) = self.wait(all_sent) {
+                relay_problem("waiting for datagrams", &error);
+                return;
+            }
+        }
+    }
+
+    fn receive_from_clients(&mut self) -> Backlog {
+        for _ in 0..CALLS_PER_ROUND {
+            if self.receiver.recv(&self.clients).is_err() {
+                return Backlog::None;
+            }
+            let now = self.clock.now();
+            self.clock.arrivals.sync(now);
+            for mut batch in self.receiver.datagrams() {
+                self.up.counts.overrun += u64::from(self.drops.new_drops(batch.drops));
+                let Some(flow) = flow_of(&mut self.flows, &mut self.by_client, self.server, batch.source)
+                else {
+                    self.up.counts.offered += batch.count() as u64;
+                    self.up.counts.relay += batch.count() as u64;
+                    continue;
+                };
+                let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
+                let from = (flow, batch.ecn);
+                self.up.offer(batch.iter_mut().map(|packet| &*packet), arrival, from);
+            }
+        }
+        Backlog::Some
+    }
+
+    fn receive_from_server(&mut self) -> Backlog {
+        let mut backlog = Backlog::None;
+        for (id, flow) in self.flows.iter_mut().enumerate() {
+            for call in 1..=CALLS_PER_ROUND {
+                if self.receiver.recv(&flow.socket).is_err() {
+                    break;
+                }
+                if call == CALLS_PER_ROUND {
+                    backlog = Backlog::Some;
+                }
+                let now = self.clock.now();
+                self.clock.arrivals.sync(now);
+                for mut batch in self.receiver.datagrams() {
+                    self.down.counts.overrun += u64::from(flow.drops.new_drops(batch.drops));
+                    let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
+                    let from = (id as FlowId, batch.ecn);
+                    self.down.offer(batch.iter_mut().map(|packet| &*packet), arrival, from);
+                }
+            }
+        }
+        backlog
+    }
+
+    /// Sends what is due in both directions; false if some of it has to wait for a socket.
+    fn deliver(&mut self) -> bool {
+        let Self { up, down, flows, clients, .. } = self;
+        let up_done = up.deliver(|batch, bytes| {
+            let flow = &flows[batch.flow as usize];
+            flow.socket.send(bytes, batch.segment.max(1), batch.ecn).map(|sent| sent.datagrams)
+        });
+        let down_done = down.deliver(|batch, bytes| {
+            let to = flows[batch.flow as usize].client;
+            clients.send_to(bytes, batch.segment.max(1), batch.ecn, to).map(|sent| sent.datagrams)
+        });
+        up_done && down_done
+    }
+
+    /// Sleeps until the next round: while packets are under way one round's time or until the next is due,
+    /// otherwise until something arrives.
+    fn wait(&self, all_sent: bool) -> rustix::io::Result<()> {
+        let next = [self.up.next_event(), self.down.next_event()].into_iter().flatten().min();
+        let now = self.clock.now();
+        let until_due = next.map_or(IDLE, |due| Duration::from(due.since(now)));
+        let round = Duration::from(self.round);
+        if !all_sent {
+            return sleep(&mut [], round);
+        }
+        if until_due <= round {
+            return sleep(&mut [], round);
+        }
+        if next.is_some() {
+            // Arrivals carry the kernel's time stamps, so they can wait for the round.
+            sleep(&mut [], round)?;
+        }
+        let mut fds: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(self.clients.as_fd(), PollFlags::IN)];
+        fds.extend(self.flows.iter().map(|f| PollFd::from_borrowed_fd(f.socket.as_fd(), PollFlags::IN)));
+        sleep(&mut fds, until_due.saturating_sub(round).min(IDLE))
+    }
+}
+
+/// When a buffer arrived: the kernel's word, or now.
+fn arrival_time(clock: &ArrivalClock, arrival: Option<Arrival>, now: Time) -> Time {
+    arrival.and_then(|arrival| clock.time_of(arrival)).unwrap_or(now)
+}
+
+/// The flow of a client, made when it is first seen.
+fn flow_of(
+    flows: &mut Vec<Flow>,
+    by_client: &mut HashMap<SocketAddr, FlowId>,
+    server: SocketAddr,
+    client: SocketAddr,
+) -> Option<FlowId> {
+    if let Some(&id) = by_client.get(&client) {
+        return Some(id);
+    }
+    if flows.len() >= MAX_FLOWS {
+        return None;
+    }
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    match UdpSocket::connected(local, server, &Options::default()) {
+        Ok(socket) => {
+            let id = flows.len() as FlowId;
+            flows.push(Flow { client, socket, drops: DropWatch::default() });
+            by_client.insert(client, id);
+            Some(id)
+        }
+        Err(error) => {
+            relay_problem("no socket for a new client", &error);
+            None
+        }
+    }
+}
+
+/// `ppoll`: until one of `fds` is ready or `time` has passed, with the precision of the kernel's timers.
+fn sleep(fds: &mut [PollFd<'_>], time: Duration) -> rustix::io::Result<()> {
+    // Only times of centuries do not fit; without a timeout those are waited for just as well.
+    let timeout = Timespec::try_from(time).ok();
+    match rustix::event::poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

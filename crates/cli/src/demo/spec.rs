@@ -118,8 +118,3 @@ impl fmt::Display for DirectionCounts {
         Ok(())
     }
 }
-
-/// A failure of the loopback sockets in words; kept here so that both relays say it alike.
-pub(super) fn relay_problem(what: &str, error: &dyn std::error::Error) {
-    tracing::warn!("emulated path: {what}: {error}");
-}

@@ -2,7 +2,6 @@
 
 mod events;
 mod items;
-mod json;
 mod lines;
 mod name;
 mod progress;
@@ -12,14 +11,14 @@ mod summary;
 pub(crate) use events::EventLog;
 pub(crate) use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
-pub(crate) use json::json;
-pub(crate) use json::{ByCause, ErrorObject, json_value, out_fields};
 pub(crate) use lines::Lines;
 pub(crate) use lines::{
     inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub(crate) use name::Name;
 pub(crate) use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
+pub(crate) use report::json;
+pub(crate) use report::{ByCause, ErrorObject, json_value, out_fields};
 pub(crate) use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 pub(crate) use summary::Summary;
 use summary::lost_by;

@@ -5,7 +5,7 @@ mod presets;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::{ControllerConfig, build_controller, check_object_recipe, law, law_names};
-use haul_wire::control::Cipher;
+use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 use haulage::RecipeError;
 
 use crate::config::{ConfigRow, Origin, Setting};
@@ -26,6 +26,29 @@ pub(crate) enum Crypto {
     Auto,
     /// This cipher alone, which may be none.
     Only(Cipher),
+}
+
+impl Crypto {
+    /// The ciphers that a client offers, most wanted first.
+    pub(crate) fn ciphers(self) -> Vec<Cipher> {
+        use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+        match self {
+            Self::Auto if has_aes() => vec![Aes128Gcm, Aes256Gcm, ChaCha20Poly1305],
+            Self::Auto => vec![ChaCha20Poly1305, Aes128Gcm, Aes256Gcm],
+            Self::Only(cipher) => vec![cipher],
+        }
+    }
+}
+
+/// Whether the processor has instructions for AES and its mode, without which `ChaCha20` is faster.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +85,23 @@ impl Settings {
             recipe.set(of_part, &value).map_err(haulage::Error::from)?;
         }
         Ok(recipe)
+    }
+
+    /// What a client asks for, as it travels.
+    pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
+        WireSettings {
+            chunk_bytes: self.chunk.0,
+            controller: self.controller.to_owned(),
+            rate_bps: self.rate.map(Rate::as_bps),
+            offload: self.offload,
+            feedback_interval_us: self.feedback_interval.as_micros() as u32,
+            bench_limit,
+            recipe: self.stack.as_ref().map(haul_engine::offer),
+            extra: vec![
+                ("preset".to_owned(), self.preset.clone()),
+                ("socket_buffer".to_owned(), self.socket_buffer.0.to_string()),
+            ],
+        }
     }
 
     /// Every parameter as `--set` takes it, `KEY=VALUE`.

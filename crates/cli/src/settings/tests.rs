@@ -216,3 +216,31 @@ proptest! {
         let _ = PARAMETERS[index].set(&mut settings, &value);
     }
 }
+
+#[test]
+fn settings_travel_unchanged() {
+    let mut ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+    ours.rate = Some(Rate::from_mbps(5));
+    ours.feedback_interval = Span::from_millis(3);
+    let theirs = ours.asked(BenchLimit::Unlimited);
+    assert_eq!((theirs.rate_bps, theirs.feedback_interval_us), (Some(5_000_000), 3_000));
+    assert_eq!((theirs.chunk_bytes, theirs.controller.as_str()), (100_000_000, "bbr"));
+}
+
+#[test]
+fn what_a_preset_says_of_the_transport_is_offered() {
+    let ours = Recipe::build(&Preset::find("rbudp").unwrap(), &[]).unwrap().settings;
+    let theirs = ours.asked(BenchLimit::Unlimited);
+    let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+    assert_eq!(offered.name, "rbudp");
+    assert_eq!((theirs.controller.as_str(), theirs.rate_bps), ("fixed", Some(900_000_000)));
+    let ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+    assert_eq!(ours.asked(BenchLimit::Unlimited).recipe, None);
+}
+
+#[test]
+fn no_encryption_is_offered_only_when_asked_for() {
+    assert!(!Crypto::Auto.ciphers().contains(&Cipher::None));
+    assert_eq!(Crypto::Only(Cipher::None).ciphers(), [Cipher::None]);
+    assert_eq!(Crypto::Auto.ciphers().len(), 3);
+}

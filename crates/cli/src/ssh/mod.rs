@@ -8,15 +8,11 @@ mod announcement;
 pub mod check;
 mod command;
 mod failure;
-mod job;
-mod permit;
-mod plan;
 mod remote;
+mod requests;
 
 pub(crate) use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
 pub(crate) use command::SshCommand;
-pub(crate) use job::{ItemThere, Job, MAX_JOB};
-pub(crate) use permit::{MAX_PERMIT, Permit};
-pub(crate) use plan::{Location, Third};
 pub(crate) use remote::{Remote, RemoteOutput};
+pub(crate) use requests::{ItemThere, Job, MAX_JOB, MAX_PERMIT, Permit};

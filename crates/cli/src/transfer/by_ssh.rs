@@ -1,16 +1,17 @@
 //! `haul cp` with a machine that ssh leads to.
 
+use std::net::{IpAddr, ToSocketAddrs};
+
 use haul_engine::HaulUrl;
-use haul_wire::control::Fault;
+use haul_wire::control::{Fault, FaultCode};
 
 use crate::args::SshArgs;
-use crate::endpoint;
-use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
 use crate::transfer::context::Context;
 use crate::transfer::plan::Server;
-use crate::transfer::reach::{reach, with_way_out};
+use crate::transfer::session;
+use crate::{endpoint, fault};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -92,5 +93,120 @@ impl MayFail for RunReport {
 impl<T> MayFail for Result<T, Fault> {
     fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self {
         self.map_err(change)
+    }
+}
+
+/// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
+pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Result<HaulUrl, Fault> {
+    let with = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
+    let mut tried = match candidates(hosts, addresses).as_slice() {
+        [] => return Ok(url.clone()),
+        // Nothing to choose from: the transfer itself shows whether it is right.
+        [only] => return Ok(with(only)),
+        several => several.iter().map(with).collect::<Vec<_>>(),
+    };
+    let mut faults = Vec::new();
+    for url in tried.drain(..) {
+        match session::negotiate(context, &url) {
+            Ok(_) => return Ok(url),
+            Err(fault) if is_of_the_way(&fault) => faults.push((url.host, fault)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    Err(none(&faults))
+}
+
+/// Whether another address may do better.
+fn is_of_the_way(fault: &Fault) -> bool {
+    use FaultCode::{ControlLost, NotAuthorised, PeerSilent, UdpBlocked, Unreachable};
+    matches!(fault.code, Unreachable | UdpBlocked | NotAuthorised | ControlLost | PeerSilent)
+}
+
+fn none(faults: &[(String, Fault)]) -> Fault {
+    let tried: Vec<String> =
+        faults.iter().map(|(host, fault)| format!("by {host}: {}", fault.message)).collect();
+    let is_udp = |fault: &Fault| fault.code == FaultCode::UdpBlocked;
+    let code = if faults.iter().any(|(_, fault)| is_udp(fault)) {
+        FaultCode::UdpBlocked
+    } else {
+        FaultCode::Unreachable
+    };
+    Fault::new(code, format!("no way to the server that ssh has started: {}", tried.join("; ")), "")
+}
+
+/// Each way once: a name goes when a later address is one of its own, because that is the one that ssh took.
+fn candidates(hosts: &[String], addresses: impl Fn(&str) -> Vec<IpAddr>) -> Vec<String> {
+    let mut kept: Vec<(&String, Vec<IpAddr>)> = Vec::new();
+    for host in hosts {
+        let own = addresses(host);
+        kept.retain(|(name, theirs)| *name != host && !own.iter().any(|ip| theirs.contains(ip)));
+        kept.push((host, own));
+    }
+    kept.into_iter().map(|(host, _)| host.clone()).collect()
+}
+
+fn addresses(host: &str) -> Vec<IpAddr> {
+    let found = (host, 0).to_socket_addrs();
+    found.map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
+}
+
+/// Says of a failure on the way to a server that ssh has started what would open the way. `ports` are those
+/// that the server was told to use.
+pub(crate) fn with_way_out(mut fault: Fault, port: u16, ports: Option<&str>) -> Fault {
+    if !matches!(fault.code, FaultCode::Unreachable | FaultCode::UdpBlocked) {
+        return fault;
+    }
+    fault.hint = match ports {
+        Some(ports) => format!(
+            "let TCP and UDP ports {ports} of the machine that was to serve in at its firewall and on the way"
+        ),
+        None => format!(
+            "TCP and UDP port {port} of the machine that was to serve have to be open, which the system there \
+             chose: choose open ones with --port-range A-B, or let them in at its firewall and on the way"
+        ),
+    };
+    fault
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(hosts: &[&str]) -> Vec<String> {
+        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+        candidates(&hosts, |host| match host {
+            "name" => vec![IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])],
+            "nowhere" => Vec::new(),
+            address => vec![address.parse().unwrap()],
+        })
+    }
+
+    #[test]
+    fn the_address_that_ssh_took_stands_for_its_name() {
+        assert_eq!(chosen(&["name", "10.0.0.2"]), ["10.0.0.2"]);
+        assert_eq!(chosen(&["10.0.0.2", "10.0.0.2"]), ["10.0.0.2"]);
+        assert_eq!(chosen(&["name", "10.0.0.3"]), ["name", "10.0.0.3"]);
+        assert_eq!(chosen(&["nowhere", "::1"]), ["nowhere", "::1"]);
+        assert_eq!(chosen(&["nowhere", "nowhere"]), ["nowhere"]);
+        assert!(chosen(&[]).is_empty());
+    }
+
+    #[test]
+    fn closed_ports_are_named_with_the_option_that_chooses_others() {
+        let fault = Fault::new(FaultCode::UdpBlocked, "no", "old");
+        let hint = with_way_out(fault.clone(), 7123, None).hint;
+        assert!(hint.contains("7123") && hint.contains("--port-range"), "{hint}");
+        assert!(with_way_out(fault.clone(), 7123, Some("5000-5009")).hint.contains("5000-5009"));
+        let other = Fault { code: FaultCode::DiskFull, ..fault };
+        assert_eq!(with_way_out(other.clone(), 1, None), other);
+    }
+
+    #[test]
+    fn every_way_that_was_tried_is_named() {
+        let fault = |code| Fault::new(code, "refused", "");
+        let all =
+            none(&[("a".into(), fault(FaultCode::Unreachable)), ("b".into(), fault(FaultCode::UdpBlocked))]);
+        assert!(all.message.contains("by a: refused; by b: refused"), "{all}");
+        assert_eq!(all.code, FaultCode::UdpBlocked);
     }
 }

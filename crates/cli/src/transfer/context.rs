@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use haul_diagnosis::Model;
 use haul_engine::Role;
-use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
 use crate::args::{Command, TransferOptions};
 use crate::config::{Origin, Setting};
@@ -24,15 +23,10 @@ pub(crate) struct Context {
     pub loss_model: Option<Arc<Model>>,
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
-    /// What happens to what is at the destination of a copy.
-    pub receive_policy: ReceivePolicy,
-    /// What happens to files that grow while they are sent.
-    pub growth: Growth,
+    /// What the command says of a transfer.
+    pub transfer: TransferOptions,
     /// Where it is said what is done to names.
     pub items: Items,
-    pub preserve: Preserve,
-    /// Memory that the names, links, holes and attributes of one set may take.
-    pub set_memory: haul_base::Bytes,
     /// How what is received here is divided among those who send.
     pub quotas: Quotas,
     /// What this side is to the other one.
@@ -62,18 +56,14 @@ impl Context {
         settings: &[Setting],
         cancel: Cancel,
     ) -> Result<Self, Fault> {
-        let TransferOptions { receive_policy, growth, preserve, set_memory, .. } = command.transfer();
         let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
         let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {
             settings: build(preset, settings)?.settings,
             loss_model: None,
             named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
-            receive_policy,
-            growth,
+            transfer: command.transfer(),
             items: Items::new(ItemStyle::Hidden),
-            preserve,
-            set_memory,
             quotas: Quotas::default(),
             role: Role::Client,
             pulse: Pulse::default(),

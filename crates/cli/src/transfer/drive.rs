@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_engine::{Control, Counters, Session, Transfer, Waker};
-use haul_mover::{JobHandle, MoveReport, Progress as JobProgress, ReceiveJob, SendJob};
-use haul_wire::control::Fault;
+use haul_mover::{
+    ControlLink, JobHandle, MoveReport, Progress as JobProgress, ReceiveJob, ReceiveOptions, SendJob,
+};
+use haul_wire::control::{Fault, ReceivePolicy};
 use serde_json::{Value, json};
 
 use crate::fault;
@@ -15,9 +17,9 @@ use crate::output::{EventLog, Progress, Snapshot, Stall};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::write_windows;
-use crate::transfer::link::{Sides, wake};
+use crate::transfer::link::{Sides, link, wake};
 use crate::transfer::quota::Part;
-use crate::transfer::stall::{self, Unchanged};
+use crate::transfer::sessions::{self, Unchanged};
 use crate::transfer::watch::{REST, Watch, for_peer};
 
 /// How often a run is looked after.
@@ -26,11 +28,6 @@ const TICK: Duration = Duration::from_millis(5);
 const LONGEST_TICK: Duration = Duration::from_millis(50);
 /// What to do when a copy of files has lost the other side.
 const GOES_ON: &str = "run the same command again: it goes on where it stopped";
-
-/// A number that no other job of this machine is likely to have at the same time.
-pub(crate) fn job_number() -> u32 {
-    RandomState::new().build_hasher().finish() as u32
-}
 
 pub(crate) struct Moved {
     pub result: Result<MoveReport, Fault>,
@@ -56,20 +53,33 @@ impl Moved {
     }
 }
 
-/// Sends what `job` reads.
-pub(crate) fn send(session: &mut Session, job: SendJob, sides: &Sides, context: &Context) -> Moved {
-    let SendJob { source, handle } = job;
+/// Sends what the job reads that `begin` makes for a control channel.
+pub(crate) fn send(
+    session: &mut Session,
+    sides: &Arc<Sides>,
+    context: &Context,
+    begin: impl FnOnce(Arc<dyn ControlLink>) -> Result<SendJob, Fault>,
+) -> Result<Moved, Fault> {
+    let SendJob { source, handle } = begin(link(session.control(), sides))?;
     let side = Side::Sends(session.law());
-    run(handle, sides, context, (None, side), |waker| Ok(session.start_sending(source, waker)?))
+    Ok(run(handle, sides, context, (None, side), |waker| Ok(session.start_sending(source, waker)?)))
 }
 
-/// Receives into what `job` writes.
-pub(crate) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, context: &Context) -> Moved {
-    let ReceiveJob { sink, handle } = job;
+/// Receives into what the job writes that `begin` makes for a control channel, by this policy.
+pub(crate) fn receive(
+    session: &mut Session,
+    sides: &Arc<Sides>,
+    context: &Context,
+    policy: ReceivePolicy,
+    begin: impl FnOnce(Arc<dyn ControlLink>, ReceiveOptions) -> Result<ReceiveJob, Fault>,
+) -> Result<Moved, Fault> {
+    // Different for jobs of this machine at the same time.
+    let number = RandomState::new().build_hasher().finish() as u32;
+    let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
     let control = session.control().clone();
-    run(handle, sides, context, (Some(&control), Side::Receives), |waker| {
-        Ok(session.start_receiving(sink, waker)?)
-    })
+    let ReceiveJob { sink, handle } = begin(link(&control, sides), options)?;
+    let start = |waker| Ok(session.start_receiving(sink, waker)?);
+    Ok(run(handle, sides, context, (Some(&control), Side::Receives), start))
 }
 
 fn run(
@@ -120,7 +130,7 @@ fn join(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> 
             Err(fault)
         }
         Some(fault) => {
-            let fault = stall::unended(fault, job.stage());
+            let fault = sessions::unended(fault, job.stage());
             std::mem::forget(job);
             Err(fault)
         }
@@ -145,14 +155,14 @@ fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Opt
     let started = Instant::now();
     let mut idle = Unchanged::new();
     let mut stopped_by: Option<(Fault, Instant)> = None;
-    while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < stall::ENDING) {
+    while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
         std::thread::sleep(tick(started.elapsed()));
         let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
         watch.look(snapshot(&numbers, stall), done(&numbers, watch.transfer), || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
             let failure = || watch.transfer.failure().map(Fault::from);
-            let fault = watch.reason_to_stop().or_else(failure).or_else(|| stall::too_long(stall));
+            let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::too_long(stall));
             if let Some(fault) = &fault {
                 job.abort(for_peer(fault, watch.context));
             }

@@ -1,11 +1,16 @@
 //! What a session is, what this side counts of it, and what limited it as each side sees it.
 
-use crate::output::LimitedBy;
-use crate::transfer::usage;
+use std::net::{Ipv4Addr, SocketAddr};
+
 use haul_base::{Cause, Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
 use haul_proto::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, SenderStats, limit_of_sender};
+use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Counted, CountedSending};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::output::LimitedBy;
+use crate::settings::Settings;
 
 /// Whose processor time the report gives for this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +42,12 @@ impl Cpu {
 
     /// A process that goes on after other work.
     pub(crate) fn from_now() -> Self {
-        Self::Process { since: usage::process_cpu() }
+        Self::Process { since: process_cpu() }
     }
 
     pub(crate) fn used(self, data_thread: Span) -> Span {
         match self {
-            Self::Process { since } => usage::process_cpu().saturating_sub(since),
+            Self::Process { since } => process_cpu().saturating_sub(since),
             Self::DataThread => data_thread,
         }
     }
@@ -59,6 +64,11 @@ impl Facts {
             ceiling: session.settings().rate_bps.map(Rate::from_bps),
         }
     }
+}
+
+/// What the recipe is called that a session runs, if one was negotiated.
+pub(crate) fn recipe_name(session: &Session) -> Option<String> {
+    session.settings().recipe.as_ref().map(|_| session.recipe().name.clone())
 }
 
 /// What this side tells the other one.
@@ -146,6 +156,37 @@ fn limited_by(what: &str, evidence: String) -> LimitedBy {
     LimitedBy { what: what.to_owned(), evidence }
 }
 
+/// Processor time of the whole process so far.
+pub(crate) fn process_cpu() -> Span {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())
+}
+
+/// What this system does without although the settings ask for it, with what to do about it.
+pub(crate) fn fallbacks(settings: &Settings) -> Vec<String> {
+    let options = Options {
+        offload: if settings.offload { Offload::Auto } else { Offload::Off },
+        recv_buffer: settings.socket_buffer,
+        send_buffer: settings.socket_buffer,
+        ..Options::default()
+    };
+    let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &options);
+    let found = socket.map(|socket| socket.capabilities().fallbacks()).unwrap_or_default();
+    found.iter().map(ToString::to_string).collect()
+}
+
+/// The most memory that the process has held, in bytes; `None` where `/proc` does not say.
+pub(crate) fn max_rss() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    peak_of(&status)
+}
+
+fn peak_of(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,5 +197,24 @@ mod tests {
         assert_eq!(limit_as_receiver(goodput, ceiling, 1_000, 0).what, "rate_ceiling");
         assert_eq!(limit_as_receiver(goodput, ceiling, 1_000, 10).what, "receiver_host");
         assert_eq!(limit_as_receiver(goodput, None, 1_000, 0).what, "path_or_sender");
+    }
+}
+
+#[cfg(test)]
+mod usage_tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_read_from_the_kernels_words() {
+        assert_eq!(peak_of("Name:\thaul\nVmHWM:\t  2048 kB\nVmRSS:\t 1 kB\n"), Some(2_097_152));
+        assert_eq!(peak_of("Name:\thaul\n"), None);
+        assert_eq!(peak_of("VmHWM: many kB\n"), None);
+    }
+
+    #[test]
+    fn processor_time_grows() {
+        let before = process_cpu();
+        let sum = (0..2_000_000u64).fold(0, |sum, i| std::hint::black_box(sum ^ i));
+        assert!(process_cpu() > before, "{sum}");
     }
 }

@@ -13,7 +13,6 @@ use crate::transfer::context::Context;
 use crate::transfer::drive::{Measured, Moved};
 use crate::transfer::facts::{self, Facts, counted_sending};
 use crate::transfer::link::Sides;
-use crate::transfer::usage;
 
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
@@ -70,12 +69,12 @@ fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
     let mut report = context.report(RunReport {
         cipher: facts.cipher.clone(),
         rtt: Some(facts.round_trip).filter(|&rtt| rtt > Span::ZERO),
-        max_rss: usage::max_rss(),
+        max_rss: facts::max_rss(),
         capacity: facts.ceiling.map(|rate| (rate, "ceiling")),
         ..RunReport::default()
     });
     report.controller.clone_from(&facts.controller);
-    report.fallbacks = usage::fallbacks(&context.settings);
+    report.fallbacks = facts::fallbacks(&context.settings);
     let own_cpu = Some(facts.cpu.used(measured.data_cpu).as_secs_f64());
     match measured.counters {
         Some(Counters::Sending(sending)) => {

@@ -1,7 +1,7 @@
 //! What a copy amounts to, before anything is done: which way, and from where to where.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use haul_base::printable_bytes;
@@ -10,7 +10,7 @@ use haul_engine::HaulUrl;
 use crate::endpoint::Endpoint;
 use crate::fault::{self, Fault};
 use crate::output::Lines;
-use crate::ssh::{Location, Permit, SshHost, SshPath, Third};
+use crate::ssh::{Permit, SshHost, SshPath};
 use crate::transfer::context::Context;
 
 /// A machine at the other end of a copy.
@@ -157,9 +157,10 @@ impl CopyPlan {
     /// The machine at the other end if this one takes part, and what a server that ssh starts there is to do.
     pub(crate) fn other_end(&self, context: &Context) -> Option<(&Server, Permit)> {
         match self {
-            Self::Upload { to, path, .. } => {
-                Some((to, Permit::Put(path.clone(), context.receive_policy, context.preserve)))
-            }
+            Self::Upload { to, path, .. } => Some((
+                to,
+                Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve),
+            )),
             Self::Download { from, sources, .. } => Some((from, Permit::Get(sources.clone()))),
             Self::Third(_) | Self::Many(_) | Self::Local { .. } => None,
         }
@@ -261,6 +262,56 @@ impl From<&DryRun> for Lines {
     }
 }
 
+/// A copy that passes this machine by. One end is a machine behind ssh that connects, `at`; the other is
+/// behind ssh too, or a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Third {
+    pub at: SshHost,
+    /// The machine that is to serve; `None` if a URL names a server.
+    pub serves: Option<SshHost>,
+    pub sources: Vec<Location>,
+    pub to: Location,
+}
+
+/// One end of a copy between two other machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// A path on the machine that connects.
+    There(Vec<u8>),
+    /// A path on the machine that serves.
+    Served(Vec<u8>),
+    Url(HaulUrl),
+}
+
+impl Third {
+    /// What would be done, for people.
+    pub(crate) fn actions(&self) -> Vec<String> {
+        let to = self.shown(&self.to);
+        self.sources.iter().map(|source| format!("copy {} to {to}", self.shown(source))).collect()
+    }
+
+    /// A place for people, without a URL's secret.
+    fn shown(&self, place: &Location) -> String {
+        match (place, &self.serves) {
+            (Location::There(path), _) => self.at.place(path),
+            (Location::Served(path), Some(host)) => host.place(path),
+            (Location::Served(path), None) => printable_bytes(path),
+            (Location::Url(url), _) => url.without_key(),
+        }
+    }
+}
+
+impl Location {
+    /// The word of a command line for a path on the machine that connects; it cannot be taken for anything
+    /// else there.
+    pub(crate) fn local_word(path: &[u8]) -> OsString {
+        if path.starts_with(b"/") {
+            return OsString::from_vec(path.to_vec());
+        }
+        OsString::from_vec([b"./", path].concat())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,5 +397,18 @@ mod tests {
         assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
         let json = plan.value();
         assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
+    }
+}
+
+#[cfg(test)]
+mod plan_tests {
+    use super::*;
+
+    #[test]
+    fn a_path_there_is_never_taken_for_an_option_or_a_host() {
+        for (path, word) in [("-x", "./-x"), ("a:b", "./a:b"), ("/a:b", "/a:b"), (".", "./."), ("~x", "./~x")]
+        {
+            assert_eq!(Location::local_word(path.as_bytes()), word);
+        }
     }
 }

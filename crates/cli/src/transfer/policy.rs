@@ -1,7 +1,7 @@
 //! What a server permits and prefers.
 
 use haul_base::Bytes;
-use haul_mover::{MinFree, Root, check_selection};
+use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
@@ -9,7 +9,6 @@ use haul_wire::control::{
 use crate::settings::{Crypto, Settings};
 use crate::transfer::context::Context;
 use crate::transfer::quota::Quotas;
-use crate::transfer::wire;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
@@ -37,9 +36,9 @@ impl Policy {
             root,
             read_only,
             durability: Durability::Cached,
-            permit: context.preserve,
+            permit: context.transfer.preserve,
             min_free: MinFree::Nothing,
-            set_memory: context.set_memory,
+            set_memory: context.transfer.set_memory,
             settings: context.settings.clone(),
             named: context.named.clone(),
         }
@@ -63,6 +62,12 @@ impl Policy {
         asked.max(self.durability)
     }
 
+    /// How files of a client are received, within the rules.
+    pub(crate) fn within(&self, options: ReceiveOptions) -> ReceiveOptions {
+        let Self { permit, min_free, set_memory, .. } = *self;
+        ReceiveOptions { permit, min_free, set_memory, ..options }
+    }
+
     /// Whether a request is within the rules.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         match request {
@@ -84,7 +89,7 @@ impl Policy {
     /// The settings in force for a client that asked for `theirs`: the lower of two ceilings, offload only if
     /// both want it, and else what the client asked for unless the server's owner has set it.
     pub(crate) fn settle(&self, theirs: &WireSettings) -> WireSettings {
-        let ours = wire::settings(&self.settings, theirs.bench_limit);
+        let ours = self.settings.asked(theirs.bench_limit);
         let is_set = |name: &str| self.named.iter().any(|named| named == name);
         let mut settled = theirs.clone();
         if is_set("rate") {
@@ -108,8 +113,8 @@ impl Policy {
     /// The ciphers that clients may choose from, and whether they may choose none.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
         match self.settings.crypto {
-            Crypto::Only(Cipher::None) => (wire::ciphers(Crypto::Auto), true),
-            crypto => (wire::ciphers(crypto), false),
+            Crypto::Only(Cipher::None) => (Crypto::Auto.ciphers(), true),
+            crypto => (crypto.ciphers(), false),
         }
     }
 }
@@ -142,7 +147,7 @@ mod tests {
 
     fn asked(rate: Option<u64>) -> WireSettings {
         let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-        WireSettings { rate_bps: rate, ..wire::settings(&settings, BenchLimit::Bytes(7)) }
+        WireSettings { rate_bps: rate, ..settings.asked(BenchLimit::Bytes(7)) }
     }
 
     #[test]

@@ -114,7 +114,6 @@ mod tests {
 
     use super::*;
     use crate::settings::{Preset, Recipe};
-    use crate::transfer::wire;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -122,7 +121,7 @@ mod tests {
     fn session(listener: &Listener) -> [Session; 2] {
         let url = listener.url("127.0.0.1", b"");
         let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-        let options = ConnectOptions::new(Request::Check, wire::settings(&settings, BenchLimit::Unlimited));
+        let options = ConnectOptions::new(Request::Check, settings.asked(BenchLimit::Unlimited));
         let client = thread::spawn(move || connect(&url, options).unwrap());
         let server = listener.accept(SOON).unwrap().accept().unwrap();
         [server, client.join().unwrap()]

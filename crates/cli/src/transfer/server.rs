@@ -9,18 +9,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session};
-use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
-use haul_wire::control::{BenchLimit, Durability, Fault, FaultCode, Layout, ReceivePolicy, Request};
+use haul_mover::{SendLimits, receive_files, receive_stream, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 
 use crate::args::PortRange;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
 use crate::transfer::drive;
-use crate::transfer::facts::{Cpu, Facts};
-use crate::transfer::link::{Sides, link};
+use crate::transfer::facts::{Cpu, Facts, recipe_name};
+use crate::transfer::link::Sides;
 use crate::transfer::policy::Policy;
 use crate::transfer::sessions::Pulse;
-use crate::transfer::{bench, outcome, wire};
+use crate::transfer::{bench, outcome};
 
 /// How soon a server notices that it is to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ pub(crate) fn answer(
         session.control().abort(fault.clone());
         context.failed(fault)
     });
-    match wire::recipe_name(&session) {
+    match recipe_name(&session) {
         Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
         None => report,
     }
@@ -75,18 +75,25 @@ fn serve_request(
     };
     let moved = match request {
         Request::Put { destination, layout, receive_policy } => {
-            receive(session, (destination, *layout, *receive_policy), policy, sides, context)?
+            let durability = policy.at_least(receive_policy.durability);
+            let asked = ReceivePolicy { durability, ..*receive_policy };
+            drive::receive(session, sides, context, asked, |link, options| {
+                receive_files(destination, &policy.root, *layout, link, policy.within(options))
+            })?
         }
         Request::PutStream { destination, durability } => {
-            receive_one(session, (destination, *durability), policy, sides, context)?
+            let asked =
+                ReceivePolicy { durability: policy.at_least(*durability), ..ReceivePolicy::default() };
+            drive::receive(session, sides, context, asked, |link, options| {
+                receive_stream(destination, &policy.root, link, policy.within(options))
+            })?
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
-            let channel = link(session.control(), sides);
-            let (sources, root) = (sources.clone(), policy.root.clone());
             let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
             let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
-            let job = send_files(sources, root, selection, channel, limits)?;
-            drive::send(session, job, sides, context)
+            drive::send(session, sides, context, |link| {
+                send_files(sources.clone(), policy.root.clone(), selection, link, limits)
+            })?
         }
         Request::BenchSend => {
             return Ok(outcome::of_memory(context, sides, bench::receive(session, sides, context)));
@@ -101,42 +108,6 @@ fn serve_request(
         }
     };
     Ok(outcome::of_files(context, sides, moved, started.elapsed().into()))
-}
-
-fn receive(
-    session: &mut Session,
-    (destination, layout, receive_policy): (&[u8], Layout, ReceivePolicy),
-    policy: &Policy,
-    sides: &Arc<Sides>,
-    context: &Context,
-) -> Result<drive::Moved, Fault> {
-    let durability = policy.at_least(receive_policy.durability);
-    let options = ReceiveOptions {
-        permit: policy.permit,
-        min_free: policy.min_free,
-        set_memory: policy.set_memory,
-        ..ReceiveOptions::with_policy(drive::job_number(), ReceivePolicy { durability, ..receive_policy })
-            .for_round_trip(session.round_trip())
-    };
-    let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
-    Ok(drive::receive(session, job, sides, context))
-}
-
-/// Receives a stream into a file.
-fn receive_one(
-    session: &mut Session,
-    (destination, durability): (&[u8], Durability),
-    policy: &Policy,
-    sides: &Arc<Sides>,
-    context: &Context,
-) -> Result<drive::Moved, Fault> {
-    let options = ReceiveOptions {
-        durability: policy.at_least(durability),
-        min_free: policy.min_free,
-        ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
-    };
-    let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
-    Ok(drive::receive(session, job, sides, context))
 }
 
 /// Lets the client see whether packets get through.

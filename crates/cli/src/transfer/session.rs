@@ -13,16 +13,16 @@ use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, rec
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
 use serde_json::json;
 
+use crate::args::TransferOptions;
 use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
 use crate::transfer::drive;
-use crate::transfer::facts::{Cpu, Facts};
-use crate::transfer::link::{Sides, link};
+use crate::transfer::facts::{Cpu, Facts, recipe_name};
+use crate::transfer::link::Sides;
 use crate::transfer::outcome;
 use crate::transfer::watch::interrupted;
-use crate::transfer::wire;
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -36,10 +36,10 @@ pub(crate) fn open(
     request: Request,
     limit: BenchLimit,
 ) -> Result<Session, Fault> {
-    let purpose = wire::request_name(&request);
+    let purpose = request_name(&request);
     let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
-    let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
-    options.ciphers = wire::ciphers(context.settings.crypto);
+    let mut options = ConnectOptions::new(request, context.settings.asked(limit));
+    options.ciphers = context.settings.crypto.ciphers();
     let mut session = connect_unless(&context.cancel, url.clone(), options)?;
     session.set_loss_model(context.loss_model.clone());
     context.events.write(
@@ -103,14 +103,16 @@ pub(crate) fn upload(
     cpu: Cpu,
 ) -> RunReport {
     let layout = layout_for(&sources, &url.path);
-    let request =
-        Request::Put { destination: url.path.clone(), layout, receive_policy: context.receive_policy };
+    let request = Request::Put {
+        destination: url.path.clone(),
+        layout,
+        receive_policy: context.transfer.receive_policy,
+    };
     over(context, url, request, cpu, |session, sides| {
-        let channel = link(session.control(), sides);
-        let (growth, preserve, set_memory) = (context.growth, context.preserve, context.set_memory);
+        let TransferOptions { growth, preserve, set_memory, .. } = context.transfer;
         let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
-        let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
-        Ok(drive::send(session, job, sides, context).resumable())
+        let begin = |link| send_files(sources, Root::Anywhere, selection, link, limits);
+        Ok(drive::send(session, sides, context, begin)?.resumable())
     })
 }
 
@@ -126,21 +128,18 @@ pub(crate) fn download(
     let request = Request::Get {
         sources: sources.to_vec(),
         selection: selection.clone(),
-        growth: context.growth,
-        run: what_a_sender_is_told(context.receive_policy.run),
-        preserve: context.preserve,
+        growth: context.transfer.growth,
+        run: what_a_sender_is_told(context.transfer.receive_policy.run),
+        preserve: context.transfer.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides| {
-        let options = ReceiveOptions {
-            permit: context.preserve,
-            set_memory: context.set_memory,
-            expectations: Some(Expectations::new(sources, selection)),
-            ..ReceiveOptions::with_policy(drive::job_number(), context.receive_policy)
-                .for_round_trip(session.round_trip())
+        let begin = |link, options| {
+            let TransferOptions { preserve: permit, set_memory, .. } = context.transfer;
+            let expectations = Some(Expectations::new(sources, selection));
+            let options = ReceiveOptions { permit, set_memory, expectations, ..options };
+            receive_files(destination, &Root::Anywhere, layout, link, options)
         };
-        let channel = link(session.control(), sides);
-        let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
-        Ok(drive::receive(session, job, sides, context).resumable())
+        Ok(drive::receive(session, sides, context, context.transfer.receive_policy, begin)?.resumable())
     })
 }
 
@@ -199,7 +198,22 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
         ("round_trip", session.round_trip().to_string()),
         ("udp", "gets through in both directions".to_owned()),
     ];
-    facts.extend(wire::recipe_name(&session).map(|name| ("recipe", name)));
+    facts.extend(recipe_name(&session).map(|name| ("recipe", name)));
     let _ = session.control().close();
     Ok(facts)
+}
+
+/// The name of a request for people and scripts.
+pub(crate) fn request_name(request: &Request) -> &'static str {
+    match request {
+        Request::Put { .. } => "put",
+        Request::Get { .. } => "get",
+        Request::BenchSend => "bench",
+        Request::BenchReceive => "bench-reverse",
+        Request::Check => "check",
+        Request::Connect { .. } => "connect",
+        Request::StreamSend => "stream",
+        Request::StreamReceive => "stream-reverse",
+        Request::PutStream { .. } => "put-stream",
+    }
 }

@@ -14,7 +14,7 @@ use crate::transfer::context::Context;
 use crate::transfer::control_socket::{ControlSocket, Side};
 use crate::transfer::counters::{counters_json, write_windows};
 use crate::transfer::facts::evidence;
-use crate::transfer::stall::Unchanged;
+use crate::transfer::sessions::Unchanged;
 
 /// How often the trace gets a line of numbers.
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use crate::confine::{Links, open_beneath};
 use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Why, replay};
 use crate::journal::record::{journal_name, parse_journal, parse_part, part_name};
-use crate::paths::split;
+use crate::root::split;
 use crate::storage::{self, dup, flock, fstat, lstatat, openat, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, left_early, protocol, unexpected};
+use crate::job;
 use crate::job::{JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
@@ -21,7 +22,6 @@ use crate::receive::{
     Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, bytes_expected, mismatch,
 };
 use crate::report::MoveReport;
-use crate::threads;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
@@ -61,7 +61,7 @@ fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport
     let result = listener.listen();
     shared.queue.close();
     if result.is_ok() {
-        threads::join(draining)?;
+        job::join(draining)?;
     }
     // Else it may wait for a reader who does not read; it ends with the process.
     result
@@ -90,7 +90,7 @@ impl Drain {
     fn run(mut self) -> Result<(), Fault> {
         loop {
             let book = self.shared.book();
-            let (known, whole) = (book.layout.len(), book.object_len);
+            let (known, whole) = (book.layout.len, book.object_len);
             drop(book);
             self.finish_entries()?;
             if whole == Some(self.upto) && self.entry == self.shared.book().table.len() {
@@ -144,7 +144,7 @@ impl Drain {
             let book = self.shared.book();
             let is_known = self.entry < book.decided;
             let next = if is_known { book.layout.pieces(self.upto, 1).first().copied() } else { None };
-            let whole = book.layout.len() == self.upto;
+            let whole = book.layout.len == self.upto;
             drop(book);
             if !is_known || next.is_some_and(|piece| piece.entry == self.entry) || (next.is_none() && !whole)
             {

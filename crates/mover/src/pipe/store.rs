@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::entries::State;
 use crate::fault::{IoFault, protocol, unexpected};
+use crate::job;
 use crate::job::{JobHandle, Stage, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
@@ -27,7 +28,6 @@ use crate::report::MoveReport;
 use crate::root::Root;
 use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
-use crate::threads;
 
 const READ: usize = 1 << 20;
 
@@ -60,7 +60,7 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let result =
         Store { shared: shared.clone(), storing, stored: None, expected: None, is_announced: false }.listen();
     shared.queue.close();
-    let joined = threads::join(writer);
+    let joined = job::join(writer);
     if result.is_err() {
         shared.place.discard(0, STREAM);
     }
@@ -187,7 +187,7 @@ impl Store {
     fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
         match message {
             ControlMessage::Entries(entries) => self.announced(&entries),
-            ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == self.shared.book().table.bytes() => {
+            ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == self.shared.book().table.bytes => {
                 self.shared.progress.found_all();
                 self.is_announced = true;
                 Ok(())

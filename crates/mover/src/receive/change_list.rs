@@ -2,20 +2,20 @@
 
 use std::sync::PoisonError;
 
-use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, Want};
+use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, RunMode, Want};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope};
 use crate::link::send_list;
-use crate::paths::split;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
-use crate::receive::delete::replace::is_in_the_way;
+use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::{Settle, over};
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, replaceable};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
+use crate::root::split;
 use crate::storage::lstatat_if_any;
 
 impl Place {
@@ -55,42 +55,35 @@ impl Decider {
         } else {
             self.shared.place.kind_there(&path, self.shared.clears())
         };
-        let there = there.and_then(|there| self.would_clear(entry, kind, there, &path));
+        let blocked = |there: &FileType| self.shared.clears() && is_in_the_way(kind, *there);
+        let is_blocked = there.as_ref().is_ok_and(|there| there.as_ref().is_some_and(blocked));
+        let there =
+            there.and_then(|there| if is_blocked { self.would_clear(kind, &path) } else { Ok(there) });
         let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
             Ok(there) => there,
             Err(io_fault) => return self.would_fail(entry, io_fault.fault),
         };
         match kind {
+            // Said when it is known whether what is in its way goes.
+            Kind::File(_) if is_blocked => {
+                self.would_resume(entry, &self.shared.place.local(&path), None);
+                self.settles.send(Settle::Verified(entry)).map_err(over)?;
+                Ok(Want::Nothing)
+            }
             Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
             Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
-            // Said when it is known what becomes of the file.
-            Kind::HardLink(_) => self.would_hold(&path, None),
-            Kind::Symlink => {
-                let target = self.shared.book().table.target(entry).to_vec();
-                let same = self.shared.place.has_link(&path, &target);
-                self.would_hold(&path, Some(if same { Action::Keep } else { Action::Link }))
-            }
+            // Said when everything else has arrived.
+            Kind::Symlink | Kind::HardLink(_) => self.would_hold(&path, None),
             Kind::Unread => Ok(Want::Whole),
         }
     }
 
-    /// What is still there when what is in the way has gone.
-    fn would_clear(
-        &self,
-        entry: u32,
-        kind: Kind,
-        there: Option<FileType>,
-        path: &[u8],
-    ) -> Result<Option<FileType>, IoFault> {
-        if !self.shared.clears() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
-            return Ok(there);
-        }
+    /// What is in the way of a directory goes at once, anything else when everything has arrived.
+    fn would_clear(&self, kind: Kind, path: &[u8]) -> Result<Option<FileType>, IoFault> {
         if kind == Kind::Directory {
             self.shared.count_one()?;
             let told = self.shared.tell(self.shared.place.local(path), Action::Delete);
             told.map_err(|fault| IoFault { fault, scope: Scope::Job })?;
-        } else {
-            self.shared.book().blocked.push(entry);
         }
         Ok(None)
     }
@@ -163,9 +156,10 @@ fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault>
 const BATCH: usize = 1024;
 
 impl Shared {
-    /// Something was done to an entry, if that is to be said.
-    pub(crate) fn tell_if_verbose(&self, path: &[u8], action: Action) -> Result<(), Fault> {
-        if self.is_verbose() { self.tell(self.place.local(path), action) } else { Ok(()) }
+    /// Something was done to an entry, or would be, if that is to be said.
+    pub(crate) fn tell_if_wanted(&self, path: &[u8], action: Action) -> Result<(), Fault> {
+        let is_wanted = self.receive_policy.run != RunMode::Move;
+        if is_wanted { self.tell(self.place.local(path), action) } else { Ok(()) }
     }
 
     /// Something is done to a name, which is relative to the destination, or would be.

@@ -34,12 +34,12 @@ pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
+use crate::job;
 use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::threads;
 use commit::Committer;
 use decide::Decider;
 use peer::Peer;
@@ -142,7 +142,7 @@ pub fn receive_files(
     let place = Place::new(base, options.session).with(obstacles).keeping(options.min_free);
     let moves = options.receive_policy.run != RunMode::ListChanges;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
-    let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
+    let leftovers = if place.is_there() { find(place.base.directory.as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
@@ -182,11 +182,11 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let threads = spawn_all(shared, workers);
     let result = Peer::new(shared.clone(), checks, settles, decider).listen();
     shared.queue.close();
-    let joined = threads.into_iter().try_for_each(threads::join);
+    let joined = threads.into_iter().try_for_each(job::join);
     remove_temporaries(shared);
     shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.is_all_special()));
     if result.is_err() {
-        shared.place.destination().remove_made();
+        shared.place.base.remove_made();
     }
     joined.and(result)
 }

@@ -11,7 +11,6 @@ use haul_wire::control::{
 
 use crate::fault::{left_early, protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
-use crate::receive::Expectations;
 use crate::receive::decide::Decider;
 use crate::receive::messages::{Check, Settle, over};
 use crate::receive::shared::Shared;
@@ -80,7 +79,7 @@ impl Peer {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::Extent(extent) if !self.ended => {
                 let most =
-                    self.shared.expectations.as_ref().map_or(Extent::Destination, Expectations::extent);
+                    self.shared.expectations.as_ref().map_or(Extent::Destination, |asked| asked.extent);
                 self.shared.book().extent = extent.min(most);
                 Ok(())
             }
@@ -146,7 +145,7 @@ impl Peer {
     /// The first entry tells which source this is.
     fn begin(&mut self, entry: &Entry) -> Result<(), Fault> {
         let top = entry.path.components().next().unwrap_or_default();
-        if let Some(source) = self.shared.place.made_for().filter(|&source| source != top) {
+        if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != top) {
             let name = show(self.shared.place.rename().unwrap_or_default());
             let message = format!("`{name}` is what an unfinished copy has made of `{}`", show(source));
             let hint = format!(

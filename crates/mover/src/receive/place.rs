@@ -14,11 +14,11 @@ use crate::confine::{Links, open_beneath};
 use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
-use crate::paths::split;
 use crate::receive::place::base::{Base, Presence, Reach};
-use crate::receive::place::installed::{Installed, Names, collision, folds};
+use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
+use crate::root::split;
 use crate::storage::{
     self, fstat, lstatat, mkdirat, openat, rename_in, rename_new_in, unlink_temporary, unlinkat,
 };
@@ -28,12 +28,10 @@ pub(crate) mod attributes;
 pub(crate) mod base;
 pub(crate) mod dir_entry;
 pub(crate) mod dir_permissions;
-pub(crate) mod hard_links;
-pub(crate) mod installed;
+pub(crate) mod links;
 mod open_files;
 mod resume;
 pub(crate) mod space;
-mod symlinks;
 
 pub(crate) use attributes::{Existing, existing};
 pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
@@ -78,7 +76,7 @@ impl Loosened {
 }
 
 pub(crate) struct Place {
-    base: Base,
+    pub(crate) base: Base,
     session: u32,
     /// Made when the first temporary file is. `None`: it cannot be made here, and nothing can be resumed.
     journal: OnceLock<Option<Journal>>,
@@ -157,11 +155,6 @@ impl Place {
     /// The name that the single top-level entry takes.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
-    }
-
-    /// The only source that may take it, if an earlier job made it for one.
-    pub(crate) fn made_for(&self) -> Option<&[u8]> {
-        self.base.made_for.as_deref()
     }
 
     /// The path of an entry relative to the destination's directory.
@@ -311,7 +304,7 @@ impl Place {
         }
         if let Some(journal) = self.journal() {
             journal.note_directory(split(&identity.path).0);
-            if shape.len() >= JOURNAL_ABOVE {
+            if shape.len >= JOURNAL_ABOVE {
                 journal.begin(entry, identity);
             }
         }
@@ -440,14 +433,6 @@ impl Place {
             Err(errno) => return Err(IoFault::destination("set the permissions of", path, errno)),
         }
         Ok(directory.ok())
-    }
-
-    pub(crate) fn destination(&self) -> &Base {
-        &self.base
-    }
-
-    pub(crate) fn base(&self) -> &OwnedFd {
-        &self.base.directory
     }
 }
 

@@ -14,7 +14,7 @@ use haul_wire::control::{
 use crate::job::{Job, Stage};
 use crate::journal::FileIdentity;
 use crate::link::{ControlLink, is_session_message};
-use crate::progress::{Progress, WakeSlot};
+use crate::progress::Progress;
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
 use crate::receive::messages::{Settle, over};
@@ -41,7 +41,6 @@ pub(crate) struct Shared {
     pub(crate) queue: Arc<Queue>,
     pub(crate) place: Place,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) wake: WakeSlot,
     pub(crate) durability: Durability,
     pub(crate) receive_policy: ReceivePolicy,
     /// Anything else is not believed.
@@ -68,10 +67,6 @@ impl Job for Shared {
 
     fn progress(&self) -> &Arc<Progress> {
         &self.progress
-    }
-
-    fn wake(&self) -> &WakeSlot {
-        &self.wake
     }
 
     fn stage(&self) -> Stage {
@@ -108,13 +103,12 @@ impl Shared {
         destination: Destination,
         listing: Stage,
     ) -> Self {
-        let wake = WakeSlot::default();
+        let progress = Arc::<Progress>::default();
         Self {
             link,
-            queue: Arc::new(Queue::new(options.memory, wake.clone())),
+            queue: Arc::new(Queue::new(options.memory, progress.wake.clone())),
             place,
-            progress: Arc::default(),
-            wake,
+            progress,
             durability: options.durability,
             receive_policy: options.receive_policy,
             expectations: options.expectations,
@@ -182,7 +176,7 @@ impl Shared {
         drop(book);
         FileIdentity {
             path: local,
-            size: shape.size(),
+            size: shape.size,
             mtime_secs: attributes.mtime_secs,
             mtime_nanos: attributes.mtime_nanos,
             shape: shape.fingerprint(),
@@ -337,7 +331,7 @@ impl Shared {
         }
         asked.ended = true;
         let mut book = self.book();
-        let bytes = book.layout.len();
+        let bytes = book.layout.len;
         book.object_len = Some(bytes);
         drop(book);
         self.queue.nudge();

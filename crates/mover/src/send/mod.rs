@@ -1,6 +1,5 @@
 //! The sending side.
 
-mod announce;
 mod blocks;
 mod peer;
 mod plan;
@@ -27,14 +26,13 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
+use crate::job;
 use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::threads;
 use plan::Planner;
-use read::Reader;
-use read::block_hashes::BlockHasher;
+use read::{BlockHasher, Reader};
 use select::Chooser;
 use walk::Walker;
 use walk::completeness::{Completeness, FilteredReporter};
@@ -113,6 +111,6 @@ fn run(
     let result = listen(shared);
     shared.stop();
     shared.wanted().close();
-    threads.into_iter().try_for_each(threads::join)?;
+    threads.into_iter().try_for_each(job::join)?;
     result
 }

@@ -11,11 +11,11 @@ use crate::budget::{SET_MEMORY, must_hold};
 use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
 use crate::link::ControlLink;
-use crate::progress::{Progress, WakeSlot};
+use crate::progress::Progress;
 use crate::report::Failures;
+use crate::send::blocks::Held;
 use crate::send::blocks::{Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
-use crate::send::plan::sections::Held;
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -107,7 +107,6 @@ pub(crate) struct Ledger {
 pub(crate) struct Shared {
     pub(crate) link: Arc<dyn ControlLink>,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) wake: WakeSlot,
     pub(crate) limits: SendLimits,
     pub(crate) slots: Slots,
     requests: Mutex<Requests>,
@@ -144,10 +143,6 @@ impl Job for Shared {
         &self.progress
     }
 
-    fn wake(&self) -> &WakeSlot {
-        &self.wake
-    }
-
     fn stage(&self) -> Stage {
         let (upto, ended) = self.available();
         if self.destination().is_none() {
@@ -182,7 +177,6 @@ impl Shared {
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
             progress: Arc::default(),
-            wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
             kept: AtomicU64::new(0),
@@ -276,7 +270,7 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.room.notify_all();
-        self.wake.call();
+        self.progress.wake.call();
     }
 
     pub(crate) fn fault(&self) -> Option<Fault> {
@@ -314,7 +308,7 @@ impl Shared {
         self.idle.store(idle, Ordering::Release);
         if idle && !self.hungry() {
             // The data path may have kept back what does not fill a packet.
-            self.wake.call();
+            self.progress.wake.call();
         }
     }
 
@@ -332,7 +326,7 @@ impl Shared {
         self.progress.worked();
         self.store().publish(block, self.sent.load(Ordering::Relaxed), keep);
         self.upto.store(end, Ordering::Release);
-        self.wake.call();
+        self.progress.wake.call();
     }
 
     /// Only the reader calls this.
@@ -349,7 +343,7 @@ impl Shared {
 
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        self.wake.call();
+        self.progress.wake.call();
     }
 
     /// The data path has read up to here (only it calls this).

@@ -8,10 +8,10 @@ use haul_proto::{Available, ObjectSource};
 use rustix::fs::OFlags;
 
 use crate::identity::{FileId, Identity};
+use crate::job;
 use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
 use crate::storage::{Inherited, fstat, read_exact_at};
-use crate::threads;
 
 /// Files kept open for reading parts of them again.
 const OPEN_AGAIN: usize = 8;
@@ -49,12 +49,12 @@ impl FileSource {
         let (in_file, run) = part.file.shape.locate(in_stream);
         let len = run.min(section).min(into.len() as u64) as usize;
         let into = &mut into[..len];
-        let waits = threads::waits();
+        let waits = job::waits();
         let file = part.opened.as_deref().or_else(|| self.reopened(&part.file));
         if file.is_none_or(|f| read_exact_at(f, into, in_file).is_err()) {
             into.fill(0);
         }
-        if threads::waits() > waits {
+        if job::waits() > waits {
             self.shared.keep_more();
         }
         len

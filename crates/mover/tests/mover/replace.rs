@@ -118,6 +118,42 @@ fn no_more_than_the_most_give_way() {
     assert_no_parts(&dst);
 }
 
+/// What is said of a run and of the dry run before it, which leaves the destination as it is.
+fn both(sources: &[Vec<u8>], dst: &Path, receive_policy: ReceivePolicy) -> [Said; 2] {
+    [RunMode::ListChanges, RunMode::Verbose]
+        .map(|run| sync(sources, dst, Layout::Into, ReceivePolicy { run, ..receive_policy }, Growth::Refuse))
+}
+
+/// A run did what the dry run before it had said.
+fn assert_same([looked, done]: &[Said; 2], what: &str) {
+    let [looked_at, made] = [looked, done].map(|said| said.ends.received.as_ref().unwrap());
+    assert_eq!(looked.lines(), done.lines(), "{what}");
+    let named = |report: &haul_mover::MoveReport| {
+        let mut named = report.failures.named().to_vec();
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        named
+    };
+    assert_eq!(named(looked_at), named(made), "{what}");
+    assert_eq!((&looked_at.removal, looked_at.files), (&made.removal, made.files), "{what}");
+    assert_eq!(looked_at.exit_code(), made.exit_code(), "{what}");
+}
+
+#[test]
+fn a_dry_run_says_of_what_stays_in_the_way_that_the_entry_fails() {
+    for most in [11, 2, 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = crossed(dir.path());
+        let policy = ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+        assert_same(&both(&[content(&src)], &dst, policy), &format!("at most {most}"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = crossed(dir.path());
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("p"), "another").unwrap();
+    assert_same(&both(&[content(&src), content(&other)], &dst, DELETE), "not everything arrives");
+}
+
 #[test]
 fn a_directory_stays_if_not_everything_has_arrived() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,15 +1,14 @@
 //! Several machines send to this one at the same time, each at the rate that it is assigned.
 
-mod sum;
-
 use std::thread;
 
-use haul_wire::control::{Fault, FaultCode, RunMode};
+use haul_base::{Bytes, Cause, Rate};
+use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
-use self::sum::{Of, added_up};
 use crate::fault::place;
-use crate::output::{CombinedProgress, ProgressStyle, RunReport, Summary};
+use crate::output::{CombinedProgress, FileFailure, LimitedBy, ProgressStyle, RunReport, Summary};
 use crate::transfer::context::Context;
+use crate::transfer::facts;
 use crate::transfer::plan::CopyPlan;
 use crate::transfer::quota::Quotas;
 
@@ -19,7 +18,7 @@ pub(crate) fn copy_all(
     plans: &[CopyPlan],
     copy: impl Fn(&Context, &CopyPlan) -> RunReport + Sync,
 ) -> RunReport {
-    let only_looks = context.receive_policy.run == RunMode::ListChanges;
+    let only_looks = context.transfer.receive_policy.run == RunMode::ListChanges;
     if !only_looks && let Some(fault) = without_destination(plans) {
         return context.failed(fault);
     }
@@ -91,4 +90,267 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
 
 fn crashed() -> RunReport {
     RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""))
+}
+
+/// Exit code when some of them failed and others did not, or not in the same way.
+const SOME_FAILED: u8 = 3;
+
+/// What came of one machine.
+pub(crate) struct Of {
+    pub(crate) machine: String,
+    pub(crate) report: RunReport,
+}
+
+/// Sums, the longest time, the shortest round trip; `sum` has the names of what was used, `ceiling` is what all
+/// together were not to exceed.
+pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) -> RunReport {
+    let mut ciphers = Vec::new();
+    let mut controllers = Vec::new();
+    for Of { report, .. } in &all {
+        add_counts(&mut sum, report);
+        add_once(&mut ciphers, &report.cipher);
+        if !report.cipher.is_empty() {
+            add_once(&mut controllers, &report.controller);
+        }
+        report.fallbacks.iter().for_each(|fallback| add_once(&mut sum.fallbacks, fallback));
+    }
+    sum.cipher = ciphers.join(", ");
+    if !controllers.is_empty() {
+        sum.controller = controllers.join(", ");
+    }
+    sum.max_rss = facts::max_rss();
+    sum.goodput = Rate::from_transfer(sum.bytes - sum.resumed_bytes.min(sum.bytes), sum.elapsed);
+    sum.capacity = ceiling.map(|rate| (rate, "ceiling"));
+    sum.files_fault = files_fault(&all);
+    sum.files_exit_code = exit_code(&all);
+    sum.error = fault(&all);
+    sum.digest = digest(&all);
+    sum.limited_by = limit(&sum, ceiling, &all);
+    for Of { machine, report } in all {
+        let of_it = |failure| FileFailure { machine: Some(machine.clone()), ..failure };
+        sum.failed.extend(report.failed.into_iter().map(of_it));
+        sum.notes.extend(report.notes);
+        sum.not_deleted = sum.not_deleted.or(report.not_deleted);
+    }
+    sum.notes.truncate(MAX_NOTES);
+    sum
+}
+
+fn add_counts(sum: &mut RunReport, report: &RunReport) {
+    sum.bytes += report.bytes;
+    sum.files += report.files;
+    sum.kept_files += report.kept_files;
+    sum.deleted_files += report.deleted_files;
+    sum.hard_links += report.hard_links;
+    sum.resumed_bytes += report.resumed_bytes;
+    sum.failed_files += report.failed_files;
+    sum.noted += report.noted;
+    sum.packets.sent += report.packets.sent;
+    sum.packets.resent += report.packets.resent;
+    sum.lost.merge(&report.lost);
+    sum.elapsed = sum.elapsed.max(report.elapsed);
+    sum.rtt = sum.rtt.into_iter().chain(report.rtt).min();
+    sum.cpu.sender = report.cpu.sender.map(|one| sum.cpu.sender.unwrap_or_default() + one).or(sum.cpu.sender);
+    // They share the process that receives; who ended last has seen all of it.
+    sum.cpu.receiver = sum.cpu.receiver.into_iter().chain(report.cpu.receiver).reduce(f64::max);
+}
+
+fn add_once(known: &mut Vec<String>, word: &str) {
+    if !word.is_empty() && !known.iter().any(|other| other == word) {
+        known.push(word.to_owned());
+    }
+}
+
+/// That of a single machine is kept; failed files of several are put into words where they are shown.
+fn files_fault(all: &[Of]) -> Option<Fault> {
+    let mut faults = all.iter().filter_map(|of| of.report.files_fault.as_ref());
+    faults.next().filter(|_| faults.next().is_none()).cloned()
+}
+
+/// The code of all that failed: if all failed with it, or if it says that sources have changed or that files
+/// were not verified, as within one set. `None` if none failed.
+fn exit_code(all: &[Of]) -> Option<u8> {
+    const IN_ANY_NUMBER: [FaultCode; 2] = [FaultCode::SourceChanged, FaultCode::VerifyFailed];
+    if let Some(interrupted) = interrupted(all) {
+        return Some(interrupted.code.exit_code());
+    }
+    let failed: Vec<u8> = all.iter().map(|of| of.report.exit_code()).filter(|&code| code != 0).collect();
+    let first = *failed.first()?;
+    let alike = failed.iter().all(|&code| code == first);
+    let in_any_number = IN_ANY_NUMBER.iter().any(|code| code.exit_code() == first);
+    Some(if alike && (in_any_number || failed.len() == all.len()) { first } else { SOME_FAILED })
+}
+
+/// An interruption means all, also if some had ended before.
+fn interrupted(all: &[Of]) -> Option<&Fault> {
+    let mut errors = all.iter().filter_map(|of| of.report.error.as_ref());
+    errors.find(|error| error.code == FaultCode::Interrupted)
+}
+
+/// One fault for all machines that failed as a whole.
+fn fault(all: &[Of]) -> Option<Fault> {
+    if let Some(interrupted) = interrupted(all) {
+        return Some(interrupted.clone());
+    }
+    let failed: Vec<(&str, &Fault)> =
+        all.iter().filter_map(|of| Some((of.machine.as_str(), of.report.error.as_ref()?))).collect();
+    let (machine, first) = failed.first()?;
+    let more = if failed.len() > 1 { "; the first is " } else { ": " };
+    let message =
+        format!("{} of {} machines failed{more}{machine}: {}", failed.len(), all.len(), first.message);
+    let retryable = failed.iter().all(|(_, fault)| fault.retryable);
+    Some(Fault { message, retryable, ..(*first).clone() })
+}
+
+/// Of the digests, one behind the other as they are written.
+fn digest(all: &[Of]) -> Option<String> {
+    let digests: Option<Vec<&String>> = all.iter().map(|of| of.report.digest.as_ref()).collect();
+    let mut sum = blake3::Hasher::new();
+    for digest in digests? {
+        sum.update(digest.as_bytes());
+    }
+    Some(sum.finalize().to_hex().to_string())
+}
+
+/// What this machine or the common ceiling did to all of them; otherwise what kept back the one that took longest.
+fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<LimitedBy> {
+    let slowest =
+        all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
+    let common =
+        facts::limit_as_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
+    if common.what != facts::NOT_SEEN_HERE {
+        return Some(common);
+    }
+    let LimitedBy { what, evidence } = slowest.report.limited_by.clone()?;
+    let bytes = Bytes(slowest.report.bytes);
+    Some(LimitedBy {
+        what,
+        evidence: format!("{}, which took longest for {bytes}: {evidence}", slowest.machine),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+
+    use super::*;
+    use crate::output::{CpuSeconds, Packets, Summary};
+
+    /// A machine that has sent 10 MB in one file.
+    fn well(machine: &str, seconds: u64) -> Of {
+        let report = RunReport {
+            bytes: 10_000_000,
+            files: 1,
+            elapsed: Span::from_secs(seconds),
+            rtt: Some(Span::from_millis(10 * seconds)),
+            controller: "delivery".to_owned(),
+            cipher: "aes-128-gcm".to_owned(),
+            packets: Packets { sent: 1000, resent: 10 },
+            lost: [Cause::Random, Cause::Congestion, Cause::Outage, Cause::Inconclusive]
+                .into_iter()
+                .zip(1..)
+                .collect(),
+            limited_by: Some(LimitedBy { what: format!("limit of {machine}"), evidence: "seen".to_owned() }),
+            digest: Some("ab".repeat(32)),
+            cpu: CpuSeconds { sender: Some(1.0), receiver: Some(seconds as f64) },
+            max_rss: Some(1),
+            ..RunReport::default()
+        };
+        Of { machine: machine.to_owned(), report }
+    }
+
+    fn lost(machine: &str, code: FaultCode) -> Of {
+        Of { machine: machine.to_owned(), report: RunReport::failed(Fault::new(code, "no", "hint")) }
+    }
+
+    /// Of two files of this machine, one failed.
+    fn partly(machine: &str, exit_code: u8) -> Of {
+        let fault = Fault::new(FaultCode::Unreadable, "closed", "");
+        let mut of = well(machine, 1);
+        of.report.failed =
+            vec![FileFailure { machine: None, path: "x".into(), fault: fault.clone(), below: 0 }];
+        (of.report.failed_files, of.report.files_exit_code) = (1, Some(exit_code));
+        of.report.files_fault = Some(fault);
+        of
+    }
+
+    fn sum(all: Vec<Of>) -> RunReport {
+        added_up(RunReport::default(), None, all)
+    }
+
+    #[test]
+    fn what_can_be_said_of_all_is_said() {
+        let report = sum(vec![well("a", 2), well("b", 4), well("c", 1)]);
+        assert_eq!((report.bytes, report.files, report.exit_code()), (30_000_000, 3, 0));
+        assert_eq!((report.elapsed, report.rtt), (Span::from_secs(4), Some(Span::from_millis(10))));
+        assert_eq!(report.goodput, Rate::from_mbps(60));
+        assert_eq!(report.cpu, CpuSeconds { sender: Some(3.0), receiver: Some(4.0) });
+        assert_eq!(
+            (report.packets.sent, report.lost.of(Cause::Congestion), report.lost.of(Cause::Outage)),
+            (3000, 6, 9)
+        );
+        assert_eq!((report.cipher.as_str(), report.controller.as_str()), ("aes-128-gcm", "delivery"));
+        let limit = report.limited_by.as_ref().unwrap();
+        assert_eq!(limit.what, "limit of b");
+        assert!(limit.evidence.starts_with("b, which took longest"), "{limit:?}");
+        assert!(report.max_rss.is_some() && report.digest.is_some() && report.is_ok());
+        let capped =
+            added_up(RunReport::default(), Some(Rate::from_mbps(62)), vec![well("a", 2), well("b", 2)]);
+        assert_eq!(capped.limited_by.unwrap().what, "rate_ceiling");
+    }
+
+    #[test]
+    fn the_exit_code_is_3_unless_all_failed_alike() {
+        use FaultCode::{Interrupted, NotAuthorised, Unreachable};
+        for (all, code) in [
+            (vec![lost("a", Unreachable), lost("b", Unreachable)], 5),
+            (vec![lost("a", Unreachable), lost("b", NotAuthorised)], 3),
+            (vec![well("a", 1), lost("b", Unreachable)], 3),
+            (vec![well("a", 1), partly("b", 7)], 3),
+            (vec![partly("a", 7), partly("b", 7)], 7),
+            (vec![well("a", 1), partly("b", 8)], 8),
+            (vec![lost("a", Unreachable), partly("b", 8)], 3),
+            (vec![well("a", 1), lost("b", Interrupted), partly("c", 7)], 130),
+        ] {
+            let names: Vec<&str> = all.iter().map(|of| of.machine.as_str()).collect();
+            let shown = format!("{names:?}: {code}");
+            let report = sum(all);
+            assert_eq!(report.exit_code(), code, "{shown}");
+            assert!(!report.is_ok(), "{shown}");
+        }
+    }
+
+    #[test]
+    fn failures_are_told_with_their_machine() {
+        use FaultCode::{NotAuthorised, Unreachable};
+        let report = sum(vec![well("a", 1), lost("far:1", Unreachable)]);
+        let error = report.error.unwrap();
+        assert_eq!(
+            (error.message.as_str(), error.hint.as_str()),
+            ("1 of 2 machines failed: far:1: no", "hint")
+        );
+        assert_eq!((report.bytes, report.digest), (10_000_000, None));
+        let error = sum(vec![lost("a", Unreachable), lost("b", NotAuthorised)]).error.unwrap();
+        assert_eq!(error.message, "2 of 2 machines failed; the first is a: no");
+        let report = sum(vec![well("a", 1), partly("b", 3)]);
+        assert_eq!((report.failed_files, report.files_fault.unwrap().message.as_str()), (1, "closed"));
+        let report = sum(vec![partly("a", 3), partly("b", 3)]);
+        assert!(report.files_fault.is_none());
+        let machines: Vec<_> = report.failed.iter().map(|of| of.machine.as_deref()).collect();
+        assert_eq!(machines, [Some("a"), Some("b")]);
+        assert!(Summary(&report).failures().to_string().starts_with("failed: x from a: closed\n"));
+    }
+
+    #[test]
+    fn what_was_not_removed_and_what_was_noted_is_not_lost() {
+        let mut one = well("a", 1);
+        one.report.not_deleted = Some(Fault::new(FaultCode::NotPermitted, "too many", ""));
+        let mut other = well("b", 1);
+        (other.report.notes, other.report.noted) = (vec!["owner".to_owned(); 15], 15);
+        one.report.notes.clone_from(&other.report.notes);
+        one.report.noted = 15;
+        let report = sum(vec![one, other]);
+        assert_eq!((report.exit_code(), report.not_deleted.is_some()), (3, true));
+        assert_eq!((report.notes.len(), report.noted), (MAX_NOTES, 30));
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
-use haul_wire::control::{Fault, HardLinks, Preserve, Request, Selection};
+use haul_wire::control::{Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
 
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
@@ -19,7 +19,6 @@ use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
 use crate::transfer::drive;
 use crate::transfer::facts::Cpu;
-use crate::transfer::link::link;
 use crate::transfer::plan::{CopyPlan, path_bytes};
 use crate::transfer::select::selection;
 use crate::transfer::server::at_own_server;
@@ -91,7 +90,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     // A file of any name stands for stdin.
     match CopyPlan::parse(&["./-".into(), destination.clone()])? {
         CopyPlan::Upload { to, path, .. } => {
-            let permit = Permit::PutStream(path.clone(), context.receive_policy.durability);
+            let permit = Permit::PutStream(path.clone(), context.transfer.receive_policy.durability);
             at_server(context, ssh, &to, &permit, |url| {
                 send(context, &HaulUrl { path: path.clone(), ..url }, Cpu::ALL)
             })?
@@ -112,11 +111,11 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
             "end the destination with a name",
         ));
     }
-    let durability = context.receive_policy.durability;
+    let durability = context.transfer.receive_policy.durability;
     let request = Request::PutStream { destination: url.path.clone(), durability };
     Ok(over(context, url, request, cpu, |session, sides| {
-        let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
-        Ok(drive::send(session, job, sides, context))
+        let begin = |link| send_stream(Box::new(io::stdin()), link, SendLimits::default());
+        drive::send(session, sides, context, begin)
     }))
 }
 
@@ -163,20 +162,19 @@ fn receive(
     let request = Request::Get {
         sources,
         selection,
-        growth: context.growth,
-        run: context.receive_policy.run,
+        growth: context.transfer.growth,
+        run: context.transfer.receive_policy.run,
         // Every name comes out with its contents.
-        preserve: Preserve { hard_links: HardLinks::Copy, ..context.preserve },
+        preserve: Preserve { hard_links: HardLinks::Copy, ..context.transfer.preserve },
     };
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output { stdout: io::stdout(), gone: gone.clone() };
     let mut report = over(context, from, request, cpu, |session, sides| {
-        let options = ReceiveOptions {
-            set_memory: context.set_memory,
-            ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
+        let begin = |link, options| {
+            let options = ReceiveOptions { set_memory: context.transfer.set_memory, ..options };
+            receive_to(Box::new(output), link, options)
         };
-        let job = receive_to(Box::new(output), link(session.control(), sides), options)?;
-        Ok(drive::receive(session, job, sides, context))
+        drive::receive(session, sides, context, ReceivePolicy::default(), begin)
     });
     if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
         // Who closes a pipe has read enough, as with cat.

@@ -13,9 +13,10 @@ use crate::config::heading_in_cp;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
-use crate::ssh::{ItemThere, Job, Location, Permit, Remote, RemoteOutput, SshCommand, SshHost, Third};
+use crate::ssh::{ItemThere, Job, Permit, Remote, RemoteOutput, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
+use crate::transfer::plan::{Location, Third};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -38,7 +39,7 @@ pub(crate) fn copy(
     third: &Third,
     agreed: &mut dyn FnMut(Negotiated),
 ) -> Result<RunReport, Fault> {
-    let detach = args.detach && context.receive_policy.run != RunMode::ListChanges;
+    let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     let mut parties = Parties::start(context, args, third, detach)?;
     let mut progress = Progress::start(&context.style);
     let report = parties.follow(context, detach, &mut progress, agreed);
@@ -75,7 +76,8 @@ impl Parties {
         let command = SshCommand::new(args)?;
         let server = match (&third.serves, &third.to) {
             (Some(host), Location::Served(path)) => {
-                let permit = Permit::Put(path.clone(), context.receive_policy, context.preserve);
+                let permit =
+                    Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve);
                 Some(Served::start(context, &command, host, &permit)?)
             }
             _ => None,
@@ -87,8 +89,8 @@ impl Parties {
                 .map(|word| word.as_os_str().into())
                 .collect(),
             hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
-            dry_run: context.receive_policy.run == RunMode::ListChanges,
-            names: context.receive_policy.run == RunMode::Verbose,
+            dry_run: context.transfer.receive_policy.run == RunMode::ListChanges,
+            names: context.transfer.receive_policy.run == RunMode::Verbose,
             detach,
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),

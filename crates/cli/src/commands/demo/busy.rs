@@ -15,8 +15,7 @@ use haul_engine::{HaulUrl, Listener};
 use haul_wire::control::{Fault, FaultCode};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::beside::row;
-use super::path::{path, show_counts, through_relay};
+use super::{path, row, show_counts, through_relay};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::demo::{EmulatedPath, Namespaces};

@@ -57,7 +57,7 @@ fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
     // The relay counts a packet after it has let it go.
     let deadline = Instant::now() + Duration::from_secs(60);
     while path.counts().down.delivered < 2 && Instant::now() < deadline {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     let counts = path.counts();
     assert_eq!((counts.up.offered, counts.up.delivered, counts.up.dropped()), (2, 2, 0));
@@ -101,7 +101,7 @@ fn tcp_crosses_in_order_with_the_delay_and_ends_at_the_end() {
     let path = Relay::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
     let sent: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     let expected = sent.clone();
-    let echo = std::thread::spawn(move || {
+    let echo = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut all = Vec::new();
         stream.read_to_end(&mut all).unwrap();
@@ -110,7 +110,7 @@ fn tcp_crosses_in_order_with_the_delay_and_ends_at_the_end() {
     let started = Instant::now();
     let mut stream = TcpStream::connect(path.address()).unwrap();
     stream.write_all(&sent).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
     let mut back = Vec::new();
     stream.read_to_end(&mut back).unwrap();
     echo.join().unwrap();

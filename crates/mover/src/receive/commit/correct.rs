@@ -18,16 +18,14 @@ use crate::receive::shared::Shared;
 impl Shared {
     /// Where the set goes.
     pub(crate) fn lineage(&self) -> DestinationLineage {
-        self.place.destination().lineage(self.clears())
+        self.place.base.lineage(self.clears())
     }
 
     /// A source stands for what is in it. Of several the first one counts, as with rsync; a server from which something
     /// else was asked has no say.
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
-        let is_asked = self
-            .expectations
-            .as_ref()
-            .is_none_or(|asked: &Expectations| asked.extent() == Extent::Destination);
+        let is_asked =
+            self.expectations.as_ref().is_none_or(|asked: &Expectations| asked.extent == Extent::Destination);
         if !is_asked || self.place.renames() {
             return;
         }
@@ -88,7 +86,7 @@ impl Shared {
         self.note(path, undone);
         if is_said && self.is_verbose() {
             // A link that is broken ends the job elsewhere.
-            let _ = self.tell_if_verbose(path, Action::Adjust);
+            let _ = self.tell_if_wanted(path, Action::Adjust);
         }
     }
 
@@ -137,7 +135,7 @@ impl Place {
     /// if it never gets them.
     fn include_destination(&self) {
         self.is_included.store(true, Ordering::Release);
-        if self.destination().mode_when_made().is_some() {
+        if self.base.mode_when_made().is_some() {
             self.loosened.settled(&[]);
         }
     }

@@ -19,10 +19,11 @@ use crate::fault::{IoFault, Scope, show};
 use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
-use crate::receive::delete::replace::is_in_the_way;
+use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::{Settle, text};
-use crate::receive::place::hard_links::Linked;
-use crate::receive::place::installed::collision;
+use crate::receive::place::dir_entry::collision;
+use crate::receive::place::links::Linked;
+use crate::receive::place::replaceable;
 use crate::receive::shared::Shared;
 use crate::receive::verify::compare::READ;
 use sync::{Syncs, read_back};
@@ -169,11 +170,13 @@ impl Committer {
         if entries.is_empty() {
             return Ok(());
         }
+        let items = self.items(entries);
         if self.shared.only_looks() {
-            self.would_commit(entries);
+            let items = self.hold_back(items);
+            self.would_install(&items);
             return Ok(());
         }
-        let items = self.complete(self.items(entries))?;
+        let items = self.complete(items)?;
         let items = self.hold_back(items);
         self.install(&items)
     }
@@ -205,21 +208,45 @@ impl Committer {
     /// names.
     fn make_way(&mut self) -> Result<(), Fault> {
         let files = std::mem::take(&mut self.shared.book().blocked);
-        let mut blocked: Vec<Vec<u8>> = files.iter().map(|&entry| self.shared.path(entry)).collect();
-        if self.shared.clears() && !self.shared.only_looks() {
+        let mut entries = files.clone();
+        if self.shared.clears() {
             let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
-            let path = |entry| Some(self.shared.path(entry)).filter(|path| self.is_blocked(entry, path));
-            blocked.extend(links.filter_map(path));
+            entries.extend(links.filter(|&entry| self.is_blocked(entry, &self.shared.path(entry))));
         }
-        if blocked.is_empty() {
+        if entries.is_empty() {
             return Ok(());
         }
-        delete::clear(&self.shared, &blocked)?;
-        if self.shared.only_looks() {
-            return Ok(());
-        }
+        let blocked = self.items(&entries);
+        let paths: Vec<&[u8]> = blocked.iter().map(|item| &item.path[..]).collect();
+        let stay = delete::clear(&self.shared, &paths)?;
         self.settled -= files.len() as u64;
-        self.install(&self.items(&files))
+        if self.shared.only_looks() {
+            self.would_make_way(blocked, &stay)
+        } else {
+            self.install(&self.items(&files))
+        }
+    }
+
+    /// In a dry run: what becomes of entries in whose way something `stay`s, or would go.
+    fn would_make_way(&mut self, blocked: Vec<Item>, stay: &[bool]) -> Result<(), Fault> {
+        let mut free = Vec::new();
+        for (item, &stays) in blocked.into_iter().zip(stay) {
+            let (Item { entry, path, .. }, there) = (&item, self.shared.place.obstacle(&item.path));
+            let kind = self.shared.book().table.kind(*entry);
+            match (kind, replaceable(there.filter(|_| stays), path)) {
+                (Kind::File(_), Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
+                (Kind::File(_), Ok(())) => {
+                    self.say_installed(&item, false)?;
+                    free.push(item);
+                }
+                // Said later, with its file.
+                (Kind::HardLink(file), _) if self.shared.book().table.state(file) == State::Failed => {}
+                (_, Err(io_fault)) => self.held_is_done(*entry, path, Err::<Option<OwnedFd>, _>(io_fault))?,
+                (_, Ok(())) => {}
+            }
+        }
+        self.would_install(&free);
+        Ok(())
     }
 
     /// Sets attributes and syncs contents; returns the items for which that worked.
@@ -302,14 +329,14 @@ impl Committer {
             None if replaced => Action::Replace { size },
             None => Action::Send { size },
         };
-        self.shared.tell_if_verbose(&item.path, action)
+        self.shared.tell_if_wanted(&item.path, action)
     }
 
     /// In a dry run: nothing has to be done.
-    fn would_commit(&mut self, entries: &[u32]) {
-        for &entry in entries {
-            self.shared.book().table.set_state(entry, State::Done);
-            self.succeeded(entry);
+    fn would_install(&mut self, items: &[Item]) {
+        for item in items {
+            self.shared.book().table.set_state(item.entry, State::Done);
+            self.succeeded(item.entry);
             self.settled += 1;
             self.shared.progress.file_done();
         }
@@ -370,20 +397,23 @@ impl Committer {
                 Ok(None)
             } else {
                 let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd, FileType::RegularFile);
-                match self.shared.place.hard_link(entry, (&path, &target), how, apply) {
-                    Ok((linked, directory)) => {
-                        self.note_link(&path, linked)?;
-                        Ok(Some(directory))
-                    }
-                    Err(io_fault) => Err(io_fault),
-                }
+                self.note_link(&path, self.shared.place.hard_link(entry, (&path, &target), how, apply))?
             };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
     }
 
-    fn note_link(&self, path: &[u8], linked: Linked) -> Result<(), Fault> {
+    /// Notes how a link was made; gives the directory that it lies in.
+    fn note_link(
+        &self,
+        path: &[u8],
+        linked: Result<(Linked, Arc<OwnedFd>), IoFault>,
+    ) -> Result<Result<Option<Arc<OwnedFd>>, IoFault>, Fault> {
+        let (linked, directory) = match linked {
+            Ok(linked) => linked,
+            Err(io_fault) => return Ok(Err(io_fault)),
+        };
         let note = match linked {
             Linked::Name | Linked::Already => None,
             Linked::Copy => Some("a copy: the file system has no further hard link for it"),
@@ -392,8 +422,10 @@ impl Committer {
         if let Some(note) = note {
             self.shared.note(path, vec![note.to_owned()]);
         }
-        let made = matches!(linked, Linked::Name | Linked::Copy);
-        if made { self.shared.tell_if_verbose(path, Action::Link) } else { Ok(()) }
+        if matches!(linked, Linked::Name | Linked::Copy) {
+            self.shared.tell_if_wanted(path, Action::Link)?;
+        }
+        Ok(Ok(Some(directory)))
     }
 
     /// Links come last, so that nothing is ever written through one.
@@ -410,12 +442,15 @@ impl Committer {
                     self.shared.note(&path, undone);
                 }
             };
-            let link = || self.shared.place.link(entry, &path, &target, attributes, apply);
-            let linked = if self.shared.only_looks() { Ok(None) } else { link().map(Some) };
-            if linked.as_ref().is_ok_and(|linked| linked.as_ref().is_some_and(|linked| linked.made)) {
-                self.shared.tell_if_verbose(&path, Action::Link)?;
-            }
-            self.held_is_done(entry, &path, linked.map(|linked| linked.map(|linked| linked.directory)))?;
+            let linked = if self.shared.only_looks() {
+                let is_there = self.shared.place.has_link(&path, &target);
+                let action = if is_there { Action::Keep } else { Action::Link };
+                self.shared.tell(self.shared.place.local(&path), action)?;
+                Ok(None)
+            } else {
+                self.note_link(&path, self.shared.place.link(entry, &path, &target, attributes, apply))?
+            };
+            self.held_is_done(entry, &path, linked)?;
         }
         Ok(())
     }
@@ -486,7 +521,7 @@ impl Committer {
             Durability::Cached => false,
         };
         if is_pending {
-            self.at_end.file_system_of(self.shared.place.base()).map_err(sync::failed)?;
+            self.at_end.file_system_of(&self.shared.place.base.directory).map_err(sync::failed)?;
             self.at_end.finish()?;
         }
         self.flush()?;

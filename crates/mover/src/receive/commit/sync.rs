@@ -71,7 +71,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
     fdatasync(file).map_err(io_fault)?;
     // File systems in memory have nothing to drop.
     let _ = fadvise(file, 0, None, Advice::DontNeed);
-    let groups = Groups::of(shape.len());
+    let groups = Groups::of(shape.len);
     let mut tree = Tree::new(groups);
     for group in 0..groups.count() {
         if shared.ending().is_some() {

@@ -13,9 +13,9 @@ use crate::root::copies_content;
 pub struct Expectations {
     /// The names that entries may begin with; `None`: any, because what is in a directory was asked for.
     tops: Option<Arc<BTreeSet<Vec<u8>>>>,
-    rules: Arc<[Rule]>,
+    pub(crate) rules: Arc<[Rule]>,
     ignore_files: IgnoreFiles,
-    extent: Extent,
+    pub(crate) extent: Extent,
 }
 
 impl Expectations {
@@ -39,17 +39,8 @@ impl Expectations {
         self.tops.as_ref().is_none_or(|tops| tops.contains(top(path)))
     }
 
-    /// How much the set can say about names that it does not have.
-    pub(crate) fn extent(&self) -> Extent {
-        self.extent
-    }
-
     pub(crate) fn obeys_ignore_files(&self) -> bool {
         self.ignore_files == IgnoreFiles::Obey
-    }
-
-    pub(crate) fn rules(&self) -> &[Rule] {
-        &self.rules
     }
 }
 
@@ -73,9 +64,9 @@ mod tests {
         let covers = |asked: &Expectations, path: &str| asked.covers(&RelPath::new(path.as_bytes()).unwrap());
         let two = asked(&["a/b/", "/c"], None);
         assert!(covers(&two, "b") && covers(&two, "b/x") && covers(&two, "c") && !covers(&two, "a"));
-        assert_eq!(two.extent(), Extent::Directories);
+        assert_eq!(two.extent, Extent::Directories);
         let content = asked(&["a", "b/."], None);
-        assert!(covers(&content, "anything") && content.extent() == Extent::Destination);
+        assert!(covers(&content, "anything") && content.extent == Extent::Destination);
         assert!(covers(&asked(&[""], None), "anything"));
         let listed = asked(&["b/."], Some(&["x/y", "z"]));
         assert!(

@@ -13,7 +13,7 @@ use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, over};
 use crate::receive::place::Existing;
-use crate::receive::place::installed::collision;
+use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
 use crate::tree::Groups;
 
@@ -200,7 +200,7 @@ impl Decider {
     pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
         let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
         let shape = self.shared.book().table.shape(entry);
-        (!shape.is_sparse() && (WORTH_PROVING..shape.size()).contains(&there.size)).then_some(there.size)
+        (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&there.size)).then_some(there.size)
     }
 
     fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
@@ -254,7 +254,7 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
 /// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver of the first one still runs, and leaves its journal
 /// after the second one has looked for journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
-    let Ok(mut leftovers) = Leftovers::adopt(shared.place.base().as_fd()) else { return };
+    let Ok(mut leftovers) = Leftovers::adopt(shared.place.base.directory.as_fd()) else { return };
     if !leftovers.is_empty() {
         for path in complete_files(shared) {
             while let Some(claim) = leftovers.take(&path) {

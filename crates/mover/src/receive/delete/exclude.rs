@@ -54,7 +54,7 @@ fn hash(path: &[u8]) -> [u8; 16] {
 
 pub(crate) struct DeleteExclude {
     rules: [Rules; 2],
-    filtered: FilteredNames,
+    pub(crate) filtered: FilteredNames,
 }
 
 impl DeleteExclude {
@@ -66,14 +66,9 @@ impl DeleteExclude {
         mut filtered: FilteredNames,
     ) -> Result<Self, Fault> {
         let rules =
-            [Rules::new(expectations.map(Expectations::rules).unwrap_or_default())?, Rules::new(left_out)?];
+            [Rules::new(expectations.map(|asked| &*asked.rules).unwrap_or_default())?, Rules::new(left_out)?];
         filtered.obeys_ignore_files |= expectations.is_some_and(Expectations::obeys_ignore_files);
         Ok(Self { rules, filtered })
-    }
-
-    /// What the sender has said, for another who asks.
-    pub(crate) fn into_filtered(self) -> FilteredNames {
-        self.filtered
     }
 
     /// Whether ignore files of the set leave out more than was named.

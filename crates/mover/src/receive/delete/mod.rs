@@ -2,26 +2,29 @@
 //!
 //! Every directory is opened from the destination without following a link, and every name is removed relative to an
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
+//!
+//! What is at an entry's name and of another kind gives way, if names may be removed: a file or link to a directory at
+//! once, because other entries come into it; a directory, and what is in it, only when everything has arrived.
 
 pub(super) mod exclude;
-pub(super) mod replace;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use exclude::DeleteExclude;
 use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, of_path, show};
+use crate::fault::{IoFault, Scope, of_path, show};
 use crate::journal::is_working_name;
-use crate::paths::{join, split};
+use crate::receive::place::Place;
 use crate::receive::shared::Shared;
+use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{fstat, lstatat, names, unlinkat};
-use exclude::DeleteExclude;
 
 /// What happens to a name that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,34 +106,36 @@ fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
     DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)
 }
 
-/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. What stays is
-/// still in the way.
+/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. Gives of each entry
+/// whether something is still in its way.
 ///
 /// # Errors
 /// The job is over.
-pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
+pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
+    let all_stay = vec![true; paths.len()];
     if incomplete(shared).is_some() {
-        return Ok(());
+        return Ok(all_stay);
     }
     let delete_exclude = delete_exclude(shared)?;
     let sweep = |purpose| {
         let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
-        paths.iter().try_for_each(|path| sweep.one(path)).map(|()| sweep.removal)
+        let stay = paths.iter().map(|path| sweep.one(path)).collect::<Result<Vec<bool>, Fault>>();
+        stay.map(|stay| (stay, sweep.removal))
     };
-    let removal = match limit(shared) {
+    let (stay, removal) = match limit(shared) {
         // Which names in it ignore files protect is found out from directory to directory of the set alone.
-        _ if delete_exclude.by_ignore_files() => Removal::default(),
-        Some((most, left)) if sweep(Purpose::Count(left))?.removed > left => {
-            Removal { removed: 0, fault: Some(too_many(most)) }
+        _ if delete_exclude.by_ignore_files() => (all_stay, Removal::default()),
+        Some((most, left)) if sweep(Purpose::Count(left))?.1.removed > left => {
+            (all_stay, Removal { removed: 0, fault: Some(too_many(most)) })
         }
         _ => sweep(Purpose::of(shared))?,
     };
     shared.place.forget_directories();
     let mut book = shared.book();
-    book.filtered = delete_exclude.into_filtered();
+    book.filtered = delete_exclude.filtered;
     book.removal.removed += removal.removed;
     book.removal.fault = book.removal.fault.take().or(removal.fault);
-    Ok(())
+    Ok(stay)
 }
 
 /// The most names that may be removed, and how many that still are; `None`: any number.
@@ -167,13 +172,13 @@ impl<'a> Sweep<'a> {
         Self { shared, delete_exclude, purpose, removal, ignores, current: None, is_blind: false }
     }
 
-    /// Removes what is at an entry's name.
-    fn one(&mut self, in_set: &[u8]) -> Result<(), Fault> {
+    /// Removes what is at an entry's name. True: it stays.
+    fn one(&mut self, in_set: &[u8]) -> Result<bool, Fault> {
         let local = self.shared.place.local(in_set);
         let (parent, name) = split(&local);
         let names = vec![name.to_vec()].into_iter();
         let in_set = split(in_set).0.to_vec();
-        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: true })
+        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: false })
     }
 
     /// Goes through all directories of the set.
@@ -224,7 +229,7 @@ impl<'a> Sweep<'a> {
         let foreign = |name: &Vec<u8>| book.table.find(entry, name).is_none() && !is_working_name(name);
         let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
         drop(book);
-        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: true })
+        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: false }).map(drop)
     }
 
     /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
@@ -272,12 +277,12 @@ impl<'a> Sweep<'a> {
         None
     }
 
-    /// Removes these names, and whatever is in them before.
-    fn empty(&mut self, first: Emptying) -> Result<(), Fault> {
+    /// Removes these names, and whatever is in them before. True: something stays.
+    fn empty(&mut self, first: Emptying) -> Result<bool, Fault> {
         let mut open = vec![first];
         while let Some(innermost) = open.last_mut() {
             if self.is_over() {
-                return Ok(());
+                return Ok(true);
             }
             if let Some(name) = innermost.names.next() {
                 let path = join(&innermost.path, &name);
@@ -297,11 +302,12 @@ impl<'a> Sweep<'a> {
                 continue;
             }
             let Some(done) = open.pop() else { break };
-            if let Some(above) = open.last_mut() {
-                above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?;
+            match open.last_mut() {
+                Some(above) => above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?,
+                None => return Ok(done.keeps),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
@@ -388,4 +394,63 @@ fn unusable(path: &[u8]) -> Fault {
     let what = "cannot be used at the destination, so that it is not known what it would have left out there";
     let hint = "correct the file there, or leave --gitignore or --delete out";
     of_path(FaultCode::Unreadable, path, what, hint)
+}
+
+impl Place {
+    /// What is at an entry's name.
+    pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
+        self.dir_entry(path).ok()?.kind(path).ok().flatten()
+    }
+}
+
+/// Whether it has to be removed before an entry of this kind can be made.
+pub(crate) fn is_in_the_way(kind: Kind, there: FileType) -> bool {
+    match kind {
+        Kind::Directory => there != FileType::Directory,
+        Kind::File(_) | Kind::Symlink | Kind::HardLink(_) => {
+            !matches!(there, FileType::RegularFile | FileType::Symlink)
+        }
+        Kind::Unread => false,
+    }
+}
+
+impl Shared {
+    /// Whether what is in the way is removed.
+    pub(crate) fn clears(&self) -> bool {
+        self.receive_policy.extraneous != Extraneous::Keep
+    }
+
+    /// Makes a directory (true), or takes the one that is there (false).
+    ///
+    /// # Errors
+    /// The outer one ends the job.
+    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<Result<bool, IoFault>, Fault> {
+        let made = self.place.make_directory(path);
+        let blocked = || self.place.obstacle(path).is_some_and(|there| is_in_the_way(Kind::Directory, there));
+        if made.is_ok() || !self.clears() || !blocked() {
+            return Ok(made);
+        }
+        if let Err(io_fault) = self.count_one().and_then(|()| self.unlink(path)) {
+            return Ok(Err(io_fault));
+        }
+        self.tell(self.place.local(path), Action::Delete)?;
+        Ok(self.place.make_directory(path))
+    }
+
+    /// Counts a name that is in the way of a directory and goes.
+    pub(crate) fn count_one(&self) -> Result<(), IoFault> {
+        if let Some((most, 0)) = limit(self) {
+            return Err(IoFault { fault: too_many(most), scope: Scope::Entry });
+        }
+        self.book().removal.removed += 1;
+        Ok(())
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<(), IoFault> {
+        let dirent = self.place.dir_entry(path)?;
+        let unlink = || unlinkat(&dirent.directory, &dirent.name, AtFlags::empty());
+        self.place
+            .with_room(&dirent, path, unlink)
+            .map_err(|errno| IoFault::destination("remove", path, errno))
+    }
 }

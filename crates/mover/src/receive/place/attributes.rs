@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::identity::FileId;
-use crate::receive::place::installed::Names;
+use crate::receive::place::dir_entry::Names;
 use crate::storage::{fchmod, fstat, futimens, modified_at, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those

@@ -6,8 +6,8 @@ use haul_wire::control::{DestinationLineage, Fault, FaultCode, Layout, RelPath, 
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::confine::{NotOpened, open_own};
 use crate::fault::{IoFault, show};
-use crate::foreign_links::{NotOpened, open_own};
 use crate::identity::lineage;
 use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::root::Root;

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use crate::accounts::euid;
 use crate::entries::Attributes;
 use crate::identity::FileId;
-use crate::paths::split;
 use crate::receive::place::attributes::set_time;
 use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing};
+use crate::root::split;
 use crate::storage::{fchmod, fstat, openat};
 
 /// What the owner of a directory needs to make names in it.

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use crate::identity::FileId;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
-use crate::paths::split;
 use crate::receive::place::space::NoSpace;
 use crate::receive::place::{DirEntry, Place};
+use crate::root::split;
 use crate::storage::{self, fallocate, fstat, ftruncate, lstatat, rename_in, unlinkat};
 use crate::stream::Shape;
 

@@ -113,16 +113,16 @@ impl Space {
     /// A file begins: there must be room for it.
     pub(crate) fn begin(&self, entry: u32, file: &File, shape: &Shape) -> Result<(), NoSpace> {
         if shape.is_sparse() {
-            ftruncate(file, shape.size())?;
+            ftruncate(file, shape.size)?;
         }
-        if shape.len() <= RESERVE_ABOVE {
+        if shape.len <= RESERVE_ABOVE {
             return self.look_after(file, BLOCK);
         }
         let there = fstatfs(file)?;
-        self.check(&there, shape.len())?;
+        self.check(&there, shape.len)?;
         // In memory nothing is scattered, and reserving takes as long as half of the writing.
         if !shape.is_sparse() && there.f_type as u64 != TMPFS_MAGIC {
-            self.state().files.insert(entry, Growing { size: shape.size(), arrived: 0, reserved: 0 });
+            self.state().files.insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ impl Comparer {
 
     /// What a group hashes to; `None` if it cannot be read, which makes it differ from everything.
     fn value(&mut self, file: &File, shape: &Shape, group: u32) -> Option<Value> {
-        let groups = Groups::of(shape.len());
+        let groups = Groups::of(shape.len);
         hash_group(file, shape, groups, group, &mut self.buffer).ok()
     }
 }

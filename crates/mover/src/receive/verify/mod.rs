@@ -58,12 +58,12 @@ impl Hashing {
 
     /// Bytes of memory that it takes, without the open groups: of those there are few.
     fn bytes(&self) -> u64 {
-        IN_PROGRESS + u64::from(self.tree.groups().count()) * size_of::<Option<Value>>() as u64
+        IN_PROGRESS + u64::from(self.tree.groups.count()) * size_of::<Option<Value>>() as u64
     }
 
     /// Hashes bytes of the stream where they continue their group; those of a new group if it `may_open` one.
     fn feed(&mut self, offset: u64, bytes: &[u8], may_open: bool) {
-        let groups = self.tree.groups();
+        let groups = self.tree.groups;
         let range = offset..offset + bytes.len() as u64;
         for group in groups.touched(&range) {
             if !may_open && !self.open.contains_key(&group) {
@@ -83,7 +83,7 @@ impl Hashing {
 
     /// The value of a whole group; `None` if it has not come in order.
     fn take(&mut self, group: u32) -> Option<Value> {
-        let groups = self.tree.groups();
+        let groups = self.tree.groups;
         let (hasher, upto) = *self.open.remove(&group)?;
         (upto == groups.range(group).end).then(|| groups.value(&hasher))
     }
@@ -240,7 +240,7 @@ impl Verifier {
         let path = || self.shared.path(entry);
         let file = self.shared.place.file(entry, path)?;
         let shape = self.shared.book().table.shape(entry);
-        let groups = Groups::of(shape.len());
+        let groups = Groups::of(shape.len);
         hash_group(&file, &shape, groups, group, &mut self.buffer)
             .map_err(|errno| IoFault::destination("read back", &path(), errno))
     }
@@ -288,7 +288,7 @@ impl Verifier {
         let first = u32::try_from(proof.first).map_err(|_| foreign())?;
         for (at, &value) in (u64::from(first)..).zip(&proof.values) {
             let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
-            let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups().count());
+            let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups.count());
             let group = group.ok_or_else(foreign)?;
             compared.proofs.set(group, value);
             self.check_group(entry, group)?;
@@ -318,7 +318,7 @@ impl Verifier {
     /// What was there is not what the sender has: it is asked for.
     fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
-        let groups = compared.proofs.groups();
+        let groups = compared.proofs.groups;
         if compared.held == Held::Final {
             compared.interest.end();
             self.forget(entry);
@@ -373,7 +373,7 @@ impl Verifier {
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
         if let Some(compared) = self.compared.remove(&entry) {
-            self.shared.give_back(bytes_compared(compared.proofs.groups()));
+            self.shared.give_back(bytes_compared(compared.proofs.groups));
             compared.interest.end();
         }
         Ok(())

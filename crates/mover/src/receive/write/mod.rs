@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope, protocol};
-use crate::layout::FilePiece;
+use crate::receive::book::FilePiece;
 use crate::receive::messages::{Check, Settle, Written, over};
 use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
 use crate::receive::shared::Shared;
@@ -38,7 +38,7 @@ pub(crate) struct Writer {
     /// Entries below this number have been looked at; bytes of their files can be written.
     prepared: u32,
     prepared_bytes: u64,
-    /// See [`Layout::len_below`](crate::layout::Layout::len_below).
+    /// See [`Layout::len_below`](crate::receive::book::Layout::len_below).
     seen: usize,
     writeback: Orders,
 }
@@ -103,7 +103,7 @@ impl Writer {
                 Ok(made) => {
                     if made {
                         self.shared.book().table.set_state(entry, State::Started);
-                        self.shared.tell_if_verbose(&path, Action::MakeDirectory)?;
+                        self.shared.tell_if_wanted(&path, Action::MakeDirectory)?;
                     }
                     self.unless_over(self.settles.send(Settle::Held))
                 }
@@ -193,16 +193,16 @@ impl Writer {
             return Ok(Err(IoFault::destination("write", &path, errno)));
         }
         if self.shared.durability != Durability::Cached {
-            self.writeback.wrote(piece.entry, &opened, shape.len(), piece.len);
+            self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
         }
         let mut book = self.shared.book();
-        let around = book.note_written(piece.entry, &stretch, shape.len());
+        let around = book.note_written(piece.entry, &stretch, shape.len);
         book.must_afford(0)?;
         drop(book);
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = lent.map(|lent| (lent.clone(), range));
-        let groups = made_whole(Groups::of(shape.len()), &stretch, &around);
-        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len() })?;
+        let groups = made_whole(Groups::of(shape.len), &stretch, &around);
+        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len })?;
         Ok(Ok(()))
     }
 

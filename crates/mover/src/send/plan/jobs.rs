@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::Sender;
 use haul_wire::control::{Fault, FileDigest};
 
-use super::sections::{Held, Sections};
 use crate::entries::State;
+use crate::send::blocks::{Held, Sections};
 use crate::send::read::opened::Planned;
 use crate::tree::{Groups, Tree, Value};
 
@@ -37,12 +37,12 @@ pub(crate) struct BlockHashes {
 
 impl BlockHashes {
     pub(crate) fn new(planned: Arc<Planned>) -> Self {
-        let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len())));
+        let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len)));
         Self { planned, tree, told: AtomicBool::new(false) }
     }
 
     pub(crate) fn groups(&self) -> Groups {
-        Groups::of(self.planned.file.shape.len())
+        Groups::of(self.planned.file.shape.len)
     }
 
     /// Notes the value of a group. The digest of the file, when that was the last one.

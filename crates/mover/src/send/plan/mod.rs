@@ -2,24 +2,21 @@
 
 pub(super) mod jobs;
 mod requests;
-pub(super) mod sections;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::Arc;
+use std::collections::{HashMap, hash_map};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLinks};
+use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, HardLinks, encoded_len};
 
 use crate::identity::Identity;
-use crate::job::spawn_for;
-use crate::send::announce::Announcer;
+use crate::job::{self, spawn_for};
 use crate::send::blocks::SourceFile;
 use crate::send::plan::jobs::Job;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Walker};
-use crate::threads;
 
 pub(crate) struct Planner {
     shared: Arc<Shared>,
@@ -41,7 +38,7 @@ impl Planner {
         let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time())?;
         let planned = self.plan_all(walker, completeness);
         self.announcer.close();
-        threads::join(clock).and(planned)
+        job::join(clock).and(planned)
     }
 
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
@@ -61,10 +58,10 @@ impl Planner {
         let mut ledger = self.shared.ledger();
         ledger.complete = true;
         let is_whole = ledger.failures.is_all_special();
-        let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes());
+        let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes);
         drop(ledger);
         self.shared.progress.found_all();
-        if self.announcer.destination() == Destination::Fresh {
+        if self.announcer.destination == Destination::Fresh {
             self.shared.wanted().send(Job::End);
         }
         completeness.tell(&*self.shared.link, is_whole)?;
@@ -125,11 +122,11 @@ impl Names {
     /// others are still to come.
     pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
         match self.open.entry(identity) {
-            Entry::Vacant(vacant) => {
+            hash_map::Entry::Vacant(vacant) => {
                 vacant.insert((entry, names.saturating_sub(1)));
                 None
             }
-            Entry::Occupied(mut known) => {
+            hash_map::Entry::Occupied(mut known) => {
                 let (first, left) = known.get_mut();
                 let first = *first;
                 *left -= 1;
@@ -137,6 +134,122 @@ impl Names {
                     known.remove();
                 }
                 Some(first)
+            }
+        }
+    }
+}
+
+const BATCH_ENTRIES: usize = 1024;
+
+/// Bytes of entries in one message; the last may exceed it.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Found entries wait no longer than this before they go out.
+const BATCH_AGE: Duration = Duration::from_millis(10);
+
+/// Tells the peer what the walk finds, in batches that wait no longer than a moment: also while the walk itself waits
+/// for a directory. A file is read only after its entry went out, so that no digest overtakes it.
+pub(super) struct Announcer {
+    shared: Arc<Shared>,
+    destination: Destination,
+    batch: Mutex<Batch>,
+    /// The first entry of a batch is there, or no more come.
+    begun: Condvar,
+}
+
+/// What was found and is not announced.
+struct Batch {
+    entries: Vec<Entry>,
+    bytes: usize,
+    files: Vec<Planned>,
+    since: Instant,
+    closed: bool,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES
+    }
+
+    /// How long it may still wait.
+    fn left(&self) -> Duration {
+        BATCH_AGE.saturating_sub(self.since.elapsed())
+    }
+}
+
+impl Announcer {
+    pub(super) fn new(shared: Arc<Shared>, destination: Destination) -> Self {
+        let (entries, files, since) = (Vec::new(), Vec::new(), Instant::now());
+        let batch = Mutex::new(Batch { entries, bytes: 0, files, since, closed: false });
+        Self { shared, destination, batch, begun: Condvar::new() }
+    }
+
+    fn batch(&self) -> MutexGuard<'_, Batch> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An entry, with its file if it is one that may be read.
+    pub(super) fn add(&self, entry: Entry, file: Option<Planned>) -> Result<(), Fault> {
+        let mut batch = self.batch();
+        if batch.entries.is_empty() {
+            batch.since = Instant::now();
+            self.begun.notify_one();
+        }
+        batch.bytes += encoded_len(&entry);
+        batch.entries.push(entry);
+        batch.files.extend(file);
+        if batch.is_full() || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
+    }
+
+    pub(super) fn flush(&self) -> Result<(), Fault> {
+        self.send(&mut self.batch())
+    }
+
+    pub(super) fn close(&self) {
+        self.batch().closed = true;
+        self.begun.notify_one();
+    }
+
+    /// Announces what has waited long enough, until no more comes.
+    pub(super) fn keep_time(&self) -> Result<(), Fault> {
+        let mut batch = self.batch();
+        while !batch.closed && !self.shared.stopped() {
+            let waited = if batch.entries.is_empty() {
+                self.begun.wait(batch).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let left = batch.left();
+                self.begun.wait_timeout(batch, left).unwrap_or_else(PoisonError::into_inner).0
+            };
+            batch = waited;
+            if batch.left().is_zero() {
+                self.send(&mut batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, batch: &mut Batch) -> Result<(), Fault> {
+        if batch.entries.is_empty() {
+            return Ok(());
+        }
+        batch.bytes = 0;
+        for _ in &batch.files {
+            if !self.shared.slots.take(|| self.shared.stopped()) {
+                return Ok(());
+            }
+        }
+        let entries = ControlMessage::Entries(std::mem::take(&mut batch.entries));
+        match self.destination {
+            Destination::Occupied => {
+                let mut wanted = self.shared.wanted();
+                batch.files.drain(..).for_each(|file| wanted.announced.push_back(file));
+                drop(wanted);
+                self.shared.link.send(entries)
+            }
+            Destination::Fresh => {
+                self.shared.link.send(entries)?;
+                let mut wanted = self.shared.wanted();
+                batch.files.drain(..).try_for_each(|file| wanted.whole(&self.shared, file))
             }
         }
     }

@@ -6,9 +6,9 @@ use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
 use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
-use super::sections::Sections;
 use crate::entries::{Kind, State};
 use crate::fault::protocol;
+use crate::send::blocks::Sections;
 use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
@@ -23,7 +23,7 @@ fn bytes_of_groups(groups: Groups) -> u64 {
 
 impl Requests {
     pub(crate) fn whole(&mut self, shared: &Shared, planned: Planned) -> Result<(), Fault> {
-        let len = planned.file.shape.len();
+        let len = planned.file.shape.len;
         self.grow(shared, len)?;
         self.send(Job::Whole(planned));
         Ok(())
@@ -72,12 +72,12 @@ impl Requests {
         stretches: &[Stretch],
         without_sending: State,
     ) -> Result<(), Fault> {
-        let len = planned.file.shape.len();
+        let len = planned.file.shape.len;
         let sections = sections(shared, stretches, len)?;
         let held = shared.hold(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
         let planned = Arc::new(planned);
         let hashes = Arc::new(BlockHashes::new(planned.clone()));
-        let asked = sections.len();
+        let asked = sections.len;
         self.grow(shared, asked)?;
         let groups = hashes.groups();
         let mut sent = groups.touched_by(sections.ranges()).peekable();
@@ -106,14 +106,14 @@ impl Requests {
             return Err(protocol("more is wanted of a file that is not compared"));
         };
         let planned = partial.hashes.planned.clone();
-        let len = planned.file.shape.len();
+        let len = planned.file.shape.len;
         let sections = sections(shared, &more.stretches, len)?;
-        partial.asked += sections.len();
+        partial.asked += sections.len;
         partial.differs = true;
         if self.ended || partial.asked > len.saturating_mul(2) {
             return Err(protocol("more is wanted than there is"));
         }
-        self.grow(shared, sections.len())?;
+        self.grow(shared, sections.len)?;
         if !sections.is_empty() {
             self.send(Job::Stretches(Stretches { planned, sections, hashes: None }));
         }
@@ -139,7 +139,7 @@ impl Requests {
             return (State::Done, 0);
         };
         shared.slots.give();
-        let unsent = partial.hashes.planned.file.shape.len().saturating_sub(partial.asked);
+        let unsent = partial.hashes.planned.file.shape.len.saturating_sub(partial.asked);
         match partial.without_sending {
             State::Kept if !partial.differs => (State::Kept, 0),
             State::Kept => (State::Done, 0),

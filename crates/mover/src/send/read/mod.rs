@@ -1,6 +1,5 @@
 //! Reads the files ahead of the data path, in order, and hashes them on the way.
 
-pub(super) mod block_hashes;
 pub(super) mod opened;
 
 use std::ops::Range;
@@ -10,16 +9,15 @@ use std::time::{Duration, Instant};
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
 use haul_base::AlignedBytes;
-use haul_wire::control::{ControlMessage, Fault, FileDigest};
-
-use crate::link::send_list;
-use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
-use crate::send::plan::jobs::{Job, Stretches};
-use crate::send::plan::sections::Sections;
-use crate::send::shared::Shared;
-use crate::threads;
-use block_hashes::{HashBatch, digest};
+use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 use opened::{Opened, Planned};
+
+use crate::job;
+use crate::link::send_list;
+use crate::send::blocks::{BLOCK, Block, Extent, LARGE, Sections, SentPart};
+use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
+use crate::send::shared::Shared;
+use crate::tree::{Groups, Value};
 
 const DIGEST_BATCH: usize = 256;
 
@@ -126,7 +124,7 @@ impl Reader {
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
     fn read_file(&mut self, planned: &Planned) -> bool {
-        let mut left = 0..planned.file.shape.len();
+        let mut left = 0..planned.file.shape.len;
         let opened = Opened::open(planned);
         self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
         let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
@@ -156,7 +154,7 @@ impl Reader {
 
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
-        let end = self.offset + self.used as u64 + wanted.sections.len();
+        let end = self.offset + self.used as u64 + wanted.sections.len;
         let opened = Opened::open(&wanted.planned);
         self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
         match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
@@ -223,9 +221,9 @@ impl Reader {
             let room = self.room().ok_or(Halt::Stopped)?;
             let want = (left.end - left.start).min(room.min(STEP) as u64) as usize;
             let into = &mut self.buffer[self.used..self.used + want];
-            let waits = threads::waits();
+            let waits = job::waits();
             let got = opened.read(left.start, into)?;
-            self.shared.set_disk_is_slow(threads::waits() > waits);
+            self.shared.set_disk_is_slow(job::waits() > waits);
             hasher.update(&into[..got]);
             self.used += got;
             left.start += got as u64;
@@ -236,7 +234,7 @@ impl Reader {
     /// Notes what the next bytes of the object are.
     fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, extent: Extent) {
         let at = self.offset + self.used as u64;
-        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file().clone());
+        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file.clone());
         self.shared.store().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
     }
 
@@ -301,6 +299,116 @@ impl Reader {
 }
 
 /// The groups that the wanted ranges touch, in order, each once.
-pub(crate) fn touched(wanted: &Stretches, groups: crate::tree::Groups) -> Vec<u32> {
+pub(crate) fn touched(wanted: &Stretches, groups: Groups) -> Vec<u32> {
     groups.touched_by(wanted.sections.ranges()).collect()
+}
+
+const PROOF_BATCH: usize = 4096;
+
+/// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
+pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>) -> Option<FileDigest> {
+    let root = root?;
+    shared.ledger().table.set_digest(hashes.planned.entry, root);
+    hashes.tell(Ok(root))
+}
+
+#[derive(Default)]
+pub(crate) struct HashBatch {
+    pending: Vec<Proof>,
+    values: usize,
+}
+
+impl HashBatch {
+    pub(crate) fn add(&mut self, shared: &Shared, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
+        let (entry, group) = (u64::from(entry), u64::from(group));
+        match self.pending.last_mut() {
+            Some(last) if last.entry == entry && last.first + last.values.len() as u64 == group => {
+                last.values.push(value);
+            }
+            _ => self.pending.push(Proof { entry, first: group, values: vec![value] }),
+        }
+        self.values += 1;
+        if self.values >= PROOF_BATCH { self.flush(shared) } else { Ok(()) }
+    }
+
+    pub(crate) fn flush(&mut self, shared: &Shared) -> Result<(), Fault> {
+        self.values = 0;
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        shared.link.send(ControlMessage::Proofs(std::mem::take(&mut self.pending)))
+    }
+}
+
+/// Reads and hashes what the receiver has, beside the reader.
+pub(crate) struct BlockHasher {
+    shared: Arc<Shared>,
+    jobs: Receiver<HashJob>,
+    proofs: HashBatch,
+    buffer: AlignedBytes,
+}
+
+impl BlockHasher {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>) -> Self {
+        Self { shared, jobs, proofs: HashBatch::default(), buffer: AlignedBytes::zeroed(BLOCK) }
+    }
+
+    /// Works until there is nothing more to prove, or until the job is over.
+    pub(crate) fn run(mut self) {
+        while let Some(job) = self.next() {
+            if self.shared.stopped() {
+                return;
+            }
+            let told = match self.prove(&job) {
+                Ok(told) => told,
+                Err(fault) => job.hashes.fail(fault),
+            };
+            if let Err(fault) = self.tell(told) {
+                return self.shared.fail_silently(fault);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<HashJob> {
+        if let Ok(job) = self.jobs.try_recv() {
+            return Some(job);
+        }
+        if let Err(fault) = self.proofs.flush(&self.shared) {
+            self.shared.fail_silently(fault);
+            return None;
+        }
+        self.jobs.recv().ok()
+    }
+
+    fn tell(&mut self, digest: Option<FileDigest>) -> Result<(), Fault> {
+        let Some(digest) = digest else { return Ok(()) };
+        self.proofs.flush(&self.shared)?;
+        self.shared.link.send(ControlMessage::Digests(vec![digest]))
+    }
+
+    fn prove(&mut self, job: &HashJob) -> Result<Option<FileDigest>, Fault> {
+        let hashes = &job.hashes;
+        let opened = Opened::open(&hashes.planned)?;
+        let mut values = Vec::with_capacity(job.groups.len());
+        for &group in &job.groups {
+            if self.shared.stopped() {
+                return Ok(None);
+            }
+            let value = self.value(hashes.groups(), group, &opened)?;
+            values.push((group, value));
+            self.proofs.add(&self.shared, hashes.planned.entry, group, value)?;
+        }
+        opened.finish()?;
+        let mut told = if job.groups.is_empty() { digest(&self.shared, hashes, hashes.root()) } else { None };
+        for (group, value) in values {
+            told = told.or(digest(&self.shared, hashes, hashes.set(group, value)));
+        }
+        Ok(told)
+    }
+
+    fn value(&mut self, groups: Groups, group: u32, opened: &Opened<'_>) -> Result<Value, Fault> {
+        let mut hasher = groups.hasher(group);
+        opened.hash(&self.shared.progress, groups.range(group), &mut self.buffer, &mut hasher)?;
+        Ok(groups.value(&hasher))
+    }
 }

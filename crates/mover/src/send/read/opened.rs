@@ -27,7 +27,7 @@ pub(crate) struct Planned {
 
 pub(crate) struct Opened<'a> {
     planned: &'a Planned,
-    file: Arc<File>,
+    pub(crate) file: Arc<File>,
 }
 
 impl<'a> Opened<'a> {
@@ -43,15 +43,11 @@ impl<'a> Opened<'a> {
         let opened = Self { planned, file };
         opened.must_be_same("was changed or replaced after it was found")?;
         opened.must_have_a_size()?;
-        if planned.file.shape.len() >= ADVISE_ABOVE {
+        if planned.file.shape.len >= ADVISE_ABOVE {
             // Only advice.
             let _ = fadvise(&*opened.file, 0, None, Advice::Sequential);
         }
         Ok(opened)
-    }
-
-    pub(crate) fn file(&self) -> &Arc<File> {
-        &self.file
     }
 
     /// After the last read: what was read is one state of the file.
@@ -70,7 +66,7 @@ impl<'a> Opened<'a> {
     /// Files of `/proc` say that they are empty and are not.
     fn must_have_a_size(&self) -> Result<(), Fault> {
         let path = &self.planned.file.path;
-        if self.planned.file.shape.size() > 0 {
+        if self.planned.file.shape.size > 0 {
             return Ok(());
         }
         match read_at(&self.file, &mut [0], 0) {

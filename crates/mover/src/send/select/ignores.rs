@@ -14,7 +14,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::fault::of_path;
-use crate::paths::join;
+use crate::root::join;
 use crate::storage::{fstat, openat};
 
 /// The ignore files, the one that decides in front.

@@ -5,7 +5,7 @@
 //! length are states that stay. A step takes one operation per 64 places, so no pattern makes matching take
 //! longer than its length times that of the path.
 
-use crate::paths::split;
+use crate::root::split;
 
 /// Why a pattern cannot be used, and what to write instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ impl Backslash {
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     scope: Scope,
-    only_directories: bool,
+    pub(crate) only_directories: bool,
     body: Body,
 }
 
@@ -149,10 +149,6 @@ impl Pattern {
             (Body::Literal(text), Scope::Path) => Some(Fixed::Path(text)),
             _ => None,
         }
-    }
-
-    pub(crate) fn only_directories(&self) -> bool {
-        self.only_directories
     }
 }
 

@@ -21,12 +21,12 @@ use rustix::io::Errno;
 use crate::confine::link_error;
 use crate::identity::{FileId, Identity, directory_id};
 use crate::journal::is_reserved;
-use crate::paths::{join, split};
 use crate::progress::Progress;
 use crate::root::Root;
+use crate::root::{join, split};
 use crate::send::select::Chooser;
+use crate::send::select::Share;
 use crate::send::select::ignores::{self, Ignores};
-use crate::send::select::listed::Share;
 use crate::storage::{fstat, list_each, lstatat, openat};
 use completeness::FilteredReporter;
 use found::{
@@ -365,7 +365,7 @@ impl Walker {
     /// The names that are to be gone through, and what broke off the reading, if anything did.
     fn names(&mut self, directory: &OwnedFd, share: Option<&Share>) -> (Vec<Name>, Option<Errno>) {
         if let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) {
-            let name = |child: crate::send::select::listed::Child| {
+            let name = |child: crate::send::select::Child| {
                 let (kind, below) = (FileType::Unknown, Some(child.below));
                 Name { bytes: child.name, kind, listed: child.listed, below }
             };
@@ -423,7 +423,7 @@ impl Walker {
         if !path.is_empty() && !self.chooser.takes(&path, true) {
             return None;
         }
-        let share = self.chooser.wanted.as_ref().map(crate::send::select::listed::Listed::all);
+        let share = self.chooser.wanted.as_ref().map(crate::send::select::Listed::all);
         let inherited = Inherited { source_root, ignores: None, lineage: None, device: None, level: 0 };
         self.enter(Pending { inherited, path, parent: None, share })
     }

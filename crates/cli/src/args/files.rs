@@ -1,0 +1,195 @@
+//! What `haul cp` does about what is at the destination already, and what it and `haul serve` say about disks.
+
+use clap::{Args, ValueEnum};
+use haul_wire::control::{
+    Durability, Equal, Extraneous, Growth, HardLinks, Keep, Leftovers, Newer, Ownership, Preserve, Readback,
+    ReceivePolicy, RunMode,
+};
+
+/// Options about what is there already.
+#[derive(Debug, Clone, Default, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+#[command(next_help_heading = "What is there already")]
+pub(crate) struct SyncArgs {
+    /// Compare files of equal size by their contents, not by their times
+    #[arg(short = 'c', long, conflicts_with = "ignore_times")]
+    pub checksum: bool,
+    /// Send files also if size and time are equal
+    #[arg(short = 'I', long)]
+    pub ignore_times: bool,
+    /// Keep files that are newer at the destination
+    #[arg(short, long)]
+    pub update: bool,
+    /// Remove what the sources do not have from the directories that they have, when all else has succeeded
+    #[arg(long)]
+    pub delete: bool,
+    /// With --delete: if it would be more names than this, remove none
+    #[arg(long, value_name = "N", requires = "delete")]
+    pub max_delete: Option<u64>,
+    /// Send files that grow meanwhile as they were found, and of those that have grown since only the rest
+    #[arg(long)]
+    pub growing: bool,
+}
+
+impl SyncArgs {
+    /// The same for the receiver.
+    pub(crate) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
+        ReceivePolicy {
+            equal: match (self.checksum, self.ignore_times) {
+                (true, _) => Equal::Contents,
+                (false, true) => Equal::Nothing,
+                (false, false) => Equal::SizeAndTime,
+            },
+            newer: if self.update { Newer::Keep } else { Newer::Replace },
+            extraneous: match (self.delete, self.max_delete) {
+                (false, _) => Extraneous::Keep,
+                (true, None) => Extraneous::Delete,
+                (true, Some(most)) => Extraneous::DeleteAtMost(most),
+            },
+            leftovers: match (no_resume, self.growing) {
+                (true, _) => Leftovers::Ignore,
+                (false, true) => Leftovers::Extend,
+                (false, false) => Leftovers::Resume,
+            },
+            run: RunMode::Move,
+            durability: storage.sync.into(),
+            readback: if storage.verify { Readback::FromDisk } else { Readback::No },
+        }
+    }
+
+    /// What the sender does about files that grow.
+    pub(crate) fn growth(&self) -> Growth {
+        if self.growing { Growth::Accept } else { Growth::Refuse }
+    }
+}
+
+/// When received files must be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum SyncPolicy {
+    /// Before each is reported
+    #[default]
+    Files,
+    /// All at once, before the copy is reported
+    End,
+    /// When the kernel writes them
+    None,
+}
+
+impl From<SyncPolicy> for Durability {
+    fn from(policy: SyncPolicy) -> Self {
+        match policy {
+            SyncPolicy::Files => Self::Synced,
+            SyncPolicy::End => Self::AtEnd,
+            SyncPolicy::None => Self::Cached,
+        }
+    }
+}
+
+/// Options about the receiver's disk.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Disks")]
+pub(crate) struct StorageArgs {
+    /// When files must be on the receiver's disk
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub sync: SyncPolicy,
+    /// Read every received file back from the disk and compare it
+    #[arg(long)]
+    pub verify: bool,
+}
+
+/// One thing of a list to preserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Preserved {
+    /// Owner and group
+    Owner,
+    /// Extended attributes
+    Xattrs,
+    /// Access control lists
+    Acls,
+    /// All of these
+    All,
+    /// None of these
+    None,
+}
+
+/// Options about what of the files is preserved.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "What is preserved")]
+pub(crate) struct PreserveArgs {
+    /// What to preserve beside contents, permissions and times: owner, xattrs, acls, all
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub preserve: Vec<Preserved>,
+    /// Preserve all that may be: the same as --preserve all
+    #[arg(short, long)]
+    pub archive: bool,
+    /// Preserve owner and group, as far as the receiver may set them
+    #[arg(long)]
+    pub owner: bool,
+    /// Preserve extended attributes
+    #[arg(short = 'X', long)]
+    pub xattrs: bool,
+    /// Preserve access control lists
+    #[arg(short = 'A', long)]
+    pub acls: bool,
+    /// Take owners by their numbers, not by their names
+    #[arg(long)]
+    pub numeric_ids: bool,
+    /// Send a file once for each of its names, instead of linking them at the destination
+    #[arg(long)]
+    pub no_hard_links: bool,
+}
+
+impl PreserveArgs {
+    /// The same for both sides.
+    pub(crate) fn preserve(&self) -> Preserve {
+        let listed = of(&self.preserve);
+        let keep = |asked, listed| if asked || self.archive { Keep::Preserve } else { listed };
+        let owner = self.owner || self.archive || listed.owner != Ownership::Receiver;
+        Preserve {
+            hard_links: if self.no_hard_links { HardLinks::Copy } else { HardLinks::Keep },
+            owner: match (owner, self.numeric_ids) {
+                (false, _) => Ownership::Receiver,
+                (true, true) => Ownership::Numbers,
+                (true, false) => Ownership::Names,
+            },
+            xattrs: keep(self.xattrs, listed.xattrs),
+            acls: keep(self.acls, listed.acls),
+        }
+    }
+}
+
+/// A list as it counts.
+pub(super) fn of(list: &[Preserved]) -> Preserve {
+    let has = |one| list.contains(&one) || list.contains(&Preserved::All);
+    let keep = |one| if has(one) { Keep::Preserve } else { Keep::Drop };
+    Preserve {
+        hard_links: HardLinks::Keep,
+        owner: if has(Preserved::Owner) { Ownership::Names } else { Ownership::Receiver },
+        xattrs: keep(Preserved::Xattrs),
+        acls: keep(Preserved::Acls),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ways_to_ask_for_the_same_are_the_same() {
+        let args = |set: fn(&mut PreserveArgs)| {
+            let mut args = PreserveArgs::default();
+            set(&mut args);
+            args.preserve()
+        };
+        assert_eq!(args(|_| {}), Preserve::default());
+        assert_eq!(args(|a| a.archive = true), Preserve::ALL);
+        assert_eq!(args(|a| a.preserve = vec![Preserved::All]), Preserve::ALL);
+        let three = vec![Preserved::Owner, Preserved::Xattrs, Preserved::Acls];
+        assert_eq!(of(&three), Preserve::ALL);
+        assert_eq!(of(&[Preserved::None]), Preserve::default());
+        assert_eq!(args(|a| (a.owner, a.numeric_ids) = (true, true)).owner, Ownership::Numbers);
+        assert_eq!(args(|a| a.numeric_ids = true).owner, Ownership::Receiver);
+        assert_eq!(args(|a| a.no_hard_links = true).hard_links, HardLinks::Copy);
+    }
+}

@@ -1,0 +1,250 @@
+//! Option values outside of the command line: in environment variables `HAUL_<OPTION>`, and in TOML files. There, keys
+//! at the top hold for every command that has them, a table named after a command holds for that command, and a table
+//! `set` holds recipe parameters.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use haul_base::suggestion;
+use toml::{Table, Value};
+
+use super::options::{self, Kind, OptionSpec};
+use super::{Layer, Origin, Setting};
+use crate::args::Assignment;
+use crate::endpoint::VARIABLE;
+use crate::fault::{self, Fault};
+
+/// What the file says to `command`.
+pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Result<Layer, Fault> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| fault::io(format!("cannot read {}", path.display()), &e))?;
+    parse(command, options, path, &text)
+}
+
+pub(super) fn parse(command: &str, options: &[OptionSpec], path: &Path, text: &str) -> Result<Layer, Fault> {
+    let table: Table =
+        text.parse().map_err(|e| fault::usage(format!("{}: {e}", path.display()), "correct the file"))?;
+    let mut reader = Reader { path, layer: Layer::default() };
+    let commands = OptionSpec::commands();
+    let all = OptionSpec::of_all_commands();
+    let mut sections = Vec::new();
+    for (name, value) in &table {
+        match value {
+            Value::Table(section) if commands.contains(name) => sections.push((name, section)),
+            _ => reader.take(name, value, &all, options, &commands)?,
+        }
+    }
+    for (name, section) in sections {
+        let own = OptionSpec::of_command(name);
+        for (key, value) in section {
+            let wanted = if name == command { options } else { &[] };
+            reader.take(key, value, &own, wanted, &[])?;
+        }
+    }
+    Ok(reader.layer)
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    layer: Layer,
+}
+
+impl Reader<'_> {
+    /// Takes one key that must be among `known`, and keeps it if it is among `wanted`.
+    fn take(
+        &mut self,
+        key: &str,
+        value: &Value,
+        known: &[OptionSpec],
+        wanted: &[OptionSpec],
+        sections: &[String],
+    ) -> Result<(), Fault> {
+        let long = key.replace('_', "-");
+        let Some(spec) = known.iter().find(|o| o.long == long) else {
+            return Err(self.unknown(key, known, sections));
+        };
+        let is_wanted = wanted.iter().any(|o| o.long == long);
+        if spec.kind == Kind::Set {
+            let settings = self.assignments(key, value)?;
+            if is_wanted {
+                self.layer.set.extend(settings);
+            }
+            return Ok(());
+        }
+        let text = match (spec.kind, value) {
+            (Kind::List, Value::Array(items)) => self.list(key, items)?,
+            _ => scalar(value).ok_or_else(|| self.bad(key, "a text, a number, true or false is needed"))?,
+        };
+        if is_wanted {
+            self.layer.values.insert(long, (Origin::File(self.path.to_owned()), text));
+        }
+        Ok(())
+    }
+
+    fn list(&self, key: &str, items: &[Value]) -> Result<String, Fault> {
+        let texts = items.iter().map(|item| {
+            let text = item.as_str().filter(|text| !text.contains(options::LIST_SEPARATOR));
+            text.ok_or_else(|| self.bad(key, "a list of texts of one line each is needed"))
+        });
+        Ok(texts.collect::<Result<Vec<_>, _>>()?.join(&options::LIST_SEPARATOR.to_string()))
+    }
+
+    fn assignments(&self, key: &str, value: &Value) -> Result<Vec<Setting>, Fault> {
+        let origin = Origin::File(self.path.to_owned());
+        let of = |assignment| Setting { origin: origin.clone(), assignment };
+        let from_text = |value: &Value| {
+            let text = value.as_str().ok_or_else(|| self.bad(key, "write \"KEY=VALUE\""))?;
+            text.parse().map(of).map_err(|problem: String| self.bad(key, &problem))
+        };
+        match value {
+            Value::Table(table) => table
+                .iter()
+                .map(|(name, value)| {
+                    let value = scalar(value).ok_or_else(|| self.bad(name, "a text or number is needed"))?;
+                    Ok(of(Assignment { key: name.clone(), value }))
+                })
+                .collect(),
+            Value::Array(items) => items.iter().map(from_text).collect(),
+            single => Ok(vec![from_text(single)?]),
+        }
+    }
+
+    fn bad(&self, key: &str, problem: &str) -> Fault {
+        fault::usage(format!("{}: {key}: {problem}", self.path.display()), "correct the file")
+    }
+
+    fn unknown(&self, key: &str, known: &[OptionSpec], sections: &[String]) -> Fault {
+        let keys: Vec<String> = known.iter().map(|o| options::key(&o.long)).collect();
+        let near = suggestion(key, keys.iter().chain(sections).map(String::as_str));
+        fault::usage(
+            format!("unknown key `{key}` in {}{near}", self.path.display()),
+            "`haul --show-config` lists the keys; recipe parameters belong under [set]",
+        )
+    }
+}
+
+/// A TOML value as it would be written on the command line.
+pub(crate) fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Boolean(truth) => Some(truth.to_string()),
+        _ => None,
+    }
+}
+
+/// What `haul-lab wan` tells its command begins so.
+const OF_THE_LAB: &str = "HAUL_WAN_";
+/// Variables that are no options.
+const OTHERS: [&str; 6] =
+    [VARIABLE, "HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
+
+/// What the environment says about `options`. Remarks on names that nothing knows go to `notes`.
+pub(super) fn of_environment(
+    options: &[OptionSpec],
+    sources: &Sources,
+    notes: &mut Vec<String>,
+) -> Result<Layer, Fault> {
+    let mut layer = Layer::default();
+    for option in options {
+        let name = options::variable(&option.long);
+        let Some(value) = sources.variable(&name)? else { continue };
+        let origin = Origin::Environment(name);
+        if option.kind == Kind::Set {
+            layer.set = assignments(&origin, &value)?;
+        } else {
+            layer.values.insert(option.long.clone(), (origin, value));
+        }
+    }
+    note_strangers(sources, notes);
+    Ok(layer)
+}
+
+fn assignments(origin: &Origin, text: &str) -> Result<Vec<Setting>, Fault> {
+    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    words
+        .map(|word| match word.parse() {
+            Ok(assignment) => Ok(Setting { origin: origin.clone(), assignment }),
+            Err(problem) => Err(fault::usage(
+                format!("{origin}: `{word}`: {problem}"),
+                "separate several by spaces: HAUL_SET=\"chunk=64MB offload=off\"",
+            )),
+        })
+        .collect()
+}
+
+fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
+    let known: Vec<String> =
+        OptionSpec::of_all_commands().iter().map(|option| options::variable(&option.long)).collect();
+    let is_other = |name: &String| OTHERS.contains(&name.as_str()) || name.starts_with(OF_THE_LAB);
+    for name in sources.names_with_prefix("HAUL_") {
+        if !known.contains(&name) && !is_other(&name) {
+            let near = suggestion(&name, known.iter().map(String::as_str));
+            notes.push(format!("nothing reads the environment variable {name}{near}"));
+        }
+    }
+}
+
+const SYSTEM_FILE: &str = "/etc/haul/config.toml";
+
+/// Environment variables and the place of the system's file, as a value that tests can make up.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sources {
+    variables: BTreeMap<OsString, OsString>,
+    system_file: Option<PathBuf>,
+}
+
+impl Sources {
+    /// What this process has.
+    pub(crate) fn of_process() -> Self {
+        Self { variables: std::env::vars_os().collect(), system_file: Some(PathBuf::from(SYSTEM_FILE)) }
+    }
+
+    /// Made-up sources.
+    #[cfg(test)]
+    pub(crate) fn new<'a>(
+        variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+        system: Option<PathBuf>,
+    ) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { variables, system_file: system }
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Result<Option<String>, Fault> {
+        let Some(value) = self.variables.get(OsString::from(name).as_os_str()) else { return Ok(None) };
+        match value.to_str() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Err(fault::usage(format!("environment variable {name} is not valid UTF-8"), "")),
+        }
+    }
+
+    pub(super) fn names_with_prefix(&self, prefix: &str) -> Vec<String> {
+        let names = self.variables.keys().filter_map(|name| name.to_str());
+        names.filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
+    }
+
+    pub(super) fn system_file(&self) -> Option<PathBuf> {
+        self.system_file.clone().filter(|path| path.exists())
+    }
+
+    /// The user's file, if there is one: `HAUL_CONFIG` (empty: none), else `$XDG_CONFIG_HOME/haul/config.toml`,
+    /// else `~/.config/haul/config.toml`.
+    pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
+        let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
+        if let Some(path) = get("HAUL_CONFIG") {
+            if path.as_os_str().is_empty() {
+                return Ok(None);
+            }
+            if !path.exists() {
+                let message = format!("HAUL_CONFIG names {}, which does not exist", path.display());
+                return Err(fault::usage(message, "correct the name, or unset HAUL_CONFIG"));
+            }
+            return Ok(Some(path));
+        }
+        let base = get("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+        let base = base.or_else(|| get("HOME").map(|home| home.join(".config")));
+        Ok(base.map(|base| base.join("haul/config.toml")).filter(|path| path.exists()))
+    }
+}
