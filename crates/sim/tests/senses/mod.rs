@@ -60,7 +60,18 @@ impl Run {
     }
 
     pub(crate) fn over(recipe: &Recipe, len: u64, rtt: Span, channel: &Channel, host: SimulatedHost) -> Self {
-        let mut world = World::new(3);
+        Self::seeded(3, recipe, len, rtt, channel, host)
+    }
+
+    pub(crate) fn seeded(
+        seed: u64,
+        recipe: &Recipe,
+        len: u64,
+        rtt: Span,
+        channel: &Channel,
+        host: SimulatedHost,
+    ) -> Self {
+        let mut world = World::new(seed);
         let session = Session::of_recipe(&mut world, recipe, len, rtt);
         let host = world.add_host(host);
         world.place(session.receiver, host).unwrap();
