@@ -15,7 +15,7 @@ const START_REPORTS: u64 = 80;
 const PACKETS_FAST: u64 = 160;
 const PACKETS_SLOW: u64 = 96;
 const FAST: Rate = Rate::from_mbps(80);
-/// A rate that grows by this factor from one measurement to the next, as in Startup, is reported this many times as often: it
+/// A fast rate that grows by this factor from one measurement to the next, as in Startup, is reported this many times as often: it
 /// outgrows the measured spacing, and each report lets the law grow further. Choices.
 const RISING: f64 = 1.25;
 const RISING_SHARE: u64 = 4;
@@ -190,8 +190,12 @@ impl ReportInterval {
     fn by_count(&self, reports: u64, min_rtt: Span) -> Span {
         let measured = self.data.measured.filter(|_| reports >= START_REPORTS);
         let interval = measured.map_or(Span::ZERO, |(spacing, rate)| {
-            let packets = if rate >= FAST { PACKETS_FAST } else { PACKETS_SLOW };
-            spacing * if self.data.is_rising { packets / RISING_SHARE } else { packets }
+            spacing
+                * match rate >= FAST {
+                    true if self.data.is_rising => PACKETS_FAST / RISING_SHARE,
+                    true => PACKETS_FAST,
+                    false => PACKETS_SLOW,
+                }
         });
         interval.min(LONGEST_BY_COUNT).min(min_rtt)
     }
@@ -321,9 +325,9 @@ mod tests {
     #[test]
     fn a_rate_that_doubles_each_round_trip_is_reported_many_times_in_each() {
         let rtt = ms(50);
-        let mut sim = Sim::new(1.0, rtt);
+        let mut sim = Sim::new(4.0, rtt);
         let mut reports = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..6 {
             let before = sim.reports;
             sim.run_without_queue(rtt);
             reports.push(sim.reports - before);
