@@ -17,8 +17,7 @@ use haulage::{
 };
 use zeroize::Zeroizing;
 
-use self::stdio::Carrier;
-use self::stdio::{Framing, Input, Reader, write};
+use self::stdio::{Carrier, Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};

@@ -209,8 +209,9 @@ mod tests {
     #[test]
     fn keys_that_were_dropped_are_made_again_as_they_were() {
         for cipher in [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
-            let [client, server] = ends(&CONNECTION).map(|keys| keys.pair(cipher));
-            for ((mut seal, _), (_, mut open)) in [(client, server)] {
+            let [(from_client, at_client), (from_server, at_server)] =
+                ends(&CONNECTION).map(|keys| keys.pair(cipher));
+            for (mut seal, mut open) in [(from_client, at_server), (from_server, at_client)] {
                 for pn in 5..8 {
                     let mut packet = [1; 40];
                     seal.seal_batch(&mut packet, 40, 11, pn);

@@ -240,7 +240,8 @@ struct Section {
     at: u64,
 }
 
-/// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in memory once, for the reader and for the data path.
+/// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in
+/// memory once, for the reader and for the data path.
 #[derive(Debug)]
 pub(crate) struct Sections {
     each: Vec<Section>,

@@ -116,7 +116,8 @@ impl Names {
 }
 
 /// What this job has put in place or kept, so that a destination that takes two names of the set for one, for want of
-/// case or by normalising, does not lose the first to the second. Files by the hash of their identity: 8 bytes each, and a false hit costs a look into a directory.
+/// case or by normalising, does not lose the first to the second. Files by the hash of their identity: 8 bytes each, and
+/// a false hit costs a look into a directory.
 #[derive(Default)]
 pub(crate) struct Installed {
     files: Mutex<HashSet<u64, IdentityHash>>,

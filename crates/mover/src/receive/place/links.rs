@@ -142,8 +142,9 @@ impl Place {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
 
-    /// Sees to it that a symbolic link is there, and gives the directory that it lies in, too. `apply` is called with the link, open as a path, before it has
-    /// its time; one that was there keeps its place, unless it may have names elsewhere.
+    /// Sees to it that a symbolic link is there, and gives the directory that it lies in, too. `apply` is called with the
+    /// link, open as a path, before it has its time; one that was there keeps its place, unless it may have names
+    /// elsewhere.
     pub(crate) fn link(
         &self,
         entry: u32,

@@ -10,9 +10,9 @@ use crate::control::FeedbackSample;
 /// The draft's `ProbeRTTCwndGain` and `ProbeRTTDuration`.
 pub(super) const PROBE_RTT_GAIN: f64 = 0.5;
 const PROBE_RTT_LASTS: Span = Span::from_millis(200);
-/// The same of a probe out of turn, whose question is only whether a queue has gone: so much of what the path delivers leaves
-/// none, and costs 30 ms of a second where the probe in turn costs 150. Choices: with 0.9, a flow of CUBIC has less than a
-/// fifth beside this one (`neighbours`).
+/// The same of a probe out of turn, whose question is only whether a queue has gone: three quarters of what the path
+/// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth beside
+/// this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
 const RAISED_LASTS: Span = Span::from_millis(100);
 /// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s to have 100 Mbit/s

@@ -15,8 +15,8 @@ const START_REPORTS: u64 = 80;
 const PACKETS_FAST: u64 = 160;
 const PACKETS_SLOW: u64 = 96;
 const FAST: Rate = Rate::from_mbps(80);
-/// A fast rate that grows by this factor from one measurement to the next, as in Startup, is reported this many times as often: it
-/// outgrows the measured spacing, and each report lets the law grow further. Choices.
+/// A fast rate that grows by this factor from one measurement to the next, as in Startup, is reported this many times as
+/// often: it outgrows the measured spacing, and each report lets the law grow further. Choices.
 const RISING: f64 = 1.25;
 const RISING_SHARE: u64 = 4;
 /// The packet count alone makes the interval no longer than this, and no longer than a round trip: a law must see what its
@@ -190,12 +190,8 @@ impl ReportInterval {
     fn by_count(&self, reports: u64, min_rtt: Span) -> Span {
         let measured = self.data.measured.filter(|_| reports >= START_REPORTS);
         let interval = measured.map_or(Span::ZERO, |(spacing, rate)| {
-            spacing
-                * match rate >= FAST {
-                    true if self.data.is_rising => PACKETS_FAST / RISING_SHARE,
-                    true => PACKETS_FAST,
-                    false => PACKETS_SLOW,
-                }
+            let fast = if self.data.is_rising { PACKETS_FAST / RISING_SHARE } else { PACKETS_FAST };
+            spacing * if rate >= FAST { fast } else { PACKETS_SLOW }
         });
         interval.min(LONGEST_BY_COUNT).min(min_rtt)
     }
