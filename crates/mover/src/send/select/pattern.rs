@@ -1,9 +1,7 @@
 //! One pattern of a rule, with rsync's meaning.
 //!
-//! A pattern becomes an automaton whose states are bits, one for each place in the pattern, as in Shift-And
-//! (R. Baeza-Yates, G. Gonnet: A new approach to text searching, CACM 35(10), 1992, section 4): wildcards of any
-//! length are states that stay. A step takes one operation per 64 places, so no pattern makes matching take
-//! longer than its length times that of the path.
+//! All ways through a pattern are followed at once (K. Thompson: Regular expression search algorithm, CACM 11(6), 1968),
+//! so no pattern makes matching take longer than its length times that of the path.
 
 use crate::root::split;
 
@@ -69,7 +67,7 @@ pub(crate) struct Pattern {
 #[derive(Clone, Debug)]
 enum Body {
     Literal(Vec<u8>),
-    Wild(Automaton),
+    Wild(Wild),
 }
 
 /// Whether the pattern can be compiled.
@@ -120,7 +118,7 @@ impl Pattern {
         let is_wild = Backslash::of(rest) == Backslash::Escapes;
         let escapes = backslash == Backslash::Escapes && rest.contains(&b'\\');
         let body = if is_wild || escapes {
-            Body::Wild(Automaton::new(rest, scope)?)
+            Body::Wild(Wild::new(rest, scope)?)
         } else {
             Body::Literal(rest.to_vec())
         };
@@ -138,7 +136,7 @@ impl Pattern {
                 subject.strip_suffix(&text[..]).is_some_and(|head| head.is_empty() || head.ends_with(b"/"))
             }
             Body::Literal(text) => subject == &text[..],
-            Body::Wild(automaton) => automaton.matches(subject, self.scope == Scope::Tail),
+            Body::Wild(wild) => wild.matches(subject, self.scope == Scope::Tail),
         }
     }
 
@@ -152,23 +150,10 @@ impl Pattern {
     }
 }
 
-/// Bits in a word of states.
-const WORD: usize = u64::BITS as usize;
-
-/// State `i` is "the first `i` places are matched".
+/// A pattern with wildcards.
 #[derive(Clone, Debug)]
-struct Automaton {
-    /// Places that take one byte each.
-    places: usize,
-    /// For each byte the row of `rows` that says which places take it.
-    row_of: Box<[u16; 256]>,
-    /// Bit `i` of a row: place `i` takes the byte. `words` words each; row 0 is empty.
-    rows: Vec<u64>,
-    words: usize,
-    /// States that stay on any byte but `/`: here stands `*`.
-    stay: Vec<u64>,
-    /// States that stay on any byte: here stands `**`.
-    stay_across: Vec<u64>,
+struct Wild {
+    parts: Vec<Part>,
     /// What the subject ends with in any case.
     ending: Vec<u8>,
     /// What stands in front of every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
@@ -176,11 +161,16 @@ struct Automaton {
     lead: &'static [u8],
 }
 
+#[derive(Clone, Debug)]
 enum Part {
     Byte(u8),
-    /// Which bytes it takes; never `/`.
-    Class(Box<[bool; 256]>),
+    /// Any byte but `/`.
+    Any,
+    /// The bytes whose bits are set; never `/`.
+    Class(Box<[u64; 4]>),
+    /// Any bytes but `/`.
     Star,
+    /// Any bytes.
     StarStar,
 }
 
@@ -194,11 +184,7 @@ fn next_part(rest: &mut &[u8]) -> Result<Part, BadPattern> {
             *rest = &rest[more..];
             Ok(if more == 0 { Part::Star } else { Part::StarStar })
         }
-        b'?' => {
-            let mut any = Box::new([true; 256]);
-            any[usize::from(b'/')] = false;
-            Ok(Part::Class(any))
-        }
+        b'?' => Ok(Part::Any),
         b'[' => class(rest).map(Part::Class),
         b'\\' => {
             let (&escaped, behind) = rest.split_first().ok_or(BadPattern::Escape)?;
@@ -209,44 +195,35 @@ fn next_part(rest: &mut &[u8]) -> Result<Part, BadPattern> {
     }
 }
 
-impl Automaton {
+impl Part {
+    fn takes(&self, byte: u8) -> bool {
+        match self {
+            Self::Byte(own) => *own == byte,
+            Self::Class(class) => class[usize::from(byte / 64)] >> (byte % 64) & 1 == 1,
+            Self::Any | Self::Star => byte != b'/',
+            Self::StarStar => true,
+        }
+    }
+
+    /// Whether it takes any number of bytes.
+    fn is_star(&self) -> bool {
+        matches!(self, Self::Star | Self::StarStar)
+    }
+}
+
+impl Wild {
     fn new(mut rest: &[u8], scope: Scope) -> Result<Self, BadPattern> {
         let lead: &[u8] = if scope == Scope::Tail && rest.starts_with(b"**") { b"/" } else { b"" };
-        let mut takers: Vec<Part> = Vec::new();
-        let (mut stars, mut crossings) = (Vec::new(), Vec::new());
-        let mut ending = Vec::new();
+        let (mut parts, mut ending) = (Vec::new(), Vec::new());
         while !rest.is_empty() {
             let part = next_part(&mut rest)?;
             match &part {
                 Part::Byte(byte) => ending.push(*byte),
                 _ => ending.clear(),
             }
-            match part {
-                Part::Star => stars.push(takers.len()),
-                Part::StarStar => crossings.push(takers.len()),
-                taker => takers.push(taker),
-            }
+            parts.push(part);
         }
-        let places = takers.len();
-        let words = places / WORD + 1;
-        let bits = |states: &[usize]| {
-            let mut bits = vec![0; words];
-            for state in states {
-                bits[state / WORD] |= 1 << (state % WORD);
-            }
-            bits
-        };
-        let (row_of, rows) = rows(&takers, words);
-        Ok(Self {
-            places,
-            row_of,
-            rows,
-            words,
-            stay: bits(&stars),
-            stay_across: bits(&crossings),
-            ending,
-            lead,
-        })
+        Ok(Self { parts, ending, lead })
     }
 
     /// Whether it takes all of `subject`, or with `any_component` what is left of it from some component on.
@@ -255,68 +232,31 @@ impl Automaton {
         if !subject.ends_with(&self.ending) && !self.ending.strip_prefix(self.lead).is_some_and(is_whole) {
             return false;
         }
-        if self.words == 1 {
-            return self.matches_short(subject, any_component);
-        }
-        let mut states = vec![0; self.words];
-        states[0] = 1;
+        // Place `i`: the first `i` parts have taken the bytes so far.
+        let mut places = vec![false; self.parts.len() + 1];
+        let mut next = places.clone();
+        self.reach(&mut places, 0);
         for &byte in self.lead.iter().chain(subject) {
-            self.step(&mut states, byte);
-            states[0] |= u64::from(any_component && byte == b'/');
-        }
-        states[self.places / WORD] >> (self.places % WORD) & 1 == 1
-    }
-
-    /// The same with all states in one word.
-    fn matches_short(&self, subject: &[u8], any_component: bool) -> bool {
-        let (stay, across) = (self.stay[0], self.stay_across[0]);
-        let mut states = 1;
-        for &byte in self.lead.iter().chain(subject) {
-            let takes = self.rows[usize::from(self.row_of[usize::from(byte)])];
-            let held = if byte == b'/' { across } else { stay | across };
-            states = (states & takes) << 1 | states & held | u64::from(any_component && byte == b'/');
-            if states == 0 && !any_component {
-                return false;
+            next.fill(false);
+            for (at, part) in self.parts.iter().enumerate() {
+                if places[at] && part.takes(byte) {
+                    self.reach(&mut next, if part.is_star() { at } else { at + 1 });
+                }
             }
+            if any_component && byte == b'/' {
+                self.reach(&mut next, 0);
+            }
+            std::mem::swap(&mut places, &mut next);
         }
-        states >> self.places & 1 == 1
+        places[self.parts.len()]
     }
 
-    fn step(&self, states: &mut [u64], byte: u8) {
-        let row = usize::from(self.row_of[usize::from(byte)]) * self.words;
-        let takes = &self.rows[row..row + self.words];
-        let mut carry = 0;
-        for (i, word) in states.iter_mut().enumerate() {
-            let stay = if byte == b'/' { 0 } else { self.stay[i] };
-            let taken = *word & takes[i];
-            *word = taken << 1 | carry | *word & (stay | self.stay_across[i]);
-            carry = taken >> (WORD - 1);
+    /// Notes a place, and those behind stars, which may take nothing.
+    fn reach(&self, places: &mut [bool], mut at: usize) {
+        while !std::mem::replace(&mut places[at], true) && self.parts.get(at).is_some_and(Part::is_star) {
+            at += 1;
         }
     }
-}
-
-/// Which places take which byte: bytes that all places treat alike share a row.
-fn rows(takers: &[Part], words: usize) -> (Box<[u16; 256]>, Vec<u64>) {
-    let mut row_of = Box::new([0; 256]);
-    let mut rows = vec![0; words];
-    for byte in 0..=255u8 {
-        let takes = |taker: &Part| match taker {
-            Part::Byte(own) => *own == byte,
-            Part::Class(class) => class[usize::from(byte)],
-            Part::Star | Part::StarStar => false,
-        };
-        let mut row = vec![0; words];
-        for (place, _) in takers.iter().enumerate().filter(|(_, taker)| takes(taker)) {
-            row[place / WORD] |= 1 << (place % WORD);
-        }
-        let known = rows.chunks_exact(words).position(|other| other == row);
-        let index = known.unwrap_or(rows.len() / words);
-        if known.is_none() {
-            rows.extend_from_slice(&row);
-        }
-        row_of[usize::from(byte)] = index as u16;
-    }
-    (row_of, rows)
 }
 
 #[cfg(test)]
@@ -324,12 +264,12 @@ fn rows(takers: &[Part], words: usize) -> (Box<[u16; 256]>, Vec<u64>) {
 mod tests;
 
 /// Reads a class (`[abc]`, `[a-z]`, `[!0-9]`, `[[:digit:]]`, over bytes) whose `[` is taken already, up to and with its `]`.
-fn class(rest: &mut &[u8]) -> Result<Box<[bool; 256]>, BadPattern> {
+fn class(rest: &mut &[u8]) -> Result<Box<[u64; 4]>, BadPattern> {
     let negated = matches!(rest.first(), Some(b'!' | b'^'));
     if negated {
         *rest = &rest[1..];
     }
-    let mut set = Box::new([false; 256]);
+    let mut set = [false; 256];
     let mut first = true;
     loop {
         match rest.first().ok_or(BadPattern::Unclosed)? {
@@ -344,7 +284,9 @@ fn class(rest: &mut &[u8]) -> Result<Box<[bool; 256]>, BadPattern> {
         set.iter_mut().for_each(|member| *member = !*member);
     }
     set[usize::from(b'/')] = false;
-    if set.contains(&true) { Ok(set) } else { Err(BadPattern::Class) }
+    let mut bits = [0; 4];
+    (0..256).filter(|&byte| set[byte]).for_each(|byte| bits[byte / 64] |= 1 << (byte % 64));
+    if bits == [0; 4] { Err(BadPattern::Class) } else { Ok(Box::new(bits)) }
 }
 
 /// One byte, or two with `-` between them.

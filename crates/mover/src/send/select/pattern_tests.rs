@@ -124,7 +124,7 @@ fn a_pattern_made_to_blow_up_only_takes_its_length_times_the_paths() {
     assert!(!compiled(&long)[0].matches(&path[..2000], false));
 }
 
-/// By trying everything; what the automaton is compared with.
+/// By trying everything; what a pattern is compared with.
 fn naive(pattern: &[u8], path: &[u8]) -> bool {
     match pattern {
         [] => path.is_empty(),
@@ -165,7 +165,7 @@ fn path() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn the_automaton_agrees_with_trying_everything(
+    fn a_pattern_agrees_with_trying_everything(
         pattern in text(&["a", "b", "/", "*", "**", "?", "\u{fc}"], 9), path in path(), is_directory: bool,
     ) {
         if let Ok(compiled) = Pattern::compile(&pattern) && !ends_in_three_stars(&pattern) {
@@ -178,7 +178,7 @@ proptest! {
     fn long_patterns_behave_as_short_ones(
         pattern in text(&["a", "b", "/", "*", "**", "?"], 9), path in path(), pad in 60usize..140,
     ) {
-        // The same behind a stretch of other bytes, so that states lie in several words.
+        // The same behind a stretch of other bytes, so that there are many places.
         let head = vec![b'x'; pad];
         let (long, subject) = ([b"/", &head[..], b"a", &pattern].concat(), [&head[..], b"a", &path].concat());
         if let Ok(compiled) = Pattern::compile(&long) && !ends_in_three_stars(&pattern) {
