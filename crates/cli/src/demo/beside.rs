@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::path::emulator;
-use super::relay::is_pause;
 use super::spec::PathSpec;
 
 /// The longest that one flow may take, from its first packet on.
@@ -154,6 +153,12 @@ fn accept_until(listener: &TcpListener, end: Instant, over: &AtomicBool) -> io::
             Err(_) => thread::sleep(LOOK / 100),
         }
     }
+}
+
+/// Whether a call with a time limit gave up, or was interrupted, and may be repeated.
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 /// Writes `bytes` bytes, or until it is over.

@@ -2,10 +2,8 @@
 //! compare with.
 
 mod beside;
-mod direction;
 mod fileset;
 mod path;
-mod relay;
 mod spec;
 
 pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};

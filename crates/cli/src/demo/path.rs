@@ -4,9 +4,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
-use haul_wan::{Emulator, EmulatorOptions, Names, Side, TcpWindow, V4, WanError, acquire};
+use haul_wan::{Emulator, EmulatorOptions, Names, Relay, Side, TcpWindow, V4, WanError, acquire};
 
-use super::relay::{Relay, no_such_path};
 use super::spec::{DirectionCounts, PathCounts, PathSpec};
 use crate::fault::{self, Fault, FaultCode};
 
@@ -52,7 +51,7 @@ impl EmulatedPath {
         let carrier = match namespaces {
             Namespaces::Possible => match emulator(spec) {
                 Ok(emulator) => Carrier::Namespaces(Box::new(emulator)),
-                Err(WanError::Path(error)) => return Err(no_such_path(&error)),
+                Err(error @ WanError::Path(_)) => return Err(no_path(&error)),
                 Err(error) => Carrier::Relay(OnceLock::new(), error.to_string()),
             },
             Namespaces::Impossible(why) => Carrier::Relay(OnceLock::new(), why.clone()),
@@ -103,15 +102,28 @@ impl EmulatedPath {
         if let Some(relay) = relay.get() {
             return Ok(relay.address());
         }
-        let started = Relay::start(&self.spec, server)?;
+        let started = Relay::start(&self.spec.stages(), self.spec.seed, server).map_err(|e| no_path(&e))?;
         Ok(relay.get_or_init(|| started).address())
     }
 
     pub(crate) fn counts(&self) -> Result<PathCounts, Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => counts(emulator),
-            Carrier::Relay(relay, _) => Ok(relay.get().map(Relay::counts).unwrap_or_default()),
+            Carrier::Relay(relay, _) => {
+                let [up, down] = relay.get().map(Relay::counts).unwrap_or_default();
+                Ok(PathCounts { up: up.into(), down: down.into() })
+            }
         }
+    }
+}
+
+/// Why there is no path.
+fn no_path(error: &WanError) -> Fault {
+    match error {
+        WanError::Path(why) => {
+            fault::usage(format!("there is no such path: {why}"), "see `haul demo --help`")
+        }
+        other => Fault::new(FaultCode::Internal, format!("cannot start the emulated path: {other}"), ""),
     }
 }
 

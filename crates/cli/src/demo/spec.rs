@@ -4,7 +4,7 @@ use std::fmt;
 
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
-use haul_wan::Snapshot;
+use haul_wan::{Relayed, Snapshot};
 use serde::Serialize;
 
 /// The least number of packets that the bottleneck's queue holds.
@@ -72,35 +72,26 @@ pub(crate) struct DirectionCounts {
 }
 
 impl DirectionCounts {
-    /// Packets that the relay's stages have dropped. They drop for no other reason than these.
-    pub(super) fn add_dropped(&mut self, reason: DropReason, packets: u32) {
-        let count = match reason {
-            DropReason::QueueFull => &mut self.queue_full,
-            DropReason::Random => &mut self.random,
-            DropReason::TooLarge => &mut self.too_large,
-            _ => &mut self.relay,
-        };
-        *count += u64::from(packets);
-    }
-
     /// Of a direction between namespaces; `device` is what the kernel dropped before the emulator had it.
     pub(super) fn of(way: &Snapshot, device: u64) -> Self {
-        Self {
-            offered: way.sent.packets,
-            delivered: way.received.packets,
-            delivered_bytes: way.received.bytes,
-            queue_full: way.drops.of(DropReason::QueueFull),
-            random: way.drops.of(DropReason::Random),
-            too_large: way.drops.of(DropReason::TooLarge),
-            relay: way.drops.of(DropReason::Carrier) + device,
-            overrun: 0,
-        }
+        let (sent, received, mut drops) = (way.sent, way.received, way.drops);
+        drops.count(DropReason::Carrier, device);
+        Relayed { sent, received, drops, overrun: 0 }.into()
     }
+}
 
-    /// Packets that were dropped, for whatever reason.
-    #[cfg(test)]
-    pub(crate) fn dropped(&self) -> u64 {
-        self.queue_full + self.random + self.too_large + self.relay
+impl From<Relayed> for DirectionCounts {
+    fn from(Relayed { sent, received, drops, overrun }: Relayed) -> Self {
+        Self {
+            offered: sent.packets,
+            delivered: received.packets,
+            delivered_bytes: received.bytes,
+            queue_full: drops.of(DropReason::QueueFull),
+            random: drops.of(DropReason::Random),
+            too_large: drops.of(DropReason::TooLarge),
+            relay: drops.of(DropReason::Carrier),
+            overrun,
+        }
     }
 }
 
@@ -116,5 +107,20 @@ impl fmt::Display for DirectionCounts {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_holds_one_bandwidth_delay_product_and_some_packets_at_least() {
+        let spec = |rtt_ms, mbps| {
+            let (rtt, rate) = (Span::from_millis(rtt_ms), Rate::from_mbps(mbps));
+            PathSpec { rtt, rate, loss: Probability::ZERO, mtu: 1_500, seed: 1 }
+        };
+        assert_eq!(spec(100, 120).queue(), Bytes(1_500_000));
+        assert_eq!(spec(0, 1_000).queue(), Bytes(96_000));
     }
 }

@@ -15,7 +15,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn count(&mut self, packets: u64, bytes: u64) {
+    pub(crate) fn count(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
         self.buffers += 1;

@@ -1,5 +1,7 @@
-//! A relay on the loopback interface with one port toward the client, which carries TCP and UDP to the server as a path
-//! of the given length, rate and loss would. Needs no privilege.
+//! A relay on the loopback interface with one port toward the client, which carries UDP to the server through the stages
+//! of a path, and TCP with its delay. It needs no privilege.
+
+mod direction;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,54 +14,61 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
-use haul_sim::SpecError;
+use haul_sim::{DropReason, PathSpec, SpecError};
 use haul_udp::{Arrival, ArrivalClock, Options, SocketError, UdpSocket};
-use haul_wan::Way;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::direction::{Direction, FlowId};
-use super::spec::{PathCounts, PathSpec};
-use crate::fault::{self, Fault, FaultCode};
+pub use self::direction::Relayed;
+use self::direction::{Direction, FlowId};
+use crate::emulator::rtt_of;
+use crate::error::{WanError, While};
+use crate::link::{Clock, Way};
 
 /// How often a port is tried that must be free for TCP and UDP alike.
 const PORT_TRIES: u32 = 20;
 
 /// A running relay; stops when dropped.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub struct Relay {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
-    counts: Arc<Mutex<PathCounts>>,
+    counts: Arc<Mutex<[Relayed; 2]>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Relay {
-    /// Starts a relay to `server` and returns at once; [`Relay::address`] is its near end.
-    pub(super) fn start(spec: &PathSpec, server: SocketAddr) -> Result<Self, Fault> {
-        let (listener, socket) = bind_pair().map_err(|e| cannot_start(&e))?;
-        let address = listener.local_addr().map_err(|e| cannot_start(&e))?;
-        let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let udp = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counts))
-            .map_err(|e| no_such_path(&e))?;
-        let mut relay = Self { address, stop, counts, threads: Vec::new() };
-        let (rtt, stop) = (spec.rtt, Arc::clone(&relay.stop));
-        relay.spawn("path-udp", move || udp.run())?;
-        relay.spawn("path-tcp", move || accept_all(&listener, server, rtt, &stop))?;
+    /// Starts a relay to `server` and returns at once; [`Relay::address`] is its near end. The path is the same in both
+    /// directions, whose losses are drawn independently.
+    ///
+    /// # Errors
+    /// When the path cannot be, or the system refuses something.
+    pub fn start(path: &PathSpec, seed: u64, server: SocketAddr) -> Result<Self, WanError> {
+        let cannot_start = "cannot start the relay";
+        let (listener, socket) = bind_pair().while_doing(cannot_start)?;
+        let address = listener.local_addr().while_doing(cannot_start)?;
+        let mut relay = Self { address, stop: Arc::default(), counts: Arc::default(), threads: Vec::new() };
+        let (stop, counts) = (Arc::clone(&relay.stop), Arc::clone(&relay.counts));
+        let udp = UdpRelay::new((path, seed), socket, server, stop, counts)?;
+        let (rtt, stop) = (rtt_of(path, path), Arc::clone(&relay.stop));
+        relay.spawn("path-udp", move || udp.run()).while_doing(cannot_start)?;
+        relay
+            .spawn("path-tcp", move || accept_all(&listener, server, rtt, &stop))
+            .while_doing(cannot_start)?;
         Ok(relay)
     }
 
-    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
-        self.threads.push(thread.map_err(|e| cannot_start(&e))?);
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(work)?);
         Ok(())
     }
 
     /// Where the client connects to, TCP and UDP.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(super) fn counts(&self) -> PathCounts {
+    /// What was done with datagrams so far: toward the server, and back.
+    pub fn counts(&self) -> [Relayed; 2] {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,15 +85,6 @@ impl Drop for Relay {
 
 fn relay_problem(what: &str, error: &dyn std::error::Error) {
     tracing::warn!("emulated path: {what}: {error}");
-}
-
-/// What was asked for cannot be emulated.
-pub(super) fn no_such_path(error: &SpecError) -> Fault {
-    fault::usage(format!("there is no such path: {error}"), "see `haul demo --help`")
-}
-
-fn cannot_start(error: &io::Error) -> Fault {
-    Fault::new(FaultCode::Internal, format!("cannot start the emulated path: {error}"), "")
 }
 
 /// A TCP listener and a UDP socket on the same port.
@@ -112,7 +112,7 @@ const POLL: Duration = Duration::from_millis(20);
 type Parcel = (Instant, io::Result<Vec<u8>>);
 
 /// Accepts connections and passes their bytes on until it is told to stop.
-pub(super) fn accept_all(listener: &TcpListener, server: SocketAddr, rtt: Span, stop: &Arc<AtomicBool>) {
+fn accept_all(listener: &TcpListener, server: SocketAddr, rtt: Span, stop: &Arc<AtomicBool>) {
     if let Err(error) = listener.set_nonblocking(true) {
         return relay_problem("listening for TCP connections", &error);
     }
@@ -187,7 +187,7 @@ fn read_all(mut from: TcpStream, parcels: &SyncSender<Parcel>, stop: &AtomicBool
 }
 
 /// Whether a call with a time limit gave up, or was interrupted, and may be repeated.
-pub(super) fn is_pause(error: &io::Error) -> bool {
+fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -219,7 +219,7 @@ const ROUND: (Span, Span) = (Span::from_micros(20), Span::from_micros(200));
 const CALLS_PER_ROUND: usize = 4;
 
 /// Moves datagrams between clients and the server through the two directions of a path.
-pub(super) struct UdpRelay {
+struct UdpRelay {
     clients: UdpSocket,
     server: SocketAddr,
     flows: Vec<Flow>,
@@ -230,9 +230,10 @@ pub(super) struct UdpRelay {
     down: Direction,
     receiver: haul_udp::Receiver,
     clock: Clock,
+    arrivals: ArrivalClock,
     round: Span,
     stop: Arc<AtomicBool>,
-    counts: Arc<Mutex<PathCounts>>,
+    counts: Arc<Mutex<[Relayed; 2]>>,
 }
 
 /// One client, with a socket of its own toward the server.
@@ -240,17 +241,6 @@ struct Flow {
     client: SocketAddr,
     socket: UdpSocket,
     drops: DropWatch,
-}
-
-struct Clock {
-    start: Instant,
-    arrivals: ArrivalClock,
-}
-
-impl Clock {
-    fn now(&self) -> Time {
-        Time::ZERO + Span::from(self.start.elapsed())
-    }
 }
 
 /// Whether more may wait in a socket than was read.
@@ -272,12 +262,12 @@ impl DropWatch {
 }
 
 impl UdpRelay {
-    pub(super) fn new(
-        spec: &PathSpec,
+    fn new(
+        (path, seed): (&PathSpec, u64),
         clients: UdpSocket,
         server: SocketAddr,
         stop: Arc<AtomicBool>,
-        counts: Arc<Mutex<PathCounts>>,
+        counts: Arc<Mutex<[Relayed; 2]>>,
     ) -> Result<Self, SpecError> {
         Ok(Self {
             receiver: haul_udp::Receiver::new(&clients),
@@ -286,17 +276,18 @@ impl UdpRelay {
             flows: Vec::new(),
             by_client: HashMap::new(),
             drops: DropWatch::default(),
-            up: Direction::new(spec, Way::Forth)?,
-            down: Direction::new(spec, Way::Back)?,
-            clock: Clock { start: Instant::now(), arrivals: ArrivalClock::new() },
-            round: (spec.rtt / 32).clamp(ROUND.0, ROUND.1),
+            up: Direction::new(path, Way::Forth.seed(seed))?,
+            down: Direction::new(path, Way::Back.seed(seed))?,
+            clock: Clock::start(),
+            arrivals: ArrivalClock::new(),
+            round: (rtt_of(path, path) / 32).clamp(ROUND.0, ROUND.1),
             stop,
             counts,
         })
     }
 
     /// Works until it is told to stop.
-    pub(super) fn run(mut self) {
+    fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
             let now = self.clock.now();
             // Where something is left to be read, the time is that of what was read.
@@ -307,7 +298,7 @@ impl UdpRelay {
                 self.down.advance(now);
             }
             let all_sent = self.deliver();
-            let counts = PathCounts { up: self.up.counts, down: self.down.counts };
+            let counts = [self.up.counts, self.down.counts];
             *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
             if let Err(error) = self.wait(all_sent) {
                 relay_problem("waiting for datagrams", &error);
@@ -322,16 +313,17 @@ impl UdpRelay {
                 return Backlog::None;
             }
             let now = self.clock.now();
-            self.clock.arrivals.sync(now);
+            self.arrivals.sync(now);
             for mut batch in self.receiver.datagrams() {
                 self.up.counts.overrun += u64::from(self.drops.new_drops(batch.drops));
                 let Some(flow) = flow_of(&mut self.flows, &mut self.by_client, self.server, batch.source)
                 else {
-                    self.up.counts.offered += batch.count() as u64;
-                    self.up.counts.relay += batch.count() as u64;
+                    let bytes = batch.iter_mut().map(|packet| packet.len() as u64).sum();
+                    self.up.counts.sent.count(batch.count() as u64, bytes);
+                    self.up.counts.drops.count(DropReason::Carrier, batch.count() as u64);
                     continue;
                 };
-                let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
+                let arrival = arrival_time(&self.arrivals, batch.arrival, now);
                 let from = (flow, batch.ecn);
                 self.up.offer(batch.iter_mut().map(|packet| &*packet), arrival, from);
             }
@@ -350,10 +342,10 @@ impl UdpRelay {
                     backlog = Backlog::Some;
                 }
                 let now = self.clock.now();
-                self.clock.arrivals.sync(now);
+                self.arrivals.sync(now);
                 for mut batch in self.receiver.datagrams() {
                     self.down.counts.overrun += u64::from(flow.drops.new_drops(batch.drops));
-                    let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
+                    let arrival = arrival_time(&self.arrivals, batch.arrival, now);
                     let from = (id as FlowId, batch.ecn);
                     self.down.offer(batch.iter_mut().map(|packet| &*packet), arrival, from);
                 }
@@ -383,10 +375,7 @@ impl UdpRelay {
         let now = self.clock.now();
         let until_due = next.map_or(IDLE, |due| Duration::from(due.since(now)));
         let round = Duration::from(self.round);
-        if !all_sent {
-            return sleep(&mut [], round);
-        }
-        if until_due <= round {
+        if !all_sent || until_due <= round {
             return sleep(&mut [], round);
         }
         if next.is_some() {

@@ -1,13 +1,26 @@
-//! One direction of the emulated path: the stages, and the packets that are under way. It reads no clock.
+//! One direction of a relay: the stages, and the datagrams that are under way. It reads no clock.
 
 use std::collections::{HashMap, VecDeque};
 
 use haul_base::{Bytes, Ecn, Time};
-use haul_sim::{Exit, PacketInfo, Path, SpecError, UDP_OVERHEAD};
+use haul_sim::{DropReason, Drops, Exit, PacketInfo, Path, PathSpec, SpecError, UDP_OVERHEAD};
 use haul_udp::SendError;
-use haul_wan::Way;
 
-use super::spec::{DirectionCounts, PathSpec};
+use crate::emulator::{rate_of, rtt_of};
+use crate::link::Traffic;
+
+/// What one direction of a relay has done, in datagrams and bytes of their payload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Relayed {
+    /// What came in.
+    pub sent: Traffic,
+    /// What came out.
+    pub received: Traffic,
+    /// Datagrams that died, by reason; `carrier` is the relay's own fault.
+    pub drops: Drops,
+    /// Socket buffers (each up to 44 datagrams) that the kernel dropped because the relay came too late.
+    pub overrun: u64,
+}
 
 /// Memory for packets beyond what the path itself holds.
 const SPARE: u64 = 4 << 20;
@@ -36,7 +49,7 @@ pub(super) struct Direction {
     room: Bytes,
     /// The bytes of the batch that is sent.
     batch: Vec<u8>,
-    pub(super) counts: DirectionCounts,
+    pub(super) counts: Relayed,
 }
 
 #[derive(Debug)]
@@ -62,18 +75,17 @@ pub(super) struct Batch {
 }
 
 impl Direction {
-    /// One direction of the path; the two of them draw their losses independently.
-    pub(super) fn new(spec: &PathSpec, way: Way) -> Result<Self, SpecError> {
-        let in_flight = spec.rate.bytes_in(spec.rtt / 2);
-        let room = spec.queue().0.saturating_add(in_flight).saturating_add(SPARE);
+    pub(super) fn new(spec: &PathSpec, seed: u64) -> Result<Self, SpecError> {
+        // What waits at the bottleneck and what is behind it.
+        let on_path = rate_of(spec).bytes_in(rtt_of(spec, spec)).saturating_mul(2);
         Ok(Self {
-            path: Path::new(&spec.stages(), way.seed(spec.seed))?,
+            path: Path::new(spec, seed)?,
             kept: HashMap::new(),
             next: 0,
             due: VecDeque::new(),
-            room: Bytes(room.min(MAX_MEMORY)),
+            room: Bytes(on_path.saturating_add(SPARE).min(MAX_MEMORY)),
             batch: Vec::new(),
-            counts: DirectionCounts::default(),
+            counts: Relayed::default(),
         })
     }
 
@@ -86,10 +98,10 @@ impl Direction {
         (flow, ecn): (FlowId, Ecn),
     ) {
         for bytes in packets {
-            self.counts.offered += 1;
+            self.counts.sent.count(1, bytes.len() as u64);
             let packet = Packet { bytes: bytes.into(), flow, ecn };
             let Some(room) = self.room.0.checked_sub(packet.memory()) else {
-                self.counts.relay += 1;
+                self.counts.drops.count(DropReason::Carrier, 1);
                 continue;
             };
             let info = PacketInfo {
@@ -115,7 +127,7 @@ impl Direction {
             match exit {
                 Exit::Delivered => due.extend(packets),
                 Exit::Dropped(reason) => {
-                    counts.add_dropped(reason, parcel.packets());
+                    counts.drops.count(reason, parcel.packets().into());
                     room.0 += packets.map(|packet| packet.memory()).sum::<u64>();
                 }
                 // No stage of this path makes copies.
@@ -134,15 +146,15 @@ impl Direction {
         while let Some(batch) = self.gather() {
             let gone = match send(&batch, &self.batch) {
                 Ok(packets) => {
-                    self.counts.delivered += packets as u64;
-                    self.counts.delivered_bytes += self.batch.len().min(packets * batch.segment) as u64;
+                    let bytes = self.batch.len().min(packets * batch.segment);
+                    self.counts.received.count(packets as u64, bytes as u64);
                     packets
                 }
                 Err(SendError::WouldBlock(_)) => return false,
                 Err(error) => {
                     // Nobody listens any more, or the like: the packets are gone, as on a real path.
                     tracing::debug!(%error, "emulated path: packets dropped at its end");
-                    self.counts.relay += batch.packets as u64;
+                    self.counts.drops.count(DropReason::Carrier, batch.packets as u64);
                     batch.packets
                 }
             };
@@ -174,4 +186,4 @@ impl Direction {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

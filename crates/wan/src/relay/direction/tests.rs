@@ -1,18 +1,27 @@
 use std::cell::RefCell;
 
 use haul_base::{Probability, Rate, Span};
+use haul_sim::{BottleneckSpec, Limit, QueueSpec, StageSpec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::link::Way;
 
-fn spec(rtt_ms: u64, mbps: u64, loss: f64) -> PathSpec {
-    PathSpec {
-        rtt: Span::from_millis(rtt_ms),
-        rate: Rate::from_mbps(mbps),
-        loss: Probability::new(loss).unwrap(),
-        mtu: 1_500,
-        seed: 1,
-    }
+/// What the bottleneck of [`path`] holds.
+fn queue(rtt_ms: u64, mbps: u64) -> Bytes {
+    Bytes(Rate::from_mbps(mbps).bytes_in(Span::from_millis(rtt_ms)).max(96_000))
+}
+
+/// A direction of half this round-trip time.
+pub(in crate::relay) fn path(rtt_ms: u64, mbps: u64, loss: f64) -> PathSpec {
+    let queue = QueueSpec::TailDrop(Limit::Bytes(queue(rtt_ms, mbps)));
+    let stages = vec![
+        StageSpec::Mtu(1_500),
+        StageSpec::Bottleneck(BottleneckSpec { rate: Rate::from_mbps(mbps), queue }),
+        StageSpec::Loss(Probability::new(loss).unwrap()),
+        StageSpec::Delay(Span::from_millis(rtt_ms) / 2),
+    ];
+    PathSpec { stages }
 }
 
 fn at(micros: u64) -> Time {
@@ -27,7 +36,7 @@ struct Bench {
 
 impl Bench {
     fn new(spec: &PathSpec) -> Self {
-        let direction = Direction::new(spec, Way::Forth).unwrap();
+        let direction = Direction::new(spec, 1).unwrap();
         Self { direction, left: Vec::new() }
     }
 
@@ -36,6 +45,10 @@ impl Bench {
         let packets: Vec<Vec<u8>> = sizes.iter().map(|size| vec![*size as u8; *size]).collect();
         let packets = packets.iter().map(Vec::as_slice);
         self.direction.offer(packets, at(micros), (3, Ecn::NotEct));
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.direction.counts.drops.of(reason)
     }
 
     /// How many packets have left by then.
@@ -52,7 +65,7 @@ impl Bench {
 
 #[test]
 fn a_lone_packet_takes_its_serialisation_and_half_the_round_trip() {
-    let mut bench = Bench::new(&spec(100, 12, 0.0));
+    let mut bench = Bench::new(&path(100, 12, 0.0));
     // 1,500 bytes at 12 Mbit/s take 1 ms.
     bench.offer(500, &[1_472, 1_472]);
     assert_eq!(bench.left_by(51_499), 0);
@@ -66,53 +79,47 @@ fn a_lone_packet_takes_its_serialisation_and_half_the_round_trip() {
 
 #[test]
 fn the_queue_holds_one_bandwidth_delay_product_and_drops_the_rest() {
-    let spec = spec(100, 120, 0.0);
-    assert_eq!(spec.queue(), Bytes(1_500_000));
-    let mut bench = Bench::new(&spec);
+    let mut bench = Bench::new(&path(100, 120, 0.0));
     for _ in 0..30 {
         bench.offer(0, &[1_472; 50]);
     }
-    assert_eq!(bench.direction.counts.queue_full, 500);
+    assert_eq!(bench.dropped(DropReason::QueueFull), 500);
     // After 1 ms of draining there is room for ten packets again.
     bench.offer(1_000, &[1_472; 20]);
-    assert_eq!(bench.direction.counts.queue_full, 510);
+    assert_eq!(bench.dropped(DropReason::QueueFull), 510);
     assert_eq!(bench.left_by(1_000_000), 1_010);
 }
 
 #[test]
 fn what_a_full_queue_drops_takes_no_memory() {
-    let mut bench = Bench::new(&spec(10, 10, 0.0));
+    let mut bench = Bench::new(&path(10, 10, 0.0));
     // Ten times the memory, in the time of one packet.
     for _ in 0..10_000 {
         bench.offer(0, &[1_472; 4]);
     }
-    let counts = bench.direction.counts;
-    assert_eq!((counts.relay, counts.queue_full), (0, 40_000 - 64));
-}
-
-#[test]
-fn a_short_path_still_has_a_queue() {
-    assert_eq!(spec(0, 1_000, 0.0).queue(), Bytes(96_000));
+    let lost = [DropReason::Carrier, DropReason::QueueFull].map(|reason| bench.dropped(reason));
+    assert_eq!(lost, [0, 40_000 - 64]);
 }
 
 #[test]
 fn packets_beyond_the_mtu_do_not_pass() {
-    let mut bench = Bench::new(&spec(10, 100, 0.0));
+    let mut bench = Bench::new(&path(10, 100, 0.0));
     bench.offer(0, &[1_473, 1_472]);
     assert_eq!(bench.left_by(100_000), 1);
-    assert_eq!(bench.direction.counts.too_large, 1);
+    assert_eq!(bench.dropped(DropReason::TooLarge), 1);
 }
 
 #[test]
 fn random_losses_follow_the_seed_and_the_direction() {
     let left = |seed, way| {
-        let spec = PathSpec { seed, ..spec(10, 1_000, 0.01) };
-        let mut bench = Bench { direction: Direction::new(&spec, way).unwrap(), ..Bench::new(&spec) };
+        let spec = path(10, 1_000, 0.01);
+        let direction = Direction::new(&spec, Way::seed(way, seed)).unwrap();
+        let mut bench = Bench { direction, left: Vec::new() };
         let mut lost = Vec::new();
         for i in 0..20_000u64 {
             bench.offer(i * 100, &[1_000]);
             bench.left_by(i * 100);
-            lost.push(bench.direction.counts.random);
+            lost.push(bench.dropped(DropReason::Random));
         }
         lost
     };
@@ -126,7 +133,7 @@ fn random_losses_follow_the_seed_and_the_direction() {
 
 #[test]
 fn a_full_socket_delays_and_a_closed_one_loses() {
-    let mut bench = Bench::new(&spec(0, 1_000, 0.0));
+    let mut bench = Bench::new(&path(0, 1_000, 0.0));
     bench.offer(0, &[1_000; 5]);
     bench.direction.advance(at(1_000));
     let full = |_: &Batch, _: &[u8]| Err(SendError::WouldBlock(haul_udp::Full::SocketBuffer));
@@ -134,16 +141,16 @@ fn a_full_socket_delays_and_a_closed_one_loses() {
     // One call may take a part only.
     assert!(bench.direction.deliver(|_, _| Ok(1)));
     let counts = bench.direction.counts;
-    assert_eq!((counts.delivered, counts.delivered_bytes, counts.relay), (5, 5_000, 0));
+    assert_eq!((counts.received.packets, counts.received.bytes, counts.drops.total()), (5, 5_000, 0));
     bench.offer(2_000, &[1_000; 5]);
     bench.direction.advance(at(3_000));
     assert!(bench.direction.deliver(|_, _| Err(SendError::Refused)));
-    assert_eq!(bench.direction.counts.relay, 5);
+    assert_eq!(bench.dropped(DropReason::Carrier), 5);
 }
 
 #[test]
 fn only_equal_neighbours_of_one_client_leave_together() {
-    let mut bench = Bench::new(&spec(0, 1_000, 0.0));
+    let mut bench = Bench::new(&path(0, 1_000, 0.0));
     for (len, flow) in [(100, 1), (100, 1), (40, 1), (100, 1), (100, 2), (120, 2), (0, 2), (0, 2)] {
         bench.direction.offer([&vec![1; len][..]].into_iter(), at(0), (flow, Ecn::NotEct));
     }
@@ -161,17 +168,17 @@ fn only_equal_neighbours_of_one_client_leave_together() {
 #[test]
 fn packets_beyond_the_memory_are_counted_and_later_ones_pass() {
     // Nothing leaves the relay as long as its socket is full.
-    let mut bench = Bench::new(&spec(0, 100_000, 0.0));
+    let mut bench = Bench::new(&path(0, 100_000, 0.0));
     for i in 0..400 {
         bench.offer(i * 1_000, &[1_000; 16]);
         bench.direction.advance(at(i * 1_000 + 999));
     }
-    let lost = bench.direction.counts.relay;
+    let lost = bench.dropped(DropReason::Carrier);
     assert!((1_000..6_400).contains(&lost), "{lost}");
     let left = bench.left_by(1_000_000) as u64;
     assert_eq!(left + lost, 6_400);
     bench.offer(2_000_000, &[1_000; 16]);
-    assert_eq!((bench.left_by(3_000_000) as u64, bench.direction.counts.relay), (left + 16, lost));
+    assert_eq!((bench.left_by(3_000_000) as u64, bench.dropped(DropReason::Carrier)), (left + 16, lost));
 }
 
 proptest! {
@@ -181,8 +188,8 @@ proptest! {
         mbps in 1u64..2_000,
         loss in 0.0f64..0.3,
     ) {
-        let spec = spec(20, mbps, loss);
-        let mut bench = Bench::new(&spec);
+        let mut bench = Bench::new(&path(20, mbps, loss));
+        let (rate, rtt) = (Rate::from_mbps(mbps), Span::from_millis(20));
         let (mut now, mut offered) = (0, 0);
         for (step, size, count) in steps {
             now += step;
@@ -191,17 +198,17 @@ proptest! {
             let before = bench.left.len();
             let left = bench.left_by(now);
             let bytes: u64 = bench.left.iter().map(|packet| packet.len() as u64 + 28).sum();
-            let busy = at(now).since(Time::ZERO + spec.rtt / 2);
-            prop_assert!(left >= before && spec.rate.bytes_in(busy) + 1 >= bytes);
+            let busy = at(now).since(Time::ZERO + rtt / 2);
+            prop_assert!(left >= before && rate.bytes_in(busy) + 1 >= bytes);
         }
         // Nothing stays longer than a full queue takes to drain.
-        let most = spec.rate.time_for(spec.queue().0) + spec.rtt;
+        let most = rate.time_for(queue(20, mbps).0) + rtt;
         bench.left_by(now + most.as_nanos() / 1_000 + 1);
         let counts = bench.direction.counts;
-        prop_assert_eq!(counts.offered, offered);
-        prop_assert_eq!(counts.delivered + counts.dropped(), offered);
-        prop_assert_eq!(counts.delivered, bench.left.len() as u64);
+        prop_assert_eq!(counts.sent.packets, offered);
+        prop_assert_eq!(counts.received.packets + counts.drops.total(), offered);
+        prop_assert_eq!(counts.received.packets, bench.left.len() as u64);
         prop_assert!(bench.left.iter().all(|packet| packet.iter().all(|byte| *byte == packet.len() as u8)));
-        prop_assert_eq!(counts.relay, 0);
+        prop_assert_eq!(counts.drops.of(DropReason::Carrier), 0);
     }
 }

@@ -2,18 +2,12 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use haul_base::{Probability, Rate, Span};
-
+use super::direction::tests::path;
 use super::*;
 
-fn spec(loss: f64) -> PathSpec {
-    PathSpec {
-        rtt: Span::from_millis(40),
-        rate: Rate::from_mbps(200),
-        loss: Probability::new(loss).unwrap(),
-        mtu: 1_500,
-        seed: 3,
-    }
+/// 20 ms each way at 200 Mbit/s.
+fn start(loss: f64, server: SocketAddr) -> Relay {
+    Relay::start(&path(40, 200, loss), 3, server).unwrap()
 }
 
 /// A server's two sockets on one port.
@@ -37,7 +31,7 @@ fn client(path: &Relay) -> UdpSocket {
 #[test]
 fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
     let (_listener, server) = server();
-    let path = Relay::start(&spec(0.0), server.local_addr().unwrap()).unwrap();
+    let path = start(0.0, server.local_addr().unwrap());
     let clients = [client(&path), client(&path)];
     let started = Instant::now();
     for (number, client) in clients.iter().enumerate() {
@@ -56,18 +50,18 @@ fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
     }
     // The relay counts a packet after it has let it go.
     let deadline = Instant::now() + Duration::from_secs(60);
-    while path.counts().down.delivered < 2 && Instant::now() < deadline {
+    while path.counts()[1].received.packets < 2 && Instant::now() < deadline {
         thread::yield_now();
     }
-    let counts = path.counts();
-    assert_eq!((counts.up.offered, counts.up.delivered, counts.up.dropped()), (2, 2, 0));
-    assert_eq!((counts.down.offered, counts.down.delivered_bytes), (2, 2_001));
+    let [up, down] = path.counts();
+    assert_eq!((up.sent.packets, up.received.packets, up.drops.total()), (2, 2, 0));
+    assert_eq!((down.sent.packets, down.received.bytes), (2, 2_001));
 }
 
 #[test]
 fn every_datagram_is_delivered_or_counted_with_its_reason() {
     let (_listener, server) = server();
-    let path = Relay::start(&spec(0.2), server.local_addr().unwrap()).unwrap();
+    let path = start(0.2, server.local_addr().unwrap());
     let client = client(&path);
     // In steps, so that no socket of the test overflows.
     let mut received = 0;
@@ -83,22 +77,22 @@ fn every_datagram_is_delivered_or_counted_with_its_reason() {
         }
     }
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut up = path.counts().up;
-    while (up.offered, up.delivered) != (1_020, received) && Instant::now() < deadline {
+    let mut up = path.counts()[0];
+    while (up.sent.packets, up.received.packets) != (1_020, received) && Instant::now() < deadline {
         received += u64::from(server.recv(&mut buffer).is_ok());
-        up = path.counts().up;
+        up = path.counts()[0];
     }
-    assert_eq!((up.offered, up.too_large, up.overrun), (1_020, 20, 0));
-    assert_eq!(up.delivered, received);
-    assert_eq!(up.delivered + up.dropped(), up.offered);
+    assert_eq!((up.sent.packets, up.drops.of(DropReason::TooLarge), up.overrun), (1_020, 20, 0));
+    assert_eq!(up.received.packets, received);
+    assert_eq!(up.received.packets + up.drops.total(), up.sent.packets);
     // 1,000 packets at 20 %: 200 expected, deviation 12.6: five of them.
-    assert!((137..263).contains(&up.random), "{up}");
+    assert!((137..263).contains(&up.drops.of(DropReason::Random)), "{up:?}");
 }
 
 #[test]
 fn tcp_crosses_in_order_with_the_delay_and_ends_at_the_end() {
     let (listener, udp) = server();
-    let path = Relay::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
+    let path = start(0.0, udp.local_addr().unwrap());
     let sent: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     let expected = sent.clone();
     let echo = thread::spawn(move || {
@@ -124,13 +118,13 @@ fn a_path_without_a_server_and_a_dropped_path_end_their_connections() {
     let (listener, udp) = server();
     let address = udp.local_addr().unwrap();
     drop((listener, udp));
-    let path = Relay::start(&spec(0.0), address).unwrap();
+    let path = start(0.0, address);
     let mut nobody = TcpStream::connect(path.address()).unwrap();
     nobody.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert!(!matches!(nobody.read(&mut [0; 10]), Ok(1..)));
 
     let (listener, udp) = server();
-    let path = Relay::start(&spec(0.0), udp.local_addr().unwrap()).unwrap();
+    let path = start(0.0, udp.local_addr().unwrap());
     let mut stream = TcpStream::connect(path.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (_server_side, _) = listener.accept().unwrap();
