@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use haul_engine::{EngineError, HaulUrl};
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::fault::{self, Fault};
@@ -122,8 +122,7 @@ fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
 /// The first line of stdin, which is read once; what stands behind it stays there.
 fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     static FIRST_LINE: Mutex<Option<Zeroizing<String>>> = Mutex::new(None);
-    // Whole values are put in, so a panic elsewhere leaves nothing half done.
-    let mut known = FIRST_LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = FIRST_LINE.lock();
     if let Some(line) = &*known {
         return Ok(line.clone());
     }

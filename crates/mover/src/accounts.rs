@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::{Gid, Group, Uid, User};
+use parking_lot::Mutex;
 use rustix::process::{getegid, geteuid, getgroups};
 
 /// Answers kept at most: a directory service is not asked twice, and names that a peer makes up take no memory.
@@ -15,7 +15,7 @@ struct Known<K, V>(Mutex<HashMap<K, Option<V>>>);
 
 impl<K: Eq + Hash, V: Clone> Known<K, V> {
     fn get(&self, key: K, ask: impl FnOnce(&K) -> Option<V>) -> Option<V> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(answer) = known.get(&key) {
             return answer.clone();
         }
@@ -109,6 +109,6 @@ mod tests {
         for number in 0..3 * KEPT {
             known.get(number, |_| Some(5));
         }
-        assert!(known.0.lock().unwrap().len() <= KEPT);
+        assert!(known.0.lock().len() <= KEPT);
     }
 }

@@ -1,9 +1,10 @@
 //! What both jobs tell while they run, and how they wake the data path.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_wire::control::Item;
+use parking_lot::Mutex;
 
 /// Live numbers of a job. All of them only grow.
 #[derive(Default)]
@@ -108,13 +109,13 @@ struct Items(Mutex<(Option<Tell>, Vec<Item>)>);
 
 impl Items {
     fn set(&self, tell: Tell) {
-        let mut items = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = self.0.lock();
         items.1.drain(..).for_each(|item| tell(&item));
         items.0 = Some(tell);
     }
 
     fn tell(&self, item: &Item) {
-        let mut items = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = self.0.lock();
         match &items.0 {
             Some(tell) => tell(item),
             None if items.1.len() < EARLY => items.1.push(item.clone()),
@@ -132,12 +133,12 @@ pub(crate) struct WakeSlot(Arc<Mutex<Option<Wake>>>);
 
 impl WakeSlot {
     pub(crate) fn set(&self, wake: Wake) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake);
+        *self.0.lock() = Some(wake);
         self.call();
     }
 
     pub(crate) fn call(&self) {
-        let wake = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wake = self.0.lock().clone();
         if let Some(wake) = wake {
             wake();
         }

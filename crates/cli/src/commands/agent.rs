@@ -7,10 +7,9 @@ use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_wire::control::{Fault, FaultCode, RunMode};
 use serde_json::{Value, json};
 
@@ -179,20 +178,18 @@ fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> 
 const QUEUE: usize = 64;
 /// How long a line that must not be lost may wait for room.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How often they are tried again.
-const TICK: Duration = Duration::from_millis(20);
 
 /// Writes lines to stdout from a thread of its own.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    lines: SyncSender<Vec<u8>>,
+    lines: Sender<Vec<u8>>,
     is_through: Receiver<()>,
 }
 
 impl Reporter {
     pub(crate) fn start() -> Result<Self, Fault> {
-        let (lines, waiting) = sync_channel::<Vec<u8>>(QUEUE);
-        let (through, is_through) = sync_channel(1);
+        let (lines, waiting) = bounded::<Vec<u8>>(QUEUE);
+        let (through, is_through) = bounded(1);
         let write = move || {
             for line in waiting {
                 let mut stdout = io::stdout().lock();
@@ -207,15 +204,7 @@ impl Reporter {
 
     /// Queues a line that must not be lost; waits up to `TIMEOUT` for room.
     pub(crate) fn tell(&self, line: &[u8]) {
-        let until = Instant::now() + TIMEOUT;
-        let mut line = line.to_vec();
-        while let Err(TrySendError::Full(back)) = self.lines.try_send(line) {
-            if Instant::now() > until {
-                return;
-            }
-            line = back;
-            thread::sleep(TICK);
-        }
+        let _ = self.lines.send_timeout(line.to_vec(), TIMEOUT);
     }
 
     /// An event that must not be lost; `fields` is an object.
@@ -253,7 +242,7 @@ fn line(name: &str, fields: &Value) -> Vec<u8> {
 /// Cuts what is written into lines and drops those for which there is no room.
 #[derive(Debug)]
 pub(crate) struct LossyLines {
-    lines: SyncSender<Vec<u8>>,
+    lines: Sender<Vec<u8>>,
     line: Vec<u8>,
 }
 
@@ -280,7 +269,7 @@ mod tests {
 
     #[test]
     fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
-        let (lines, waiting) = sync_channel(2);
+        let (lines, waiting) = bounded(2);
         let mut writer = LossyLines { lines, line: Vec::new() };
         writer.write_all(b"a").unwrap();
         writer.write_all(b"b\nc\nd\ne").unwrap();

@@ -215,18 +215,14 @@ impl Pipe<'_> {
         });
         let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
-        loop {
-            self.go_on()?;
-            match listener.accept_any().wait_for(LOOK) {
-                Ok(Accepted::Messages(connection)) => {
-                    let framing = stdio::framing(self.args.frame, &connection.recipe());
-                    return self.talk(&connection, framing, self.args.reverse);
-                }
-                Ok(Accepted::Reader(reader)) => return self.receive_bytes(*reader),
-                Ok(Accepted::Writer(writer)) => return self.send_bytes(*writer),
-                Err(AcceptError::TimedOut(_)) => {}
-                Err(error) => return Err(Error::from(error).into()),
+        let next = || listener.accept_any().wait_for(LOOK);
+        match self.patiently(next, |error| matches!(error, AcceptError::TimedOut(_)))?.map_err(Error::from)? {
+            Accepted::Messages(connection) => {
+                let framing = stdio::framing(self.args.frame, &connection.recipe());
+                self.talk(&connection, framing, self.args.reverse)
             }
+            Accepted::Reader(reader) => self.receive_bytes(*reader),
+            Accepted::Writer(writer) => self.send_bytes(*writer),
         }
     }
 
@@ -286,46 +282,45 @@ impl Pipe<'_> {
         if self.cancel.is_requested() { Err(self.cancel.fault("")) } else { Ok(()) }
     }
 
+    /// Repeats a step that waits up to [`LOOK`] until it does not time out; gives up when asked to.
+    fn patiently<T, E>(
+        &self,
+        mut step: impl FnMut() -> Result<T, E>,
+        is_timeout: impl Fn(&E) -> bool,
+    ) -> Result<Result<T, E>, Fault> {
+        loop {
+            self.go_on()?;
+            match step() {
+                Err(error) if is_timeout(&error) => {}
+                done => return Ok(done),
+            }
+        }
+    }
+
     /// Writes all of it; gives up when asked to.
     fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            match writer.write_some(bytes).wait_for(LOOK) {
-                Ok(written) => bytes = &bytes[written..],
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    self.go_on()?;
-                }
-                Err(error) => return Err(stream_fault(&error)),
-            }
+            let written = self.patiently(|| writer.write_some(bytes).wait_for(LOOK), timed_out)?;
+            bytes = &bytes[written.map_err(|error| stream_fault(&error))?..];
         }
         Ok(())
     }
 
     /// Waits until all has arrived; gives up when asked to.
     fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
-        loop {
-            match writer.finish().wait_for(LOOK) {
-                Err(WaitError::TimedOut(_)) => self.go_on()?,
-                finished => return finished.map_err(gone),
-            }
-        }
+        let finish = || writer.finish().wait_for(LOOK);
+        self.patiently(finish, |error| matches!(error, WaitError::TimedOut(_)))?.map_err(gone)
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
         let mut tally = Tally::default();
         let mut buffer = vec![0; 1 << 20];
         loop {
-            self.go_on()?;
-            match reader.read_some(&mut buffer).wait_for(LOOK) {
-                Ok(0) => break,
-                Ok(read) => {
-                    tally.bytes += read as u64;
-                    if write(&buffer[..read])? == Reader::Gone {
-                        self.say("nobody reads stdout any more");
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                Err(error) => return Err(stream_fault(&error)),
+            let read = self.patiently(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
+            let read = read.map_err(|error| stream_fault(&error))?;
+            tally.bytes += read as u64;
+            if read == 0 || self.is_gone(&buffer[..read])? {
+                break;
             }
         }
         Ok(Tally { recipe: reader.recipe().to_owned(), rtt: reader.statistics().rtt, ..tally })
@@ -356,16 +351,8 @@ impl Pipe<'_> {
 
     /// Sends one message; gives up when asked to.
     fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
-        loop {
-            match connection.send_with(message, haulage::SendOptions::default()).wait_for(LOOK) {
-                Ok(_) => return Ok(()),
-                Err(SendError::TimedOut(_)) if !self.cancel.is_requested() => {}
-                Err(SendError::TimedOut(_)) => {
-                    return Err(self.cancel.fault(""));
-                }
-                Err(error) => return Err(gone(error)),
-            }
-        }
+        let send = || connection.send_with(message, haulage::SendOptions::default()).wait_for(LOOK);
+        self.patiently(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
     }
 
     fn flush(&self, connection: &Connection) -> Result<(), Fault> {
@@ -381,23 +368,30 @@ impl Pipe<'_> {
         Ok(())
     }
 
+    /// Writes to stdout; whether nobody reads it any more.
+    fn is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
+        let is_gone = write(bytes)? == Reader::Gone;
+        if is_gone {
+            self.say("nobody reads stdout any more");
+        }
+        Ok(is_gone)
+    }
+
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
         let mut tally = Tally::default();
         let mut numbers: Option<(u64, u64)> = None;
         loop {
-            self.go_on()?;
-            match connection.recv().wait_for(LOOK) {
+            let next = || connection.recv().wait_for(LOOK);
+            match self.patiently(next, |error| matches!(error, WaitError::TimedOut(_)))? {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));
                     tally.bytes += message.data.len() as u64;
                     tally.messages += 1;
-                    if write(&message.data)? == Reader::Gone {
-                        self.say("nobody reads stdout any more");
+                    if self.is_gone(&message.data)? {
                         break;
                     }
                 }
-                Err(WaitError::TimedOut(_)) => {}
                 Err(WaitError::Ended(ConnectionError::Closed)) => break,
                 Err(error) => return Err(gone(error)),
             }
@@ -418,6 +412,10 @@ fn kept_alive() -> ConnectionOptions {
 
 fn rate(bytes: u64, elapsed: Span) -> Rate {
     Rate::from_bps((bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64)
+}
+
+fn timed_out(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
 }
 
 /// An end of a conversation that is no end of the data.

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{LineWriter, Read as _, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::inert;
@@ -69,7 +70,7 @@ impl EventLog {
     pub(crate) fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };
         let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
-        let Ok(mut sink) = file.lock() else { return };
+        let mut sink = file.lock();
         if sink.broken.is_none() {
             sink.broken = writeln!(sink.writer, "{line}").err();
         }
@@ -77,7 +78,7 @@ impl EventLog {
 
     pub(crate) fn finish(&self) -> Result<(), Fault> {
         let Some(file) = &self.file else { return Ok(()) };
-        let Ok(mut sink) = file.lock() else { return Ok(()) };
+        let mut sink = file.lock();
         let flushed = sink.writer.flush();
         let problem = sink.broken.take().or(flushed.err());
         match problem {

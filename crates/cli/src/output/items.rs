@@ -1,10 +1,11 @@
 //! What is done to names, for people and for scripts.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use haul_mover::Tell;
 use haul_wire::control::{Action, Item, ReceivePolicy, RunMode};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Name, Voice, out, size};
@@ -71,13 +72,13 @@ impl Items {
     }
 
     pub(crate) fn collected(&self) -> Vec<Item> {
-        self.collected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.collected.lock().clone()
     }
 }
 
 fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, voice: &Voice, item: &Item) {
     match style {
-        ItemStyle::Collect => collected.lock().unwrap_or_else(PoisonError::into_inner).push(item.clone()),
+        ItemStyle::Collect => collected.lock().push(item.clone()),
         ItemStyle::Lines if item.action == Action::Keep => {}
         ItemStyle::Lines | ItemStyle::AllLines => out(line(item)),
         ItemStyle::Changes if item.action != Action::Keep => voice.say(&line(item)),

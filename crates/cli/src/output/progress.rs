@@ -3,12 +3,13 @@
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::{CauseCounts, Rate, Span};
 use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use parking_lot::Mutex;
 
 use super::{clock, count, lost_by, percent, size, tell};
 use crate::args::Global;
@@ -258,14 +259,14 @@ impl CombinedProgress {
     }
 
     pub(crate) fn finish(&self) {
-        lock(&self.0).progress.finish();
+        self.0.lock().progress.finish();
     }
 }
 
 impl Part {
     /// Takes where it stands; shows it if it is time to.
     pub(super) fn update(&self, snapshot: Snapshot) {
-        let mut sums = lock(&self.sums);
+        let mut sums = self.sums.lock();
         sums.parts[self.at] = PartState::Running(snapshot);
         let sum = sum(&sums.parts);
         sums.progress.update(&sum);
@@ -273,7 +274,7 @@ impl Part {
 
     /// It has ended, well or not.
     pub(crate) fn end(&self) {
-        let state = &mut lock(&self.sums).parts[self.at];
+        let state = &mut self.sums.lock().parts[self.at];
         *state = PartState::Over(match *state {
             PartState::Running(last) | PartState::Over(last) => last,
             PartState::Waiting => Snapshot::default(),
@@ -282,13 +283,8 @@ impl Part {
 
     /// Writes a line for people without disturbing the progress.
     pub(crate) fn say(&self, words: &str) {
-        lock(&self.sums).progress.say(words);
+        self.sums.lock().progress.say(words);
     }
-}
-
-fn lock(sums: &Mutex<Sums>) -> MutexGuard<'_, Sums> {
-    // Whole values are put in, so a panic elsewhere leaves nothing half done.
-    sums.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// There is a total as soon as all that have not ended know theirs. The latest word of any counts as contact.
@@ -399,7 +395,7 @@ mod tests {
     #[test]
     fn there_is_a_total_when_all_know_theirs_or_have_ended() {
         let combined = CombinedProgress::start(&ProgressStyle::Hidden, 3);
-        let now = || sum(&lock(&combined.0).parts);
+        let now = || sum(&combined.0.lock().parts);
         combined.part(0).update(at(10, 100, 7_000));
         combined.part(1).update(at(20, 50, 3_000));
         assert_eq!(now(), Snapshot { total_bytes: None, files: Some(2), ..at(30, 0, 3_000) });

@@ -2,13 +2,14 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::printable_bytes;
 use haul_wire::control::{Fault, FaultCode};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::Value;
@@ -129,8 +130,7 @@ impl Remote {
         if cancel.is_requested() {
             return self.interrupted();
         }
-        // Bytes are only added, so a panic elsewhere leaves nothing half done.
-        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self.tail.lock();
         let stderr = String::from_utf8_lossy(&tail).into_owned();
         Ended { status, stdout, stderr }.fault(command, &self.host)
     }
@@ -274,7 +274,7 @@ fn pass_on(mut stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
                 show(&mut line, name);
             }
         }
-        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = tail.lock();
         tail.extend_from_slice(&buffer[..len]);
         let surplus = tail.len().saturating_sub(TAIL);
         tail.drain(..surplus);

@@ -3,13 +3,14 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_engine::{Control, EngineError, Transfer, Waker};
 use haul_mover::{ControlLink, Wake};
 use haul_wire::control::{ControlMessage, Counted, Fault, Host};
+use parking_lot::Mutex;
 
 use crate::transfer::facts::{Facts, counted};
 
@@ -47,14 +48,14 @@ impl Sides {
 
     /// Names the transfer that counts.
     pub(crate) fn watch(&self, transfer: &Arc<Transfer>) {
-        *lock(&self.transfer) = Arc::downgrade(transfer);
-        if let Some(rate) = *lock(&self.quota) {
+        *self.transfer.lock() = Arc::downgrade(transfer);
+        if let Some(rate) = *self.quota.lock() {
             transfer.set_quota(rate);
         }
     }
 
     pub(crate) fn ours(&self) -> Counted {
-        let transfer = lock(&self.transfer).upgrade();
+        let transfer = self.transfer.lock().upgrade();
         transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
     }
 
@@ -62,13 +63,13 @@ impl Sides {
     pub(crate) fn take(&self, message: ControlMessage) -> Option<ControlMessage> {
         match message {
             ControlMessage::Counted(theirs) => {
-                *lock(&self.theirs) = Some(theirs);
+                *self.theirs.lock() = Some(theirs);
                 None
             }
             ControlMessage::Quota { rate_bps } => {
                 let rate = Rate::from_bps(rate_bps);
-                *lock(&self.quota) = Some(rate);
-                if let Some(transfer) = lock(&self.transfer).upgrade() {
+                *self.quota.lock() = Some(rate);
+                if let Some(transfer) = self.transfer.lock().upgrade() {
                     transfer.set_quota(rate);
                 }
                 None
@@ -90,7 +91,7 @@ impl Sides {
     /// A fault that the other side has told, with the machine that it happened on.
     pub(crate) fn place(&self, fault: &mut Fault) {
         let Some(other) = &self.facts.other else { return };
-        let told = lock(&self.told);
+        let told = self.told.lock();
         if told.contains(&self.hash(fault)) {
             fault.host = Some(Host::Here);
         } else if told.len() < MOST_TOLD {
@@ -103,7 +104,7 @@ impl Sides {
     }
 
     fn note(&self, mut message: ControlMessage) -> ControlMessage {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         for fault in message.faults() {
             if told.len() < MOST_TOLD {
                 told.insert(self.hash(fault));
@@ -118,13 +119,8 @@ impl Sides {
 
     /// The other side's numbers, if it has told them.
     pub(crate) fn theirs(&self) -> Option<Counted> {
-        lock(&self.theirs).clone()
+        self.theirs.lock().clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole values are put in, so a panic elsewhere leaves nothing half done.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Link {

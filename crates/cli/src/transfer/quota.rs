@@ -1,13 +1,14 @@
 //! Many to one: what a receiver can take is divided among those who send to it at the same time.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
 use haul_engine::{Control, Counters, Transfer};
 use haul_proto::group::{Group, Member, SenderId};
 use haul_wire::control::ControlMessage;
+use parking_lot::Mutex;
 
 /// A round lasts so long: some round trips of any path, so that what is measured was sent at the new rate.
 const ROUND: Duration = Duration::from_millis(500);
@@ -51,10 +52,6 @@ pub(crate) struct Part {
     id: SenderId,
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Quotas {
     /// Of what is received at `capacity` altogether, UDP payload.
     pub(crate) fn new(capacity: Option<Rate>) -> Self {
@@ -70,7 +67,7 @@ impl Quotas {
 
     fn take_in(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
         let table = self.0.clone()?;
-        let mut open = lock(&table);
+        let mut open = table.lock();
         let id = open.group.add(Sender { control, transfer }, NonZeroU32::MIN);
         open.since = Instant::now();
         drop(open);
@@ -81,7 +78,7 @@ impl Quotas {
 impl Part {
     /// Ends a round if it is time to. To be called often.
     pub(crate) fn look(&self) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table.since.elapsed() >= ROUND {
             table.end_round();
         }
@@ -90,7 +87,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.group.retain(|id, _| id != self.id);
         table.since = Instant::now();
     }
@@ -162,7 +159,7 @@ mod tests {
         assert_eq!(other_client.control().recv(Some(SOON)).unwrap(), half);
         // When it reads again, the next round tells it.
         (0..unread).for_each(|_| assert_eq!(deaf_client.control().recv(Some(SOON)).unwrap(), much));
-        lock(&parts[0].table).end_round();
+        parts[0].table.lock().end_round();
         let told = deaf_client.control().recv(Some(SOON)).unwrap();
         assert!(matches!(told, ControlMessage::Quota { .. }), "{told:?}");
     }

@@ -2,13 +2,14 @@
 //! that has had none for longest.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_mover::Stage;
 use haul_wire::control::{Fault, FaultCode};
+use parking_lot::Mutex;
 
 use crate::output::{Stall, clock};
 
@@ -40,13 +41,9 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    fn state(&self) -> MutexGuard<'_, Unchanged> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes how far the session is, in whatever rises with what is done.
     pub(crate) fn note(&self, done: u64) {
-        self.state().lasts(done, Instant::now());
+        self.0.state.lock().lasts(done, Instant::now());
     }
 
     /// Why the session has to end, if its place was given to another one.
@@ -82,14 +79,10 @@ impl Sessions {
         Self { limits, running: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Admits a client of this address.
     pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
-        let mut running = self.lock();
+        let mut running = self.running.lock();
         if running.iter().filter(|session| session.ip == ip).count() >= self.limits.per_address {
             let busy = || busy(&format!("{} sessions of {ip}", self.limits.per_address));
             self.make_room(&mut running, |session| session.ip == ip).ok_or_else(busy)?;
@@ -105,7 +98,7 @@ impl Sessions {
 
     /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
     fn make_room(&self, running: &mut Vec<Running>, meant: impl Fn(&Running) -> bool) -> Option<()> {
-        let since = |at: &usize| running[*at].pulse.state().since;
+        let since = |at: &usize| running[*at].pulse.0.state.lock().since;
         let longest = (0..running.len()).filter(|&at| meant(&running[at])).min_by_key(since)?;
         if since(&longest).elapsed() < Duration::from(self.limits.idle) {
             return None;
@@ -121,7 +114,7 @@ fn busy(what: &str) -> Fault {
 
 impl Drop for SessionPermit<'_> {
     fn drop(&mut self) {
-        self.sessions.lock().retain(|session| !Arc::ptr_eq(&session.pulse.0, &self.pulse.0));
+        self.sessions.running.lock().retain(|session| !Arc::ptr_eq(&session.pulse.0, &self.pulse.0));
     }
 }
 
@@ -207,7 +200,7 @@ mod tests {
         assert!(second.pulse.given_up().is_some() && first.pulse.given_up().is_none());
         // Its end frees nobody else's place.
         drop(second);
-        assert_eq!(sessions.lock().len(), 3);
+        assert_eq!(sessions.running.lock().len(), 3);
     }
 }
 

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -117,7 +117,7 @@ impl Journal {
 
     /// Notes a directory, relative to the journal's, before the first temporary file is made in it.
     pub(crate) fn note_directory(&self, path: &[u8]) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         if book.directories.contains(path) || !(path.is_empty() || is_local(path)) {
             return;
         }
@@ -128,24 +128,24 @@ impl Journal {
 
     /// Notes that a directory takes the place of the one source: until the set is complete, it does so again.
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let fits = is_local(name) && is_local(source);
         let made = Made { name: name.to_vec(), source: source.to_vec() };
         book.made = fits && book.append(&self.file, &[Record::Made(made)]);
     }
 
     pub(crate) fn complete(&self) {
-        self.book().made = false;
+        self.book.lock().made = false;
     }
 
     /// A temporary file could not be removed: the journal stays, so that a later job can try.
     pub(crate) fn untidy(&self) {
-        self.book().untidy = true;
+        self.book.lock().untidy = true;
     }
 
     /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
     pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         if !is_local(&identity.path)
             || !book.append(&self.file, &[Record::File { number, identity: Cow::Borrowed(identity) }])
         {
@@ -158,7 +158,7 @@ impl Journal {
     /// Notes bytes, in the file's stream of data, that are in the temporary file. Neighbours are noted
     /// together, later.
     pub(crate) fn wrote(&self, number: u32, range: Range<u64>) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         if book.broken.is_some() {
             return;
         }
@@ -173,7 +173,7 @@ impl Journal {
 
     /// The temporary file has its final name, or was removed.
     pub(crate) fn gone(&self, number: u32) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         self.forget(&mut book, number);
     }
 
@@ -194,22 +194,22 @@ impl Journal {
 
     /// Whether a later job could resume this file.
     pub(crate) fn is_claimed(&self, number: u32) -> bool {
-        self.book().files.get(&number).is_some_and(|open| open.noted + open.pending_bytes > 0)
+        self.book.lock().files.get(&number).is_some_and(|open| open.noted + open.pending_bytes > 0)
     }
 
     /// Why nothing is noted any more; `None` while all is well.
     pub(crate) fn broken(&self) -> Option<Errno> {
-        self.book().broken
+        self.book.lock().broken
     }
 
     /// Writes out what is pending: then it survives the end of the process.
     pub(crate) fn flush(&self) {
-        self.book().flush(&self.file);
+        self.book.lock().flush(&self.file);
     }
 
     /// Writes out what has been pending for long. To be called often.
     pub(crate) fn flush_in_time(&self) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         if book.flushed.elapsed() >= NOTE_WITHIN {
             book.flush(&self.file);
         }
@@ -218,7 +218,7 @@ impl Journal {
     /// Writes out what is pending and syncs it: then it survives a power failure, as far as the temporary
     /// files have been synced before.
     pub(crate) fn sync(&self) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.flush(&self.file);
         let first = !std::mem::replace(&mut book.name_synced, true);
         drop(book);
@@ -228,14 +228,14 @@ impl Journal {
             let _ = fsync(&self.directory);
         }
         if let Err(errno) = done {
-            self.book().broken.get_or_insert(errno);
+            self.book.lock().broken.get_or_insert(errno);
         }
     }
 
     /// Ends the journal: it is removed if nothing can be resumed, and otherwise kept and synced.
     pub(crate) fn finish(&self) -> Result<Ended, Errno> {
         self.flush();
-        let book = self.book();
+        let book = self.book.lock();
         let of_use = book.made || book.untidy || !book.files.is_empty();
         drop(book);
         if !of_use {
@@ -243,7 +243,7 @@ impl Journal {
                 Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
                 Err(errno) => {
                     // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
-                    let _ = self.book().tail.forget(&self.file);
+                    let _ = self.book.lock().tail.forget(&self.file);
                     Err(errno)
                 }
             };
@@ -260,10 +260,6 @@ impl Journal {
 
     fn unlink(&self) -> Result<(), Errno> {
         unlink_temporary(&self.directory, journal_name(self.id))
-    }
-
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

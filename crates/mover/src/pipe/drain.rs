@@ -89,11 +89,11 @@ impl Drain {
 
     fn run(mut self) -> Result<(), Fault> {
         loop {
-            let book = self.shared.book();
+            let book = self.shared.book.lock();
             let (known, whole) = (book.layout.len, book.object_len);
             drop(book);
             self.finish_entries()?;
-            if whole == Some(self.upto) && self.entry == self.shared.book().table.len() {
+            if whole == Some(self.upto) && self.entry == self.shared.book.lock().table.len() {
                 return self.flush();
             }
             match self.shared.queue.take(known, false) {
@@ -115,7 +115,7 @@ impl Drain {
     }
 
     fn write_run(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let pieces = self.shared.book().layout.pieces(self.upto, bytes.len() as u64);
+        let pieces = self.shared.book.lock().layout.pieces(self.upto, bytes.len() as u64);
         let mut rest = bytes;
         for piece in pieces {
             while self.entry < piece.entry {
@@ -124,7 +124,7 @@ impl Drain {
             let (now, later) = rest.split_at(piece.len as usize);
             rest = later;
             self.hasher.update(now);
-            let shape = self.shared.book().table.shape(piece.entry);
+            let shape = self.shared.book.lock().table.shape(piece.entry);
             let mut from = now;
             for (at, len) in shape.pieces(piece.offset..piece.offset + piece.len) {
                 self.zeros_to(at)?;
@@ -141,7 +141,7 @@ impl Drain {
     /// Finishes the files that have no more bytes to come.
     fn finish_entries(&mut self) -> Result<(), Fault> {
         loop {
-            let book = self.shared.book();
+            let book = self.shared.book.lock();
             let is_known = self.entry < book.decided;
             let next = if is_known { book.layout.pieces(self.upto, 1).first().copied() } else { None };
             let whole = book.layout.len == self.upto;
@@ -155,7 +155,7 @@ impl Drain {
     }
 
     fn finish_entry(&mut self) -> Result<(), Fault> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let is_file = matches!(book.table.kind(self.entry), Kind::File(_));
         let size = book.table.size(self.entry);
         drop(book);
@@ -228,7 +228,7 @@ impl Listener {
         match message {
             ControlMessage::Entries(entries) if self.total.is_none() => self.entries(&entries),
             ControlMessage::EntriesEnd { entries, bytes } if self.total.is_none() => {
-                self.shared.book().must_be_all(entries, bytes)?;
+                self.shared.book.lock().must_be_all(entries, bytes)?;
                 self.total = Some(entries);
                 self.shared.progress.found_all();
                 self.shared.all_asked()
@@ -246,7 +246,7 @@ impl Listener {
     }
 
     fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
-        let first = self.shared.book().table.len();
+        let first = self.shared.book.lock().table.len();
         for entry in entries {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             if !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_)) {
@@ -256,7 +256,7 @@ impl Listener {
                     "name the files, or copy it to a directory",
                 ));
             }
-            let mut book = self.shared.book();
+            let mut book = self.shared.book.lock();
             book.must_afford(book.table.growth(entry))?;
             if let Some(fault) = book.table.push(entry)? {
                 book.failures.add(entry.path.as_bytes(), fault);
@@ -271,7 +271,7 @@ impl Listener {
     }
 
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
-        let entry = self.shared.book().table.file(digest.entry)?;
+        let entry = self.shared.book.lock().table.file(digest.entry)?;
         // Held until the end: as a digest, what could not be read as what is said of it.
         self.shared.hold(bytes_expected(&digest.result))?;
         self.expected.insert(entry, digest.result);
@@ -284,7 +284,7 @@ impl Listener {
             return Ok(());
         };
         self.found.remove(&entry);
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         let path = book.table.path(entry);
         // An entry of the same name as an earlier one failed when it came.
         if book.table.state(entry) != State::Waiting {
@@ -310,7 +310,7 @@ impl Listener {
     }
 
     fn finish(&self) -> Result<MoveReport, Fault> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (summary, report) = (book.summary(), book.report());
         drop(book);
         self.shared.set_finished();

@@ -113,7 +113,7 @@ impl Feed {
     /// Waits until there is memory for another block. False: the job is over.
     fn wait_for_room(&self) -> bool {
         while !self.shared.stopped() {
-            let (blocks, bytes) = self.shared.store().held();
+            let (blocks, bytes) = self.shared.store.lock().held();
             if bytes < self.most && blocks < MOST_BLOCKS {
                 return true;
             }
@@ -147,7 +147,7 @@ impl Feed {
             mtime_nanos: now.subsec_nanos(),
             extras: None,
         };
-        let mut ledger = self.shared.ledger();
+        let mut ledger = self.shared.ledger.lock();
         ledger.table.push(&entry)?;
         ledger.table.set_digest(0, digest);
         ledger.complete = true;

@@ -187,7 +187,9 @@ impl Store {
     fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
         match message {
             ControlMessage::Entries(entries) => self.announced(&entries),
-            ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == self.shared.book().table.bytes => {
+            ControlMessage::EntriesEnd { entries: 1, bytes }
+                if bytes == self.shared.book.lock().table.bytes =>
+            {
                 self.shared.progress.found_all();
                 self.is_announced = true;
                 Ok(())
@@ -208,7 +210,7 @@ impl Store {
     }
 
     fn announced(&self, entries: &[Entry]) -> Result<(), Fault> {
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         let (1, [entry], 0) = (entries.len(), entries, book.table.len()) else {
             return Err(protocol("a stream is one entry"));
         };
@@ -224,7 +226,7 @@ impl Store {
     fn commit(&self, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
         let shared = &self.shared;
         let name = shared.place.local(STREAM);
-        let book = shared.book();
+        let book = shared.book.lock();
         let (announced, attributes) = (book.table.size(0), book.table.attributes(0));
         drop(book);
         if (stored.len, stored.digest) != (announced, expected) {
@@ -250,7 +252,7 @@ impl Store {
     }
 
     fn say_done(&self, stored: &Stored) -> Result<MoveReport, Fault> {
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         book.table.set_digest(0, stored.digest);
         book.table.set_state(0, State::Done);
         let (summary, report) = (Summary { bytes: stored.len, ..book.summary() }, book.report());

@@ -1,7 +1,5 @@
 //! Tells what is done to names. In a dry run, says what would be done to each entry and does nothing.
 
-use std::sync::PoisonError;
-
 use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, RunMode, Want};
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -43,7 +41,7 @@ impl Place {
 impl Decider {
     /// What is wanted of an entry so that it can be said what would be done to it.
     pub(crate) fn list_changes(&mut self, entry: u32) -> Result<Want, Fault> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (state, kind, path) = (book.table.state(entry), book.table.kind(entry), book.table.path(entry));
         let orphan = book.table.parent_failed(entry);
         drop(book);
@@ -89,7 +87,7 @@ impl Decider {
     }
 
     fn would_fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
-        self.shared.book().table.set_state(entry, State::Failed);
+        self.shared.book.lock().table.set_state(entry, State::Failed);
         self.shared.settle(&self.settles, Settle::Failed(entry, fault))?;
         Ok(Want::Nothing)
     }
@@ -115,7 +113,7 @@ impl Decider {
             }
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => {
-                let size = self.shared.book().table.size(entry);
+                let size = self.shared.book.lock().table.size(entry);
                 let action = match self.would_resume(entry, &local, existing.as_ref()) {
                     Some(have) => Action::Resume { have, size },
                     None if replaces => Action::Replace { size },
@@ -138,7 +136,7 @@ impl Decider {
             Some(claim) => claim.written.total(),
             None => self.extends(entry, existing)?,
         };
-        self.shared.book().resumes.insert(entry, have);
+        self.shared.book.lock().resumes.insert(entry, have);
         Some(have)
     }
 }
@@ -172,7 +170,7 @@ impl Shared {
         if self.is_verbose() && self.expectations.is_some() {
             return Ok(());
         }
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = self.untold.lock();
         untold.push(item);
         let full = untold.len() >= BATCH;
         drop(untold);
@@ -181,7 +179,7 @@ impl Shared {
 
     /// Nothing is kept back any longer.
     pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = self.untold.lock();
         let items = std::mem::take(&mut *untold);
         drop(untold);
         send_list(&*self.link, items, BATCH, ControlMessage::Items)

@@ -148,7 +148,7 @@ pub fn receive_files(
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let mut shared = Shared::new(link, place, options, destination, Stage::Listing);
     for note in &skipped {
-        shared.book().notes.add(|| note.clone());
+        shared.book.lock().notes.add(|| note.clone());
     }
     shared.skipped = skipped;
     let shared = Arc::new(shared);
@@ -197,7 +197,7 @@ fn remove_temporaries(shared: &Shared) {
         let started = |&e: &u32| matches!(table.kind(e), Kind::File(_)) && table.state(e) == State::Started;
         (0..table.len()).filter(started).collect()
     };
-    let entries = unfinished(&shared.book().table);
+    let entries = unfinished(&shared.book.lock().table);
     for entry in entries {
         let path = shared.path(entry);
         if shared.place.is_resumable(entry) {

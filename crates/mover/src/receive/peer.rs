@@ -57,14 +57,14 @@ impl Peer {
             self.shared.place.note_in_time();
             if self.shared.finished() {
                 self.shared.await_close();
-                return Ok(self.shared.book().report());
+                return Ok(self.shared.book.lock().report());
             }
             if let Some(fault) = self.shared.told_ending() {
                 return Err(fault);
             }
             match self.shared.link.recv(LOOK_AGAIN) {
                 Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => {
-                    return Ok(self.shared.book().report());
+                    return Ok(self.shared.book.lock().report());
                 }
                 received => {
                     let shared = self.shared.clone();
@@ -80,7 +80,7 @@ impl Peer {
             ControlMessage::Extent(extent) if !self.ended => {
                 let most =
                     self.shared.expectations.as_ref().map_or(Extent::Destination, |asked| asked.extent);
-                self.shared.book().extent = extent.min(most);
+                self.shared.book.lock().extent = extent.min(most);
                 Ok(())
             }
             ControlMessage::DestinationAttributes(told) if !self.ended => {
@@ -104,14 +104,14 @@ impl Peer {
         if let (None, Some(entry)) = (&self.top, entries.first()) {
             self.begin(entry)?;
         }
-        let first = self.shared.book().table.len();
+        let first = self.shared.book.lock().table.len();
         let mut wants = Vec::with_capacity(entries.len());
         for entry in entries {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             self.check_asked(entry)?;
             let refusal = self.refusal(entry);
             let extras = entry.extras.as_ref().map(|extras| self.shared.metadata.permitted(extras));
-            let mut book = self.shared.book();
+            let mut book = self.shared.book.lock();
             let of_extras = extras.as_ref().map_or(0, |extras| book.extras.growth(extras));
             book.must_afford(book.table.growth(entry) + of_extras)?;
             let index = book.table.len();
@@ -161,7 +161,7 @@ impl Peer {
 
     /// The sender says of what it has left out that it is not to be removed.
     fn left_out(&self, rules: Vec<Rule>) -> Result<(), Fault> {
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         book.left_out.extend(rules);
         let told = Selection { rules: std::mem::take(&mut book.left_out), ..Selection::default() };
         told.validate().map_err(|why| protocol(&why.to_string()))?;
@@ -174,7 +174,7 @@ impl Peer {
         if self.shared.receive_policy.extraneous == Extraneous::Keep {
             return Ok(());
         }
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         book.must_afford(book.filtered.growth(filtered))?;
         book.filtered.take_in(filtered)
     }
@@ -220,7 +220,7 @@ impl Peer {
         if self.ended {
             return Err(protocol("the entries ended twice"));
         }
-        self.shared.book().must_be_all(entries, bytes)?;
+        self.shared.book.lock().must_be_all(entries, bytes)?;
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
@@ -229,7 +229,7 @@ impl Peer {
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         digests.iter().try_for_each(|digest| book.table.file(digest.entry).map(drop))?;
         drop(book);
         self.check(Check::Expected(digests))

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -57,21 +58,17 @@ pub(crate) enum Obstacles {
 /// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
 /// and what they had.
 #[derive(Default)]
-pub(crate) struct Loosened(Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
+pub(crate) struct Loosened(pub(super) Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
 
 impl Loosened {
-    fn all(&self) -> MutexGuard<'_, HashMap<Vec<u8>, (FileId, u32)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The directory had, or is to have, these permissions.
     pub(crate) fn remember(&self, local: &[u8], id: FileId, mode: u32) {
-        self.all().entry(local.to_vec()).or_insert((id, mode));
+        self.0.lock().entry(local.to_vec()).or_insert((id, mode));
     }
 
     /// The directory has got its final permissions.
     pub(crate) fn settled(&self, path: &[u8]) {
-        self.all().remove(path);
+        self.0.lock().remove(path);
     }
 }
 
@@ -81,7 +78,7 @@ pub(crate) struct Place {
     /// Made when the first temporary file is. `None`: it cannot be made here, and nothing can be resumed.
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
-    files: Mutex<OpenFiles>,
+    pub(super) open_files: Mutex<OpenFiles>,
     installed: Installed,
     obstacles: Obstacles,
     /// Nothing was here when the job began.
@@ -107,7 +104,7 @@ impl Place {
             session,
             journal: OnceLock::new(),
             directories: Mutex::default(),
-            files: Mutex::default(),
+            open_files: Mutex::default(),
             installed: Installed::default(),
             obstacles: Obstacles::Stay,
             fresh: OnceLock::new(),
@@ -228,7 +225,7 @@ impl Place {
         if self.base.presence == Presence::Missing {
             return Err(Errno::NOENT);
         }
-        let mut open = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.directories.lock();
         if let Some(directory) = open.get(path) {
             return Ok(directory.clone());
         }
@@ -248,7 +245,7 @@ impl Place {
 
     /// Directories may have gone or become something else.
     pub(crate) fn forget_directories(&self) {
-        self.directories.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.directories.lock().clear();
     }
 
     /// Makes a directory (true), or takes the one that is there (false).
@@ -319,7 +316,7 @@ impl Place {
         let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", path, errno))?));
         let begun = self.space.begin(entry, &file, shape);
         match begun.and_then(|()| Ok(fstat(&file)?)) {
-            Ok(stat) => self.open_files().expect(entry, FileId::of(&stat)),
+            Ok(stat) => self.open_files.lock().expect(entry, FileId::of(&stat)),
             Err(no_space) => {
                 self.remove(&dirent, &name);
                 // Else the journal claims what is not there, and stays.
@@ -327,13 +324,13 @@ impl Place {
                 return Err(no_space.io_fault("reserve the space of", path));
             }
         }
-        self.open_files().keep(entry, &file);
+        self.open_files.lock().keep(entry, &file);
         Ok(file)
     }
 
     /// The temporary file of an entry, opened again if it had to be closed. Then it must be the same file.
     pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, IoFault> {
-        if let Some(file) = self.open_files().get(entry) {
+        if let Some(file) = self.open_files.lock().get(entry) {
             return Ok(file);
         }
         let path = &path();
@@ -343,22 +340,22 @@ impl Place {
         let file = Arc::new(File::from(opened.map_err(|errno| IoFault::destination("open", path, errno))?));
         let stat = fstat(&file).map_err(|errno| IoFault::destination("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
-        self.open_files().keep(entry, &file);
+        self.open_files.lock().keep(entry, &file);
         Ok(file)
     }
 
     /// What is found under the temporary name of an entry may have been put there by somebody else.
     fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), IoFault> {
-        if self.open_files().is_expected(entry, FileId::of(stat)) { Ok(()) } else { Err(taken_away(path)) }
-    }
-
-    pub(super) fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        if self.open_files.lock().is_expected(entry, FileId::of(stat)) {
+            Ok(())
+        } else {
+            Err(taken_away(path))
+        }
     }
 
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
-        self.open_files().forget(entry);
+        self.open_files.lock().forget(entry);
         match (self.dir_entry(path), self.opened_journal()) {
             (Ok(dirent), _) => self.remove(&dirent, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.untidy(),
@@ -393,7 +390,7 @@ impl Place {
         let stat = lstatat(&dirent.directory, self.temporary(entry))
             .map_err(|errno| IoFault::destination("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
-        self.open_files().forget(entry);
+        self.open_files.lock().forget(entry);
         if stat.st_size as u64 != size {
             return Err(IoFault { fault: mismatch(path), scope: Scope::Entry });
         }

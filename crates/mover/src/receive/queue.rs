@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haul_base::{AlignedBytes, Piece};
+use parking_lot::{Condvar, Mutex};
 
 use crate::progress::WakeSlot;
 
@@ -138,16 +139,12 @@ impl Queue {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes pieces from the data path. False: there are more bytes than flow control permitted.
     pub(crate) fn push(&self, data: &[u8], pieces: &[Piece]) -> bool {
         if self.closed.load(Ordering::Relaxed) {
             return true;
         }
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         for piece in pieces {
             inner.append(piece.offset, &data[piece.range.clone()]);
         }
@@ -162,7 +159,7 @@ impl Queue {
 
     /// The data path has delivered everything.
     pub(crate) fn complete(&self, len: u64) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.completed = Some(len);
         inner.nudged = true;
         drop(inner);
@@ -171,18 +168,18 @@ impl Queue {
 
     /// Length of the object, once everything was delivered.
     pub(crate) fn completed(&self) -> Option<u64> {
-        self.inner().completed
+        self.inner.lock().completed
     }
 
     /// Gives the writer something to look at.
     pub(crate) fn nudge(&self) {
-        self.inner().nudged = true;
+        self.inner.lock().nudged = true;
         self.ready.notify_one();
     }
 
     /// Whether something that has arrived is not taken yet.
     pub(crate) fn holds_anything(&self) -> bool {
-        self.inner().queued > 0
+        self.inner.lock().queued > 0
     }
 
     /// The job is over: nothing more comes in. The writer still gets what is here, because what was received
@@ -200,7 +197,7 @@ impl Queue {
 
     /// Waits for work: a buffer that lies wholly below `known`, or a nudge. Does not wait if `busy`.
     pub(crate) fn take(self: &Arc<Self>, known: u64, busy: bool) -> Work {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let mut lingered = busy;
         loop {
             let closed = self.closed.load(Ordering::Acquire);
@@ -219,17 +216,14 @@ impl Queue {
                 return Work::Closed;
             }
             inner.writer_waits = true;
-            let (woken, timeout) =
-                self.ready.wait_timeout(inner, LINGER).unwrap_or_else(PoisonError::into_inner);
-            inner = woken;
+            lingered = self.ready.wait_for(&mut inner, LINGER).timed_out();
             inner.writer_waits = false;
-            lingered = timeout.timed_out();
         }
     }
 
     fn take_back(&self, memory: AlignedBytes, used: u64) {
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if inner.spare.len() < SPARE {
             inner.spare.push(memory);
         }

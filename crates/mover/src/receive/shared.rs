@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -10,6 +10,7 @@ use haul_wire::control::{
     ControlMessage, Destination, Durability, Fault, Item, More, ReceivePolicy, RunMode, Stretch, Want,
     WantRun,
 };
+use parking_lot::Mutex;
 
 use crate::job::{Job, Stage};
 use crate::journal::FileIdentity;
@@ -51,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
-    book: Mutex<Book>,
+    pub(crate) book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
     /// What is waited for while the sender does not know of any more.
@@ -79,7 +80,7 @@ impl Job for Shared {
             self.listing
         } else if written < known {
             Stage::Delivery
-        } else if self.book().object_len.is_none() {
+        } else if self.book.lock().object_len.is_none() {
             Stage::Wants
         } else {
             Stage::Completion
@@ -135,13 +136,9 @@ impl Shared {
         self.receive_policy.run == RunMode::Verbose
     }
 
-    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The verifier, or what waits for it, takes so many bytes more.
     pub(crate) fn hold(&self, bytes: u64) -> Result<(), Fault> {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.must_afford(bytes)?;
         book.verifying += bytes;
         Ok(())
@@ -154,24 +151,24 @@ impl Shared {
     }
 
     pub(crate) fn give_back(&self, bytes: u64) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.verifying = book.verifying.saturating_sub(bytes);
     }
 
     /// What could not be preserved of an entry.
     pub(crate) fn note(&self, path: &[u8], undone: Undone) {
         for what in undone {
-            self.book().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
+            self.book.lock().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
         }
     }
 
     pub(crate) fn path(&self, entry: u32) -> Vec<u8> {
-        self.book().table.path(entry)
+        self.book.lock().table.path(entry)
     }
 
     /// What tells a file of this set from another one of the same name; `local` is where it goes.
     pub(crate) fn identity(&self, entry: u32, local: Vec<u8>) -> FileIdentity {
-        let book = self.book();
+        let book = self.book.lock();
         let (attributes, shape) = (book.table.attributes(entry), book.table.shape(entry));
         drop(book);
         FileIdentity {
@@ -262,20 +259,16 @@ struct Asking {
 
 /// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
 impl Shared {
-    fn asking(&self) -> MutexGuard<'_, Asking> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_comparison).
     pub(crate) fn open_comparison(&self) {
-        self.asking().open += 1;
+        self.asking.lock().open += 1;
     }
 
     /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
     /// everything comes unasked.
     pub(crate) fn ask(&self, first: u32, wants: Vec<Want>) -> Result<(), Fault> {
-        let _order = self.asking();
-        let mut book = self.book();
+        let _order = self.asking.lock();
+        let mut book = self.book.lock();
         for (entry, want) in (first..).zip(&wants) {
             let whole = 0..book.table.stream_len(entry);
             let ranges = match want {
@@ -298,9 +291,9 @@ impl Shared {
 
     /// Asks for stretches of a file again, or at last.
     pub(crate) fn ask_more(&self, entry: u32, ranges: &[Range<u64>]) -> Result<(), Fault> {
-        let asked = self.asking();
+        let asked = self.asking.lock();
         debug_assert!(asked.open > 0 && !asked.ended, "only of files that are being compared");
-        let mut book = self.book();
+        let mut book = self.book.lock();
         for range in ranges {
             book.append(entry, range)?;
             self.progress.found(0, range.end - range.start);
@@ -312,14 +305,14 @@ impl Shared {
 
     /// All entries have been asked for.
     pub(crate) fn all_asked(&self) -> Result<(), Fault> {
-        let mut asked = self.asking();
+        let mut asked = self.asking.lock();
         asked.all = true;
         self.end_if_all_asked(&mut asked)
     }
 
     /// Nothing more will be wanted of a file that was compared.
     pub(crate) fn close_comparison(&self) -> Result<(), Fault> {
-        let mut asked = self.asking();
+        let mut asked = self.asking.lock();
         debug_assert!(asked.open > 0, "each file is closed once");
         asked.open = asked.open.saturating_sub(1);
         self.end_if_all_asked(&mut asked)
@@ -330,7 +323,7 @@ impl Shared {
             return Ok(());
         }
         asked.ended = true;
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let bytes = book.layout.len;
         book.object_len = Some(bytes);
         drop(book);

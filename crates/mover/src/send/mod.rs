@@ -110,7 +110,7 @@ fn run(
     let threads = spawn_all(shared, workers);
     let result = listen(shared);
     shared.stop();
-    shared.wanted().close();
+    shared.wanted.lock().close();
     threads.into_iter().try_for_each(job::join)?;
     result
 }

@@ -42,16 +42,16 @@ fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport
         ControlMessage::DestinationLineage(lineage) if shared.set_lineage(lineage.clone()) => {}
         ControlMessage::Wants(runs) => {
             occupied(shared)?;
-            shared.wanted().wants(shared, &runs)?;
+            shared.wanted.lock().wants(shared, &runs)?;
         }
-        ControlMessage::More(more) => shared.wanted().more(shared, &more)?,
+        ControlMessage::More(more) => shared.wanted.lock().more(shared, &more)?,
         ControlMessage::WantsEnd { bytes } => {
             occupied(shared)?;
-            shared.wanted().end(shared, bytes)?;
+            shared.wanted.lock().end(shared, bytes)?;
         }
         ControlMessage::Outcomes(outcomes) => settle(shared, outcomes)?,
         ControlMessage::Items(items) => items.iter().for_each(|item| take_item(shared, item)),
-        ControlMessage::Removed(removal) => shared.ledger().removal = removal,
+        ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,
         ControlMessage::Finish(summary) => return finish(shared, &summary).map(Some),
         ControlMessage::Abort(fault) => shared.fail_silently(fault),
         ControlMessage::Bye => shared.fail_silently(left_early("receiver")),
@@ -63,7 +63,7 @@ fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport
 /// The receiver says what it does to a name, or would do.
 fn take_item(shared: &Shared, item: &Item) {
     if let Action::Resume { have, .. } = item.action {
-        let mut ledger = shared.ledger();
+        let mut ledger = shared.ledger.lock();
         ledger.resumed_as_said = ledger.resumed_as_said.saturating_add(have);
     }
     shared.progress.tell(item);
@@ -82,8 +82,8 @@ fn occupied(shared: &Shared) -> Result<(), Fault> {
 }
 
 fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
-    let mut wanted = shared.wanted();
-    let mut ledger = shared.ledger();
+    let mut wanted = shared.wanted.lock();
+    let mut ledger = shared.ledger.lock();
     for Outcome { entry, fault } in outcomes {
         let known = u32::try_from(entry).ok().filter(|&e| e < ledger.table.len());
         let Some(index) = known.filter(|&e| ledger.table.state(e) == State::Waiting) else {
@@ -109,7 +109,7 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
 
 /// Everything is final at the receiver: both sides must mean the same set.
 fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
-    let ledger = shared.ledger();
+    let ledger = shared.ledger.lock();
     let entries = u64::from(ledger.table.len());
     if !ledger.complete || ledger.settled != entries {
         return Err(protocol("the receiver finished before everything was settled"));

@@ -1,11 +1,12 @@
 //! What the threads of a sending job share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use haul_base::Bytes;
 use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
+use parking_lot::{Condvar, Mutex};
 
 use crate::budget::{SET_MEMORY, must_hold};
 use crate::entries::EntryTable;
@@ -71,19 +72,19 @@ impl Slots {
 
     /// Takes one, waits while there is none. False: `over` said that the job is over.
     pub(crate) fn take(&self, over: impl Fn() -> bool) -> bool {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         while *free == 0 {
             if over() {
                 return false;
             }
-            free = self.given.wait_timeout(free, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+            self.given.wait_for(&mut free, LOOK_AGAIN);
         }
         *free -= 1;
         true
     }
 
     pub(crate) fn give(&self) {
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.free.lock() += 1;
         self.given.notify_one();
     }
 }
@@ -109,7 +110,7 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
     pub(crate) limits: SendLimits,
     pub(crate) slots: Slots,
-    requests: Mutex<Requests>,
+    pub(crate) wanted: Mutex<Requests>,
     /// Bytes of memory that what is wanted takes.
     held: Arc<AtomicU64>,
     ready: OnceLock<Destination>,
@@ -126,9 +127,9 @@ pub(crate) struct Shared {
     sent: AtomicU64,
     stop: AtomicBool,
     reader_waits: AtomicBool,
-    store: Mutex<Store>,
+    pub(crate) store: Mutex<Store>,
     room: Condvar,
-    ledger: Mutex<Ledger>,
+    pub(crate) ledger: Mutex<Ledger>,
     fault: OnceLock<Fault>,
     /// What is waited for while the sender does not know of any more.
     listing: Stage,
@@ -172,7 +173,7 @@ impl Shared {
             link,
             limits,
             slots: Slots::new(PLANNED_AHEAD),
-            requests: Mutex::new(wanted),
+            wanted: Mutex::new(wanted),
             held: Arc::default(),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
@@ -192,14 +193,6 @@ impl Shared {
             fault: OnceLock::new(),
             listing,
         }
-    }
-
-    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn wanted(&self) -> MutexGuard<'_, Requests> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The receiver is ready. False: it was before.
@@ -226,18 +219,14 @@ impl Shared {
 
     /// Waits for the receiver. `None`: the job is over.
     pub(crate) fn wait_until_ready(&self) -> Option<Destination> {
-        let mut store = self.store();
+        let mut store = self.store.lock();
         while !self.stopped() {
             if let Some(&destination) = self.ready.get() {
                 return Some(destination);
             }
-            store = self.room.wait_timeout(store, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+            self.room.wait_for(&mut store, LOOK_AGAIN);
         }
         None
-    }
-
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the set, and so much more, is within its budget.
@@ -248,7 +237,7 @@ impl Shared {
 
     /// What is wanted takes so many bytes more, until what it returns is dropped.
     pub(crate) fn hold(&self, bytes: u64) -> Result<Held, Fault> {
-        self.must_afford(&self.ledger(), bytes)?;
+        self.must_afford(&self.ledger.lock(), bytes)?;
         Ok(Held::new(&self.held, bytes))
     }
 
@@ -324,7 +313,7 @@ impl Shared {
         }
         let keep = Keep { in_all: self.limits.keep, of_large: self.kept.load(Ordering::Relaxed) };
         self.progress.worked();
-        self.store().publish(block, self.sent.load(Ordering::Relaxed), keep);
+        self.store.lock().publish(block, self.sent.load(Ordering::Relaxed), keep);
         self.upto.store(end, Ordering::Release);
         self.progress.wake.call();
     }
@@ -366,14 +355,14 @@ impl Shared {
 
     /// Waits until the reader may read on. False: the job is over.
     pub(crate) fn wait_for_room(&self) -> bool {
-        let mut store = self.store();
+        let mut store = self.store.lock();
         while !self.stopped() {
             if self.has_room() {
                 return true;
             }
             self.reader_waits.store(true, Ordering::Relaxed);
             // A notice can fall between the look and the wait, hence the time limit.
-            store = self.room.wait_timeout(store, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+            self.room.wait_for(&mut store, LOOK_AGAIN);
         }
         false
     }

@@ -33,7 +33,7 @@ impl FileSource {
     fn block_at(&mut self, offset: u64) -> Option<&Block> {
         let hit = self.current.as_ref().is_some_and(|b| b.offset <= offset && offset < b.end());
         if !hit {
-            self.current = self.shared.store().block_at(offset);
+            self.current = self.shared.store.lock().block_at(offset);
         }
         self.current.as_deref()
     }
@@ -41,7 +41,7 @@ impl FileSource {
     /// Reads from the file again what is no longer in memory; returns how many bytes are filled. What cannot
     /// be read is filled with zeros: the receiver's verification finds out.
     fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
-        let Some(part) = self.shared.store().part_at(offset) else {
+        let Some(part) = self.shared.store.lock().part_at(offset) else {
             into.fill(0);
             return into.len();
         };
@@ -112,7 +112,7 @@ impl ObjectSource for FileSource {
     }
 
     fn release(&mut self, offset: u64) {
-        self.shared.store().release(offset);
+        self.shared.store.lock().release(offset);
         self.shared.progress.set_done(offset);
     }
 }

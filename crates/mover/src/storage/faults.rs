@@ -8,9 +8,10 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -162,7 +163,7 @@ pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
 pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
     let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
     let Some(fold) = disk.as_ref().and_then(|disk| disk.0.fold.as_ref()) else { return real(name) };
-    let fold = fold.lock().unwrap_or_else(PoisonError::into_inner);
+    let fold = fold.lock();
     let mut path = Vec::new();
     for component in name.to_bytes().split_inclusive(|&byte| byte == b'/') {
         let bare = component.strip_suffix(b"/").unwrap_or(component);

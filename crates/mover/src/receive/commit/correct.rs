@@ -29,7 +29,7 @@ impl Shared {
         if !is_asked || self.place.renames() {
             return;
         }
-        let mut book = self.book();
+        let mut book = self.book.lock();
         if book.destination.is_none() {
             book.destination = Some(told);
             drop(book);
@@ -41,7 +41,7 @@ impl Shared {
 
     /// Gives the destination what it should have, when what is done in it is done.
     pub(crate) fn finish_destination(&self) {
-        let Some(wanted) = self.book().destination.clone() else { return };
+        let Some(wanted) = self.book.lock().destination.clone() else { return };
         let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
         let attributes = Attributes { mtime_secs, mtime_nanos, mode };
         let apply =
@@ -61,7 +61,7 @@ impl Shared {
 impl Shared {
     /// Gives a file that stays what it should have beside its contents, if that differs and we may.
     pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
-        let extras = self.book().extras.get(entry);
+        let extras = self.book.lock().extras.get(entry);
         let is_same_time = self.has_time(there, attributes);
         if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
             return;
@@ -92,7 +92,7 @@ impl Shared {
 
     /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
     fn correct_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
-        let extras = self.book().extras.get(entry);
+        let extras = self.book.lock().extras.get(entry);
         let mut undone = Undone::new();
         let apply = |fd: BorrowedFd<'_>| {
             undone = self.metadata.apply(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
@@ -109,7 +109,7 @@ impl Shared {
 
     /// What [`Shared::correct`] would do.
     pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
-        let book = self.book();
+        let book = self.book.lock();
         let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
         drop(book);
         let is_same_time = self.has_time(there, attributes);

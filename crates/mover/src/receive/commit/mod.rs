@@ -118,7 +118,7 @@ impl Committer {
 
     /// What was there is equal, and stays.
     fn same(&mut self, entry: u32) {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
         drop(book);
         if !self.shared.only_looks() {
@@ -130,12 +130,12 @@ impl Committer {
             match kept {
                 Ok(there) => self.shared.correct(entry, &path, &there, attributes),
                 Err(io_fault) => {
-                    self.shared.book().table.set_state(entry, State::Failed);
+                    self.shared.book.lock().table.set_state(entry, State::Failed);
                     return self.failed(entry, io_fault.fault);
                 }
             }
         }
-        self.shared.book().table.set_state(entry, State::Kept);
+        self.shared.book.lock().table.set_state(entry, State::Kept);
         self.settled += 1;
         self.succeeded(entry);
     }
@@ -149,7 +149,7 @@ impl Committer {
     fn count_failure(&mut self, entry: u32, fault: Fault) {
         self.settled += 1;
         self.shared.progress.one_failed();
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         let path = book.table.path(entry);
         book.failures.add(&path, fault);
     }
@@ -160,7 +160,7 @@ impl Committer {
             return Err(io_fault.fault);
         }
         self.shared.place.discard(entry, path);
-        self.shared.book().table.set_state(entry, State::Failed);
+        self.shared.book.lock().table.set_state(entry, State::Failed);
         self.failed(entry, io_fault.fault);
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Committer {
     }
 
     fn items(&self, entries: &[u32]) -> Vec<Item> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let item = |&entry: &u32| Item { entry, path: book.table.path(entry), size: book.table.size(entry) };
         entries.iter().map(item).collect()
     }
@@ -195,19 +195,19 @@ impl Committer {
         let (blocked, free): (Vec<_>, Vec<_>) =
             items.into_iter().partition(|item| self.is_blocked(item.entry, &item.path));
         self.settled += blocked.len() as u64;
-        self.shared.book().blocked.extend(blocked.iter().map(|item| item.entry));
+        self.shared.book.lock().blocked.extend(blocked.iter().map(|item| item.entry));
         free
     }
 
     fn is_blocked(&self, entry: u32, path: &[u8]) -> bool {
-        let kind = self.shared.book().table.kind(entry);
+        let kind = self.shared.book.lock().table.kind(entry);
         self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
     }
 
     /// Everything has arrived: what is in the way of files and links goes, and the files that it kept back get their
     /// names.
     fn make_way(&mut self) -> Result<(), Fault> {
-        let files = std::mem::take(&mut self.shared.book().blocked);
+        let files = std::mem::take(&mut self.shared.book.lock().blocked);
         let mut entries = files.clone();
         if self.shared.clears() {
             let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
@@ -232,7 +232,7 @@ impl Committer {
         let mut free = Vec::new();
         for (item, &stays) in blocked.into_iter().zip(stay) {
             let (Item { entry, path, .. }, there) = (&item, self.shared.place.obstacle(&item.path));
-            let kind = self.shared.book().table.kind(*entry);
+            let kind = self.shared.book.lock().table.kind(*entry);
             match (kind, replaceable(there.filter(|_| stays), path)) {
                 (Kind::File(_), Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
                 (Kind::File(_), Ok(())) => {
@@ -240,7 +240,7 @@ impl Committer {
                     free.push(item);
                 }
                 // Said later, with its file.
-                (Kind::HardLink(file), _) if self.shared.book().table.state(file) == State::Failed => {}
+                (Kind::HardLink(file), _) if self.shared.book.lock().table.state(file) == State::Failed => {}
                 (_, Err(io_fault)) => self.held_is_done(*entry, path, Err::<Option<OwnedFd>, _>(io_fault))?,
                 (_, Ok(())) => {}
             }
@@ -299,7 +299,7 @@ impl Committer {
             match self.shared.place.install(item.entry, &item.path, item.size) {
                 Ok((dirent, replaced)) => {
                     directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
-                    self.shared.book().table.set_state(item.entry, State::Done);
+                    self.shared.book.lock().table.set_state(item.entry, State::Done);
                     self.say_installed(item, replaced)?;
                     done.push(item.entry);
                 }
@@ -322,7 +322,7 @@ impl Committer {
     }
 
     fn say_installed(&self, item: &Item, replaced: bool) -> Result<(), Fault> {
-        let have = self.shared.book().resumes.get(&item.entry).copied();
+        let have = self.shared.book.lock().resumes.get(&item.entry).copied();
         let size = item.size;
         let action = match have {
             Some(have) => Action::Resume { have, size },
@@ -335,7 +335,7 @@ impl Committer {
     /// In a dry run: nothing has to be done.
     fn would_install(&mut self, items: &[Item]) {
         for item in items {
-            self.shared.book().table.set_state(item.entry, State::Done);
+            self.shared.book.lock().table.set_state(item.entry, State::Done);
             self.succeeded(item.entry);
             self.settled += 1;
             self.shared.progress.file_done();
@@ -346,7 +346,7 @@ impl Committer {
     fn remove_extraneous(&mut self) -> Result<(), Fault> {
         if let Some(removal) = delete::sweep(&self.shared)? {
             self.shared.link.send(ControlMessage::Removed(removal.clone()))?;
-            self.shared.book().removal = removal;
+            self.shared.book.lock().removal = removal;
         }
         Ok(())
     }
@@ -363,14 +363,14 @@ impl Committer {
 
     /// Entries of a kind that have not failed, with whether they were started.
     fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let table = &book.table;
         (0..table.len()).filter(|&e| is_kind(table.kind(e)) && table.state(e) != State::Failed).collect()
     }
 
     /// Gives an open file or directory what it should have beside its contents.
     fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
         drop(book);
         let undone = self.shared.metadata.apply(fd, attributes, extras.as_deref(), kind)?;
@@ -381,7 +381,7 @@ impl Committer {
     /// Further names of files, once what became of the files is known.
     fn finish_hard_links(&mut self) -> Result<(), Fault> {
         for entry in self.held(|kind| matches!(kind, Kind::HardLink(_))) {
-            let book = self.shared.book();
+            let book = self.shared.book.lock();
             let Kind::HardLink(file) = book.table.kind(entry) else { continue };
             let (path, target) = (book.table.path(entry), book.table.path(file));
             let (failed, stays) =
@@ -431,7 +431,7 @@ impl Committer {
     /// Links come last, so that nothing is ever written through one.
     fn finish_links(&mut self) -> Result<(), Fault> {
         for entry in self.held(|kind| kind == Kind::Symlink) {
-            let book = self.shared.book();
+            let book = self.shared.book.lock();
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let target = book.table.target(entry).to_vec();
             let extras = book.extras.get(entry);
@@ -458,7 +458,7 @@ impl Committer {
     /// Directories from the deepest up: what is done in one changes its time and needs its permissions.
     fn finish_directories(&mut self) -> Result<(), Fault> {
         for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
-            let book = self.shared.book();
+            let book = self.shared.book.lock();
             let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
             drop(book);
             let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd, FileType::Directory);
@@ -484,7 +484,7 @@ impl Committer {
                 if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
                     self.at_end.file_system_of(&directory).map_err(sync::failed)?;
                 }
-                self.shared.book().table.set_state(entry, State::Done);
+                self.shared.book.lock().table.set_state(entry, State::Done);
                 self.succeeded(entry);
             }
             Err(io_fault) => {
@@ -500,7 +500,7 @@ impl Committer {
 
     /// The journal lies in the destination, whose time it changes when it goes: it ends before.
     fn finish_destination(&self) {
-        let is_complete = self.shared.book().failures.is_all_special();
+        let is_complete = self.shared.book.lock().failures.is_all_special();
         if is_complete && !self.shared.only_looks() {
             clear_overtaken(&self.shared);
         }
@@ -512,7 +512,7 @@ impl Committer {
 
     fn finish(&mut self) -> Result<(), Fault> {
         self.shared.tell_the_rest()?;
-        let removed = self.shared.book().removal.removed > 0;
+        let removed = self.shared.book.lock().removal.removed > 0;
         let is_pending = match self.shared.durability {
             _ if self.shared.only_looks() => false,
             // Links, directories and removed names; files are on the disk already.
@@ -526,7 +526,7 @@ impl Committer {
         }
         self.flush()?;
         self.finish_destination();
-        let summary = self.shared.book().summary();
+        let summary = self.shared.book.lock().summary();
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }

@@ -62,7 +62,7 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
 
 /// Hashes a whole and verified file once more, as the disk gives it.
 pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
-    let book = shared.book();
+    let book = shared.book.lock();
     let (shape, digest) = (book.table.shape(entry), book.table.digest(entry).copied());
     drop(book);
     let path = || shared.path(entry);

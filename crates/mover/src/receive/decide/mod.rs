@@ -68,7 +68,7 @@ impl Decider {
         if self.shared.only_looks() {
             return self.list_changes(entry);
         }
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (state, kind) = (book.table.state(entry), book.table.kind(entry));
         let path = book.table.path(entry);
         drop(book);
@@ -86,7 +86,7 @@ impl Decider {
         match self.verdict(entry, path) {
             Verdict::Keep(there) => {
                 self.forget_claims(path);
-                let attributes = self.shared.book().table.attributes(entry);
+                let attributes = self.shared.book.lock().table.attributes(entry);
                 self.keep(entry, path, &there, Some(attributes))
             }
             Verdict::KeepNewer(there) => self.keep(entry, path, &there, None),
@@ -98,7 +98,7 @@ impl Decider {
     /// What is to happen to a file, in view of what is there under its name.
     pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
         let receive_policy = self.shared.receive_policy;
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (attributes, size) = (book.table.attributes(entry), book.table.size(entry));
         let is_sparse = book.table.shape(entry).is_sparse();
         drop(book);
@@ -137,7 +137,7 @@ impl Decider {
         correct: Option<Attributes>,
     ) -> Result<Want, Fault> {
         if !self.shared.place.keeps(path, there) {
-            self.shared.book().table.set_state(entry, State::Failed);
+            self.shared.book.lock().table.set_state(entry, State::Failed);
             self.shared.settle(&self.settles, Settle::Failed(entry, collision(path).fault))?;
             return Ok(Want::Nothing);
         }
@@ -148,7 +148,7 @@ impl Decider {
     }
 
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
-        self.shared.book().table.set_state(entry, State::Kept);
+        self.shared.book.lock().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Kept)
     }
@@ -166,7 +166,7 @@ impl Decider {
 
     /// Compares what is there under the final name.
     pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
-        let groups = Groups::of(self.shared.book().table.stream_len(entry));
+        let groups = Groups::of(self.shared.book.lock().table.stream_len(entry));
         self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
         Ok(Want::Compare)
     }
@@ -175,7 +175,7 @@ impl Decider {
     fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
-        let shape = self.shared.book().table.shape(entry);
+        let shape = self.shared.book.lock().table.shape(entry);
         while let Some(claim) = self.leftovers.as_mut().and_then(|leftovers| leftovers.take(&local)) {
             let of_use = is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
                 && self.shared.place.adopt((entry, path), &claim, &identity, &shape);
@@ -199,19 +199,19 @@ impl Decider {
     /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
     pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
         let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
-        let shape = self.shared.book().table.shape(entry);
+        let shape = self.shared.book.lock().table.shape(entry);
         (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&there.size)).then_some(there.size)
     }
 
     fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
-        let len = self.shared.book().table.stream_len(entry);
+        let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
         let mut missing = RangeSet::new();
         missing.insert(0..len);
         written.iter().for_each(|range| missing.remove(range));
         let whole: Vec<u32> =
             (0..groups.count()).filter(|&group| written.covers(groups.range(group))).collect();
-        self.shared.book().start_with(entry, written.clone());
+        self.shared.book.lock().start_with(entry, written.clone());
         self.compare(entry, Held::Part, whole, written)?;
         let stretch =
             |range: std::ops::Range<u64>| Stretch { start: range.start, len: range.end - range.start };
@@ -270,7 +270,7 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
 
 /// Where they are, relative to the destination's directory.
 fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
-    let book = shared.book();
+    let book = shared.book.lock();
     let table = &book.table;
     let is_complete = |&entry: &u32| {
         matches!((table.kind(entry), table.state(entry)), (Kind::File(_), State::Done | State::Kept))

@@ -81,7 +81,7 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);
     }
-    let book = shared.book();
+    let book = shared.book.lock();
     let (extent, before) = (book.extent, book.removal.clone());
     drop(book);
     let without = |fault| Removal { fault: before.fault.clone().or(Some(fault)), ..before.clone() };
@@ -101,7 +101,7 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
 }
 
 fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
-    let mut book = shared.book();
+    let mut book = shared.book.lock();
     let filtered = std::mem::take(&mut book.filtered);
     DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)
 }
@@ -131,7 +131,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
         _ => sweep(Purpose::of(shared))?,
     };
     shared.place.forget_directories();
-    let mut book = shared.book();
+    let mut book = shared.book.lock();
     book.filtered = delete_exclude.filtered;
     book.removal.removed += removal.removed;
     book.removal.fault = book.removal.fault.take().or(removal.fault);
@@ -142,13 +142,15 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
 pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
     match shared.receive_policy.extraneous {
         Extraneous::Keep | Extraneous::Delete => None,
-        Extraneous::DeleteAtMost(most) => Some((most, most.saturating_sub(shared.book().removal.removed))),
+        Extraneous::DeleteAtMost(most) => {
+            Some((most, most.saturating_sub(shared.book.lock().removal.removed)))
+        }
     }
 }
 
 /// Why it is not known what the sources do not have.
 fn incomplete(shared: &Shared) -> Option<Fault> {
-    let book = shared.book();
+    let book = shared.book.lock();
     let why = match (book.failures.is_all_special(), book.extent) {
         (false, _) => "not everything has arrived",
         (true, Extent::Part) => "only a part of the sources was sent",
@@ -186,9 +188,9 @@ impl<'a> Sweep<'a> {
         if extent == Extent::Destination && !self.shared.place.renames() {
             self.directory(None, Vec::new(), Vec::new())?;
         }
-        let count = self.shared.book().table.len();
+        let count = self.shared.book.lock().table.len();
         for entry in 0..count {
-            let book = self.shared.book();
+            let book = self.shared.book.lock();
             let is_directory = book.table.kind(entry) == Kind::Directory && book.table.is_first(entry);
             let path = if is_directory { Some(book.table.path(entry)) } else { None };
             drop(book);
@@ -225,7 +227,7 @@ impl<'a> Sweep<'a> {
         if self.delete_exclude.by_ignore_files() {
             self.obey(entry, &local, &in_set, &names);
         }
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let foreign = |name: &Vec<u8>| book.table.find(entry, name).is_none() && !is_working_name(name);
         let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
         drop(book);
@@ -235,7 +237,7 @@ impl<'a> Sweep<'a> {
     /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
     /// are removed, say nothing, so that a second run finds nothing to do.
     fn obey(&mut self, entry: Option<u32>, local: &[u8], in_set: &[u8], names: &[Vec<u8>]) {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let stays = |name: &&[u8]| {
             let is_there = names.iter().any(|there| there == name);
             is_there
@@ -442,7 +444,7 @@ impl Shared {
         if let Some((most, 0)) = limit(self) {
             return Err(IoFault { fault: too_many(most), scope: Scope::Entry });
         }
-        self.book().removal.removed += 1;
+        self.book.lock().removal.removed += 1;
         Ok(())
     }
 

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use haul_wire::control::{Fault, FaultCode};
+use parking_lot::Mutex;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
@@ -128,12 +129,12 @@ impl Installed {
     /// The job has put this file in place, or keeps it. False: it has done so before.
     pub(crate) fn add(&self, id: FileId) -> bool {
         let key = self.hasher.hash_one(id);
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(key)
+        self.files.lock().insert(key)
     }
 
     fn has(&self, id: FileId) -> bool {
         let key = self.hasher.hash_one(id);
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).contains(&key)
+        self.files.lock().contains(&key)
     }
 
     /// Whether what is found under `name` is this job's own work under another name. `names` lists the

@@ -76,7 +76,7 @@ impl Place {
 
     /// Directories that did not get their final permissions get back what they had, the deepest first.
     pub(crate) fn tighten(&self) {
-        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.all()).into_iter().collect();
+        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.0.lock()).into_iter().collect();
         all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
         for (path, (id, mode)) in all {
             if let Ok(directory) = self.directory(&path)

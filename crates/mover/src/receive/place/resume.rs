@@ -121,7 +121,7 @@ impl Place {
             journal.gone(entry);
             return false;
         }
-        self.open_files().expect(entry, FileId::of(&part));
+        self.open_files.lock().expect(entry, FileId::of(&part));
         // Holes and what lies behind the end are in no stream, so no claim on them is proved. It may have been given
         // another name since it was looked at.
         let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {

@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_base::Bytes;
 use haul_wire::control::{Fault, FaultCode};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, StatFs};
 use rustix::io::Errno;
 
@@ -106,10 +106,6 @@ impl Space {
         Self { min_free, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A file begins: there must be room for it.
     pub(crate) fn begin(&self, entry: u32, file: &File, shape: &Shape) -> Result<(), NoSpace> {
         if shape.is_sparse() {
@@ -122,18 +118,18 @@ impl Space {
         self.check(&there, shape.len)?;
         // In memory nothing is scattered, and reserving takes as long as half of the writing.
         if !shape.is_sparse() && there.f_type as u64 != TMPFS_MAGIC {
-            self.state().files.insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
+            self.state.lock().files.insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
         }
         Ok(())
     }
 
     /// Some bytes of a file are about to be written.
     pub(crate) fn arrived(&self, entry: u32, file: &File, bytes: u64) -> Result<(), NoSpace> {
-        let ahead = self.state().files.get_mut(&entry).and_then(|file| file.grow(bytes));
+        let ahead = self.state.lock().files.get_mut(&entry).and_then(|file| file.grow(bytes));
         if let Some((offset, len)) = ahead {
             match fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
                 // File systems that cannot do so find out while writing.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(self.state().files.remove(&entry)),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(self.state.lock().files.remove(&entry)),
                 done => done?,
             }
         }
@@ -145,7 +141,7 @@ impl Space {
         if self.min_free == MinFree::Nothing {
             return Ok(());
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.unlooked += bytes;
         if state.unlooked < LOOK_EVERY {
             return Ok(());
@@ -173,12 +169,12 @@ impl Space {
     }
 
     pub(crate) fn forget(&self, entry: u32) {
-        self.state().files.remove(&entry);
+        self.state.lock().files.remove(&entry);
     }
 
     /// A file stays as it is: what was reserved of it and is not written is free again.
     pub(crate) fn give_back(&self, entry: u32, file: &File) {
-        let Some(growing) = self.state().files.remove(&entry) else { return };
+        let Some(growing) = self.state.lock().files.remove(&entry) else { return };
         if growing.reserved > 0 {
             // A length that stays as it is frees what lies behind it (ext4, XFS); what remains if that fails is no
             // more than what has come.

@@ -31,7 +31,7 @@ impl Comparer {
     pub(crate) fn run(mut self) {
         while let Ok(job) = self.jobs.recv() {
             let file = self.open(&job);
-            let shape = self.shared.book().table.shape(job.entry);
+            let shape = self.shared.book.lock().table.shape(job.entry);
             for &group in &job.groups {
                 if self.shared.ending().is_some() {
                     return;

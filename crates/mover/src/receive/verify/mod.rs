@@ -216,7 +216,7 @@ impl Verifier {
     /// A group that did not come in order cannot be read back. What was there before may be missing: after a
     /// power failure a journal can claim more than the file has.
     fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
-        let given_up = self.shared.book().table.state(entry) == State::Failed;
+        let given_up = self.shared.book.lock().table.state(entry) == State::Failed;
         let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
         match io_fault.scope {
             _ if given_up => Ok(()),
@@ -239,7 +239,7 @@ impl Verifier {
     fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, IoFault> {
         let path = || self.shared.path(entry);
         let file = self.shared.place.file(entry, path)?;
-        let shape = self.shared.book().table.shape(entry);
+        let shape = self.shared.book.lock().table.shape(entry);
         let groups = Groups::of(shape.len);
         hash_group(&file, &shape, groups, group, &mut self.buffer)
             .map_err(|errno| IoFault::destination("read back", &path(), errno))
@@ -248,7 +248,7 @@ impl Verifier {
     /// Something of this file was there.
     fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
         let Comparison { entry, held, claimed, interest } = comparison;
-        let len = self.shared.book().table.stream_len(entry);
+        let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
         let unchecked = match held {
             Held::Final => (0..groups.count()).collect(),
@@ -322,7 +322,7 @@ impl Verifier {
         if compared.held == Held::Final {
             compared.interest.end();
             self.forget(entry);
-            let whole = 0..self.shared.book().table.stream_len(entry);
+            let whole = 0..self.shared.book.lock().table.stream_len(entry);
             let looks = self.shared.only_looks();
             self.shared.ask_more(entry, if looks { &[] } else { std::slice::from_ref(&whole) })?;
             self.close(entry)?;
@@ -336,7 +336,7 @@ impl Verifier {
             hashing.tree.clear(group);
             self.in_order -= usize::from(hashing.open.remove(&group).is_some());
         }
-        self.shared.book().forget(entry, range.clone());
+        self.shared.book.lock().forget(entry, range.clone());
         self.shared.ask_more(entry, &[range])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
@@ -350,7 +350,7 @@ impl Verifier {
             Ok(digest) => digest,
             Err(fault) => return self.is_wrong(entry, fault),
         };
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         book.table.set_digest(entry, digest);
         let (path, size) = (book.table.path(entry), book.table.size(entry));
         drop(book);
@@ -382,7 +382,7 @@ impl Verifier {
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
-        if matches!(self.shared.book().table.state(entry), State::Waiting | State::Started) {
+        if matches!(self.shared.book.lock().table.state(entry), State::Waiting | State::Started) {
             self.forget_expected(entry);
             self.shared.hold(bytes_expected(&digest.result))?;
             self.expected.insert(entry, digest.result);
@@ -422,7 +422,7 @@ impl Verifier {
     }
 
     fn is_right(&self, entry: u32, digest: Value, was: Option<(Held, u64)>) -> Result<(), Fault> {
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         book.table.set_digest(entry, digest);
         if let Some((Held::Part, asked)) = was {
             let len = book.table.stream_len(entry);
@@ -441,7 +441,7 @@ impl Verifier {
     }
 
     fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
-        if !self.shared.book().fail(entry) {
+        if !self.shared.book.lock().fail(entry) {
             return Ok(());
         }
         self.shared.place.discard(entry, &self.shared.path(entry));

@@ -67,7 +67,7 @@ impl Writer {
 
     /// What the data path delivered must be what the entries promised.
     fn check_length(&self) -> Result<(), Fault> {
-        let promised = self.shared.book().object_len;
+        let promised = self.shared.book.lock().object_len;
         match (promised, self.shared.queue.completed()) {
             (Some(promised), Some(delivered)) if promised != delivered => {
                 Err(protocol(&format!("{promised} bytes were announced and {delivered} were sent")))
@@ -78,19 +78,19 @@ impl Writer {
 
     /// Makes the next directories and empty files. True: there are more to make.
     fn prepare(&mut self) -> Result<bool, Fault> {
-        let known = self.shared.book().decided;
+        let known = self.shared.book.lock().decided;
         let upto = known.min(self.prepared + PREPARE);
         while self.prepared < upto {
             self.prepare_one(self.prepared)?;
             self.prepared += 1;
         }
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         self.prepared_bytes = book.layout.len_below(upto, &mut self.seen);
         Ok(upto < known)
     }
 
     fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (kind, state, len) =
             (book.table.kind(entry), book.table.state(entry), book.table.stream_len(entry));
         let path = book.table.path(entry);
@@ -102,7 +102,7 @@ impl Writer {
             Kind::Directory => match self.shared.make_directory(&path)? {
                 Ok(made) => {
                     if made {
-                        self.shared.book().table.set_state(entry, State::Started);
+                        self.shared.book.lock().table.set_state(entry, State::Started);
                         self.shared.tell_if_wanted(&path, Action::MakeDirectory)?;
                     }
                     self.unless_over(self.settles.send(Settle::Held))
@@ -126,9 +126,9 @@ impl Writer {
     fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
         let path = self.shared.path(entry);
         let identity = self.shared.identity(entry, self.shared.place.local(&path));
-        let shape = self.shared.book().table.shape(entry);
+        let shape = self.shared.book.lock().table.shape(entry);
         let file = self.shared.place.create(entry, &path, &shape, &identity)?;
-        self.shared.book().table.set_state(entry, State::Started);
+        self.shared.book.lock().table.set_state(entry, State::Started);
         Ok(file)
     }
 
@@ -136,7 +136,7 @@ impl Writer {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
         }
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         let started = book.table.state(entry) == State::Started;
         if !book.fail(entry) {
             return Ok(());
@@ -156,7 +156,7 @@ impl Writer {
         let lent = Queue::lend(guard, LENT).map(Arc::new);
         for run in &guard.runs {
             let len = run.range.len() as u64;
-            let pieces = self.shared.book().layout.pieces(run.offset, len);
+            let pieces = self.shared.book.lock().layout.pieces(run.offset, len);
             let mut at = run.range.start;
             for piece in pieces {
                 let range = at..at + piece.len as usize;
@@ -183,7 +183,7 @@ impl Writer {
             Ok(None) => return Ok(Ok(())),
             Err(io_fault) => return Ok(Err(io_fault)),
         };
-        let shape = self.shared.book().table.shape(piece.entry);
+        let shape = self.shared.book.lock().table.shape(piece.entry);
         let stretch = piece.offset..piece.offset + piece.len;
         if let Err(no_space) = self.shared.place.arrived(piece.entry, &opened, piece.len) {
             return Ok(Err(no_space.io_fault("write", &self.shared.path(piece.entry))));
@@ -195,7 +195,7 @@ impl Writer {
         if self.shared.durability != Durability::Cached {
             self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
         }
-        let mut book = self.shared.book();
+        let mut book = self.shared.book.lock();
         let around = book.note_written(piece.entry, &stretch, shape.len);
         book.must_afford(0)?;
         drop(book);
@@ -207,7 +207,7 @@ impl Writer {
     }
 
     fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
-        let book = self.shared.book();
+        let book = self.shared.book.lock();
         let (state, orphan) = (book.table.state(piece.entry), book.table.parent_failed(piece.entry));
         drop(book);
         match state {

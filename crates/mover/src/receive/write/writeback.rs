@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::storage::fdatasync;
@@ -29,16 +30,12 @@ struct State {
 }
 
 impl Writeback {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Works until nobody orders any more.
     pub(crate) fn run(&self, orders: &Receiver<Order>) {
         while let Ok((entry, file)) = orders.recv() {
-            self.state().busy = Some(entry);
+            self.state.lock().busy = Some(entry);
             let done = fdatasync(&*file);
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.busy = None;
             if let Err(errno) = done {
                 state.failed.insert(entry, errno);
@@ -50,8 +47,8 @@ impl Writeback {
 
     /// How it went with a file. Waits while it is being brought to the disk.
     pub(crate) fn outcome(&self, entry: u32) -> Result<(), Errno> {
-        let busy = |state: &mut State| state.busy == Some(entry);
-        let mut state = self.done.wait_while(self.state(), busy).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.done.wait_while(&mut state, |state| state.busy == Some(entry));
         state.failed.remove(&entry).map_or(Ok(()), Err)
     }
 }

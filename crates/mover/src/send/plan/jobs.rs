@@ -1,11 +1,12 @@
 //! What the receiver wants, as work for the reader and for the prover.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::Sender;
 use haul_wire::control::{Fault, FileDigest};
+use parking_lot::Mutex;
 
 use crate::entries::State;
 use crate::send::blocks::{Held, Sections};
@@ -47,14 +48,14 @@ impl BlockHashes {
 
     /// Notes the value of a group. The digest of the file, when that was the last one.
     pub(crate) fn set(&self, group: u32, value: Value) -> Option<Value> {
-        let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tree = self.tree.lock();
         tree.set(group, value);
         tree.root()
     }
 
     /// The digest of the file, if all of its groups are known; an empty stream has none.
     pub(crate) fn root(&self) -> Option<Value> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner).root()
+        self.tree.lock().root()
     }
 
     /// The file cannot be read. What to send about it, if nothing was sent yet.

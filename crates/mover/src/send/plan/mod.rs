@@ -4,10 +4,11 @@ pub(super) mod jobs;
 mod requests;
 
 use std::collections::{HashMap, hash_map};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, HardLinks, encoded_len};
+use parking_lot::{Condvar, Mutex};
 
 use crate::identity::Identity;
 use crate::job::{self, spawn_for};
@@ -55,14 +56,14 @@ impl Planner {
         self.tell_attributes(&mut walker)?;
         self.announcer.flush()?;
         walker.finish()?;
-        let mut ledger = self.shared.ledger();
+        let mut ledger = self.shared.ledger.lock();
         ledger.complete = true;
         let is_whole = ledger.failures.is_all_special();
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes);
         drop(ledger);
         self.shared.progress.found_all();
         if self.announcer.destination == Destination::Fresh {
-            self.shared.wanted().send(Job::End);
+            self.shared.wanted.lock().send(Job::End);
         }
         completeness.tell(&*self.shared.link, is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
@@ -75,7 +76,7 @@ impl Planner {
 
     fn add(&mut self, found: Found) -> Result<(), Fault> {
         let Found { mut entry, mut file, names } = found;
-        let mut ledger = self.shared.ledger();
+        let mut ledger = self.shared.ledger.lock();
         if let Err(fault) = ledger.table.place(&entry) {
             entry.kind = EntryKind::Failed(fault);
             file = None;
@@ -184,13 +185,9 @@ impl Announcer {
         Self { shared, destination, batch, begun: Condvar::new() }
     }
 
-    fn batch(&self) -> MutexGuard<'_, Batch> {
-        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An entry, with its file if it is one that may be read.
     pub(super) fn add(&self, entry: Entry, file: Option<Planned>) -> Result<(), Fault> {
-        let mut batch = self.batch();
+        let mut batch = self.batch.lock();
         if batch.entries.is_empty() {
             batch.since = Instant::now();
             self.begun.notify_one();
@@ -202,25 +199,24 @@ impl Announcer {
     }
 
     pub(super) fn flush(&self) -> Result<(), Fault> {
-        self.send(&mut self.batch())
+        self.send(&mut self.batch.lock())
     }
 
     pub(super) fn close(&self) {
-        self.batch().closed = true;
+        self.batch.lock().closed = true;
         self.begun.notify_one();
     }
 
     /// Announces what has waited long enough, until no more comes.
     pub(super) fn keep_time(&self) -> Result<(), Fault> {
-        let mut batch = self.batch();
+        let mut batch = self.batch.lock();
         while !batch.closed && !self.shared.stopped() {
-            let waited = if batch.entries.is_empty() {
-                self.begun.wait(batch).unwrap_or_else(PoisonError::into_inner)
+            if batch.entries.is_empty() {
+                self.begun.wait(&mut batch);
             } else {
                 let left = batch.left();
-                self.begun.wait_timeout(batch, left).unwrap_or_else(PoisonError::into_inner).0
-            };
-            batch = waited;
+                self.begun.wait_for(&mut batch, left);
+            }
             if batch.left().is_zero() {
                 self.send(&mut batch)?;
             }
@@ -241,14 +237,14 @@ impl Announcer {
         let entries = ControlMessage::Entries(std::mem::take(&mut batch.entries));
         match self.destination {
             Destination::Occupied => {
-                let mut wanted = self.shared.wanted();
+                let mut wanted = self.shared.wanted.lock();
                 batch.files.drain(..).for_each(|file| wanted.announced.push_back(file));
                 drop(wanted);
                 self.shared.link.send(entries)
             }
             Destination::Fresh => {
                 self.shared.link.send(entries)?;
-                let mut wanted = self.shared.wanted();
+                let mut wanted = self.shared.wanted.lock();
                 batch.files.drain(..).try_for_each(|file| wanted.whole(&self.shared, file))
             }
         }

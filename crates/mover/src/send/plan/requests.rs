@@ -31,7 +31,7 @@ impl Requests {
 
     pub(crate) fn wants(&mut self, shared: &Shared, runs: &[WantRun]) -> Result<(), Fault> {
         for run in runs {
-            let known = u64::from(shared.ledger().table.len() - self.answered);
+            let known = u64::from(shared.ledger.lock().table.len() - self.answered);
             if run.count == 0 || run.count > known {
                 return Err(protocol("an answer about entries that were not announced"));
             }
@@ -121,7 +121,7 @@ impl Requests {
     }
 
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
-        let ledger = shared.ledger();
+        let ledger = shared.ledger.lock();
         let all = ledger.complete && self.answered == ledger.table.len();
         drop(ledger);
         if !all || self.ended || bytes != self.object {
@@ -156,7 +156,7 @@ impl Requests {
 }
 
 fn keep(shared: &Shared, entry: u32) {
-    let mut ledger = shared.ledger();
+    let mut ledger = shared.ledger.lock();
     debug_assert!(matches!(ledger.table.kind(entry), Kind::File(_)), "only files are announced");
     ledger.table.set_state(entry, State::Kept);
     ledger.settled += 1;

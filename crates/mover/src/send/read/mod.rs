@@ -137,7 +137,7 @@ impl Reader {
             return false;
         }
         if let Ok(digest) = result {
-            self.shared.ledger().table.set_digest(planned.entry, digest);
+            self.shared.ledger.lock().table.set_digest(planned.entry, digest);
         }
         self.digests.push(FileDigest { entry: planned.entry.into(), result });
         self.shared.slots.give();
@@ -235,7 +235,7 @@ impl Reader {
     fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, extent: Extent) {
         let at = self.offset + self.used as u64;
         let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file.clone());
-        self.shared.store().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
+        self.shared.store.lock().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.
@@ -277,7 +277,7 @@ impl Reader {
 
     /// A buffer of a block's size with anything in it. The store is not locked while it is made.
     fn fresh_buffer(&self) -> AlignedBytes {
-        let spare = self.shared.store().take_spare();
+        let spare = self.shared.store.lock().take_spare();
         spare.unwrap_or_else(|| AlignedBytes::zeroed(BLOCK))
     }
 
@@ -308,7 +308,7 @@ const PROOF_BATCH: usize = 4096;
 /// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
 pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>) -> Option<FileDigest> {
     let root = root?;
-    shared.ledger().table.set_digest(hashes.planned.entry, root);
+    shared.ledger.lock().table.set_digest(hashes.planned.entry, root);
     hashes.tell(Ok(root))
 }
 

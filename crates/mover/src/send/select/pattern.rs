@@ -281,7 +281,7 @@ fn class(rest: &mut &[u8]) -> Result<Box<[u64; 4]>, BadPattern> {
     }
     *rest = &rest[1..];
     if negated {
-        set.iter_mut().for_each(|member| *member = !*member);
+        set = set.map(|member| !member);
     }
     set[usize::from(b'/')] = false;
     let mut bits = [0; 4];
