@@ -44,8 +44,8 @@ use commit::Committer;
 use decide::Decider;
 use peer::Peer;
 use place::Obstacles;
+use verify::Comparer;
 use verify::Verifier;
-use verify::compare::Comparer;
 use write::Writer;
 
 /// Messages that may wait for the verifier.

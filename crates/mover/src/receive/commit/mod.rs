@@ -25,7 +25,7 @@ use crate::receive::place::dir_entry::collision;
 use crate::receive::place::links::Linked;
 use crate::receive::place::replaceable;
 use crate::receive::shared::Shared;
-use crate::receive::verify::compare::READ;
+use crate::receive::verify::READ;
 use sync::{Syncs, read_back};
 
 /// Files committed together at most.

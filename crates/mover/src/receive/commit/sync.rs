@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::fault::IoFault;
 use crate::receive::shared::Shared;
-use crate::receive::verify::compare::hash_group;
+use crate::receive::verify::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
 use crate::tree::{Groups, Tree};
 
