@@ -1,5 +1,7 @@
 //! The first words of `haul` on the other side of ssh, and how they are found among those of a login shell.
 
+use std::io::{BufRead, Read as _};
+
 use haul_wire::control::{Fault, FaultCode, PROTOCOL_VERSION};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,7 +43,7 @@ impl Announcement {
         [MARKER, json.as_bytes(), b"\n"].concat()
     }
 
-    /// Reads what a [`Scanner`] has found.
+    /// Reads what [`listen`] has found.
     pub(super) fn read(json: &Value, host: &SshHost) -> Result<Self, Fault> {
         // The versions first: what else another version says may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
@@ -74,54 +76,48 @@ fn other_version(program: &str, protocol: u64, host: &SshHost) -> Fault {
     )
 }
 
-/// Looks for an announcement in what comes from ssh.
-#[derive(Debug, Default)]
-pub(super) struct Scanner {
-    heard: Vec<u8>,
-}
-
-/// What a [`Scanner`] knows by now.
+/// What came from ssh up to an announcement; without one with the first line that says anything, for people.
 #[derive(Debug, PartialEq)]
-pub(super) enum Scan {
-    More,
-    /// The announcement, and what came behind its line.
-    Found(Value, Vec<u8>),
+pub(super) enum Heard {
+    Announced(Value),
     /// So much came that there will be none.
-    TooMuch,
+    TooMuch(Option<String>),
+    End(Option<String>),
 }
 
-impl Scanner {
-    /// Takes what came next.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Scan {
-        self.heard.extend_from_slice(bytes);
-        let mut from = 0;
-        while let Some(at) = find(&self.heard[from..], MARKER) {
-            let start = from + at + MARKER.len();
-            let Some(len) = self.heard[start..].iter().position(|&b| b == b'\n') else { break };
-            let json = serde_json::from_slice(&self.heard[start..start + len]);
-            if let Some(json) = json.ok().filter(Value::is_object) {
-                return Scan::Found(json, self.heard.split_off(start + len + 1));
-            }
-            from = start;
+/// Looks for an announcement in what comes from ssh, and leaves there what stands behind its line.
+pub(super) fn listen(from: &mut impl BufRead) -> Heard {
+    let mut heard = Vec::new();
+    while heard.len() <= MOST {
+        let start = heard.len();
+        let room = (MOST + 1 - start) as u64;
+        if !matches!(from.take(room).read_until(b'\n', &mut heard), Ok(1..)) {
+            return Heard::End(first_line(&heard));
         }
-        if self.heard.len() > MOST { Scan::TooMuch } else { Scan::More }
+        if let Some(json) = announced(&heard[start..]) {
+            return Heard::Announced(json);
+        }
     }
-
-    /// The first line that came and says anything, for people.
-    pub(super) fn first_line(&self) -> Option<String> {
-        let text = String::from_utf8_lossy(&self.heard[..self.heard.len().min(400)]);
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        Some(line.chars().take(120).collect())
-    }
+    Heard::TooMuch(first_line(&heard))
 }
 
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+/// What is announced in a line that is whole.
+fn announced(line: &[u8]) -> Option<Value> {
+    let line = line.strip_suffix(b"\n")?;
+    let mut behind = (MARKER.len()..=line.len()).filter(|&at| line[..at].ends_with(MARKER));
+    behind.find_map(|at| serde_json::from_slice(&line[at..]).ok().filter(Value::is_object))
+}
+
+fn first_line(heard: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(&heard[..heard.len().min(400)]);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    Some(line.chars().take(120).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+    use std::io::{BufReader, Read};
 
     use proptest::prelude::*;
 
@@ -137,6 +133,16 @@ mod tests {
             url: Some("haul://h:1/?k=x".to_owned()),
             hosts: vec!["::1".to_owned()],
             ..Announcement::ours()
+        }
+    }
+
+    /// Bytes that come in pieces of these sizes.
+    struct Cut<'a, I>(&'a [u8], I);
+
+    impl<'a, I: Iterator<Item = &'a usize>> Read for Cut<'_, I> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let most = self.1.next().copied().unwrap_or_default().min(into.len());
+            self.0.read(&mut into[..most])
         }
     }
 
@@ -164,19 +170,27 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_an_announcement_is_passed_over() {
-        let mut scanner = Scanner::default();
-        assert_eq!(scanner.feed(b"#haul-over-ssh# nonsense\n#haul-over-ssh# 5\n#haul-over"), Scan::More);
-        assert_eq!(scanner.feed(b"-ssh# {"), Scan::More);
-        assert_eq!(scanner.feed(b"}x\n"), Scan::More, "a broken line does not end the search");
-        assert_eq!(scanner.feed(b"#haul-over-ssh# {}\n!"), Scan::Found(serde_json::json!({}), b"!".to_vec()));
+        let said = "#haul-over-ssh# nonsense\n#haul-over-ssh# 5\n#haul-over-ssh# {}x\n#haul-over-ssh# {}\n!";
+        let mut from = said.as_bytes();
+        assert_eq!(
+            listen(&mut from),
+            Heard::Announced(serde_json::json!({})),
+            "a broken line does not end the search"
+        );
+        assert_eq!(from, b"!");
+        let mut broken = &b"#haul-over-ssh# {}"[..];
+        assert_eq!(
+            listen(&mut broken),
+            Heard::End(Some("#haul-over-ssh# {}".to_owned())),
+            "the line has no end"
+        );
     }
 
     #[test]
     fn a_flood_is_given_up() {
-        let mut scanner = Scanner::default();
-        assert_eq!(scanner.feed(&vec![b'y'; MOST]), Scan::More);
-        assert_eq!(scanner.feed(b"y"), Scan::TooMuch);
-        assert_eq!(scanner.first_line().unwrap().len(), 120);
+        let line = Some("y".repeat(120));
+        assert_eq!(listen(&mut &vec![b'y'; MOST][..]), Heard::End(line.clone()));
+        assert_eq!(listen(&mut &vec![b'y'; MOST + 1][..]), Heard::TooMuch(line));
     }
 
     proptest! {
@@ -186,35 +200,19 @@ mod tests {
             behind in prop::collection::vec(any::<u8>(), 0..50),
             cuts in prop::collection::vec(1usize..40, 1..40),
         ) {
-            prop_assume!(find(&banner, MARKER).is_none());
-            let mut stream = banner;
-            stream.extend(announcement().line());
-            let end = stream.len();
-            stream.extend(&behind);
-            let (mut scanner, mut from, mut found) = (Scanner::default(), 0, None);
-            for cut in cuts.iter().cycle() {
-                let to = (from + cut).min(stream.len());
-                match scanner.feed(&stream[from..to]) {
-                    Scan::Found(json, rest) => found = Some((json, rest, to)),
-                    scan => prop_assert_eq!(scan, Scan::More),
-                }
-                from = to;
-                if found.is_some() || from == stream.len() {
-                    break;
-                }
-            }
-            let (json, rest, to) = found.expect("it is there");
+            prop_assume!(!banner.windows(MARKER.len()).any(|window| window == MARKER));
+            let stream = [&banner[..], &announcement().line(), &behind].concat();
+            let mut from = BufReader::new(Cut(&stream, cuts.iter().cycle()));
+            let Heard::Announced(json) = listen(&mut from) else { panic!("it is there") };
             prop_assert_eq!(Announcement::read(&json, &host()), Ok(announcement()));
-            prop_assert_eq!(rest, &stream[end..to]);
+            let mut rest = Vec::new();
+            from.read_to_end(&mut rest).unwrap();
+            prop_assert_eq!(rest, behind);
         }
 
         #[test]
-        fn nothing_panics(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..5)) {
-            let mut scanner = Scanner::default();
-            for chunk in chunks {
-                let _ = scanner.feed(&chunk);
-                let _ = scanner.first_line();
-            }
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = listen(&mut &bytes[..]);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The rules of what ssh says as a function, for the fuzz target and tests, as in `haul_wire::check`.
 
 use std::ffi::OsStr;
+use std::io::{BufReader, Read as _};
 
 use serde_json::Value;
 
-use super::announcement::{Announcement, MOST, MOST_HOSTS, Scan, Scanner};
+use super::announcement::{Announcement, Heard, MOST, MOST_HOSTS, listen};
 use super::{SshHost, SshPath};
 
 /// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found however the
@@ -24,17 +25,20 @@ pub fn announcement(bytes: &[u8]) -> bool {
 
 /// What is found, and all that comes behind it.
 fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
-    let mut scanner = Scanner::default();
-    let mut at = 0;
-    for piece in said.chunks(size) {
-        at += piece.len();
-        match scanner.feed(piece) {
-            Scan::More => assert!(at <= MOST, "it does not give up"),
-            Scan::TooMuch => return None,
-            Scan::Found(json, behind) => return Some((json, [&behind, &said[at..]].concat())),
+    let mut from = BufReader::with_capacity(size, said);
+    let line = match listen(&mut from) {
+        Heard::Announced(json) => {
+            let mut behind = Vec::new();
+            from.read_to_end(&mut behind).expect("it lies in memory");
+            return Some((json, behind));
         }
-        assert!(scanner.first_line().is_none_or(|line| line.chars().count() <= 120));
-    }
+        Heard::End(line) => {
+            assert!(said.len() <= MOST, "it does not give up");
+            line
+        }
+        Heard::TooMuch(line) => line,
+    };
+    assert!(line.is_none_or(|line| line.chars().count() <= 120));
     None
 }
 

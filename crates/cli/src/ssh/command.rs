@@ -176,25 +176,10 @@ fn quote_path(path: &str) -> String {
     }
 }
 
-/// Cuts a command into words at white space that is not in quotes.
+/// Cuts a command into words as a shell does.
 fn words(text: &str) -> Result<Vec<String>, Fault> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    for c in text.chars() {
-        match quote {
-            Some(open) if c == open => quote = None,
-            None if c == '\'' || c == '"' => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            None if c.is_whitespace() => words.extend(word.take()),
-            Some(_) | None => word.get_or_insert_default().push(c),
-        }
-    }
-    if quote.is_some() {
-        return Err(fault::usage(format!("--ssh: `{text}` has a quote that does not end"), "close it"));
-    }
-    words.extend(word);
-    Ok(words)
+    let unclosed = || fault::usage(format!("--ssh: `{text}` has a quote that does not end"), "close it");
+    shlex::split(text).ok_or_else(unclosed)
 }
 
 #[cfg(test)]

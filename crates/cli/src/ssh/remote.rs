@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::announcement::{Scan, Scanner};
+use super::announcement::{Heard, listen};
 use super::failure::{self, Ended};
 use super::{Announcement, SshCommand, SshHost};
 use crate::fault;
@@ -227,22 +227,16 @@ impl Drop for Remote {
 }
 
 /// Looks for the announcement, then passes on lines; nobody may listen any more.
-fn read_out(mut stdout: ChildStdout, to: &SyncSender<Out>) {
-    let (mut scanner, mut buffer) = (Scanner::default(), [0; 4096]);
-    let last = loop {
-        match stdout.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) | Err(_) => break Out::End(scanner.first_line()),
-            Ok(len) => match scanner.feed(&buffer[..len]) {
-                Scan::More => {}
-                Scan::TooMuch => break Out::Flood(scanner.first_line()),
-                Scan::Found(json, rest) => {
-                    let _ = to.send(Out::Announced(json));
-                    read_lines(BufReader::new(rest.chain(stdout)), to);
-                    break Out::End(None);
-                }
-            },
+fn read_out(stdout: ChildStdout, to: &SyncSender<Out>) {
+    let mut stdout = BufReader::new(stdout);
+    let last = match listen(&mut stdout) {
+        Heard::Announced(json) => {
+            let _ = to.send(Out::Announced(json));
+            read_lines(stdout, to);
+            Out::End(None)
         }
+        Heard::TooMuch(line) => Out::Flood(line),
+        Heard::End(line) => Out::End(line),
     };
     let _ = to.send(last);
 }
