@@ -10,6 +10,7 @@ mod net;
 mod packet;
 mod privilege;
 mod relay;
+mod tcp;
 mod world;
 
 pub use emulator::{Emulator, EmulatorOptions, GRAIN, rate_of, rtt_of};
@@ -19,4 +20,5 @@ pub use link::{Clock, Snapshot, Traffic, Way};
 pub use net::{Namespace, Offloads, enter, sweep};
 pub use privilege::{Privilege, acquire};
 pub use relay::{Relay, Relayed};
+pub use tcp::{accept, drain, fill};
 pub use world::{Names, PREFIX, Side, TcpWindow, V4, V6, World};

@@ -1,15 +1,15 @@
 //! TCP on the demo's path, beside our transfer: one flow at a time between two network namespaces, through the same
 //! stages with the same seed.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io;
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
 use haul_sim::DropReason;
-use haul_wan::{Emulator, V4};
+use haul_wan::{Emulator, V4, accept, drain, fill};
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -18,10 +18,8 @@ use super::spec::PathSpec;
 
 /// The longest that one flow may take, from its first packet on.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How often a blocked flow looks whether it is over, and its progress is reported.
+/// How often it is looked whether a flow is over, and its progress is reported.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes read or written at a time.
-const BLOCK: usize = 256 << 10;
 /// The congestion controls that are shown, in this order.
 pub(crate) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
@@ -116,88 +114,31 @@ fn carry(
     bytes: u64,
     mut goes_on: impl FnMut(u64) -> bool + Send,
 ) -> io::Result<(u64, Duration)> {
-    let (received, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (sent, received, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let to = listener.local_addr()?;
     let started = Instant::now();
     thread::scope(|scope| {
         let sender = scope.spawn(|| -> io::Result<()> {
             socket.connect_timeout(&to.into(), LONGEST)?;
-            fill(&socket.into(), bytes, &over)
+            fill(&socket.into(), bytes, &over, &sent)
         });
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                if !goes_on(received.load(Ordering::Relaxed)) {
+                if !goes_on(received.load(Ordering::Relaxed)) || started.elapsed() >= LONGEST {
                     over.store(true, Ordering::Relaxed);
                 }
                 thread::sleep(LOOK);
             }
         });
-        let took = accept_until(listener, started + LONGEST, &over).and_then(|stream| {
-            stream.map_or(Ok(LONGEST), |stream| drain(stream, bytes, started, (&received, &over)))
-        });
+        // The path may have lost the handshake.
+        let drained = accept(listener, &over)
+            .and_then(|stream| stream.map_or(Ok(()), |stream| drain(&stream, bytes, &over, &received)));
+        let took = started.elapsed();
         over.store(true, Ordering::Relaxed);
         // That the receiver has gone is no failure of the sender; that nothing could be sent shows in the bytes.
         drop(sender.join());
-        took.map(|took| (received.load(Ordering::Relaxed), took))
+        drained.map(|()| (received.load(Ordering::Relaxed), took))
     })
-}
-
-/// The first connection; `None` if there is none by `end`, because the path has lost the handshake, or when it is over.
-fn accept_until(listener: &TcpListener, end: Instant, over: &AtomicBool) -> io::Result<Option<TcpStream>> {
-    listener.set_nonblocking(true)?;
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => return stream.set_nonblocking(false).map(|()| Some(stream)),
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            Err(_) if Instant::now() > end || over.load(Ordering::Relaxed) => return Ok(None),
-            Err(_) => thread::sleep(LOOK / 100),
-        }
-    }
-}
-
-/// Whether a call with a time limit gave up, or was interrupted, and may be repeated.
-fn is_pause(error: &io::Error) -> bool {
-    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
-}
-
-/// Writes `bytes` bytes, or until it is over.
-fn fill(mut stream: &TcpStream, bytes: u64, over: &AtomicBool) -> io::Result<()> {
-    stream.set_write_timeout(Some(LOOK))?;
-    let block = vec![0; BLOCK];
-    let mut left = bytes;
-    while left > 0 && !over.load(Ordering::Relaxed) {
-        match stream.write(&block[..left.min(BLOCK as u64) as usize]) {
-            Ok(written) => left -= written as u64,
-            Err(error) if is_pause(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Reads until all `bytes` are there or the time is over; how long that took since `started`.
-fn drain(
-    mut stream: TcpStream,
-    bytes: u64,
-    started: Instant,
-    (received, over): (&AtomicU64, &AtomicBool),
-) -> io::Result<Duration> {
-    stream.set_read_timeout(Some(LOOK))?;
-    let mut block = vec![0; BLOCK];
-    while started.elapsed() < LONGEST && !over.load(Ordering::Relaxed) {
-        match stream.read(&mut block) {
-            Ok(0) => break,
-            Ok(read) => {
-                if received.fetch_add(read as u64, Ordering::Relaxed) + read as u64 >= bytes {
-                    break;
-                }
-            }
-            Err(error) if is_pause(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(started.elapsed())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Flows of other people through the bottleneck: TCP with a chosen congestion control, or UDP at a constant rate.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
-use haul_wan::Namespace;
+use haul_wan::{Namespace, accept, drain, fill};
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -122,13 +122,12 @@ impl Flow {
             Ok(socket)
         })?;
         self.spawn("bg-sink", move |stop, counts| {
-            listener.set_nonblocking(true)?;
             let stream = accept(&listener, stop)?;
-            drain(stream, stop, counts)
+            stream.map_or(Ok(()), |stream| drain(&stream, u64::MAX, stop, &counts.received))
         })?;
         self.spawn("bg-source", move |stop, counts| {
             socket.connect_timeout(&to.into(), CONNECT)?;
-            fill(socket.into(), stop, counts)
+            fill(&socket.into(), u64::MAX, stop, &counts.sent)
         })
     }
 
@@ -188,57 +187,6 @@ fn no_congestion(name: &str, error: &io::Error) -> io::Error {
         error.kind(),
         format!("no congestion control `{name}` here ({error}); there is: {}", known.trim()),
     )
-}
-
-/// A connection, or an error when it is time to stop.
-fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<TcpStream> {
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(false)?;
-                return Ok(stream);
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && !stop.load(Ordering::Relaxed) => {
-                sleep(LOOK / 10);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-fn is_pause(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
-}
-
-fn drain(mut stream: TcpStream, stop: &AtomicBool, counts: &Counts) -> io::Result<()> {
-    stream.set_read_timeout(Some(LOOK))?;
-    let mut buffer = vec![0; 256 << 10];
-    while !stop.load(Ordering::Relaxed) {
-        match stream.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(len) => {
-                counts.received.fetch_add(len as u64, Ordering::Relaxed);
-            }
-            Err(e) if is_pause(&e) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-fn fill(mut stream: TcpStream, stop: &AtomicBool, counts: &Counts) -> io::Result<()> {
-    stream.set_write_timeout(Some(LOOK))?;
-    let buffer = vec![0; 256 << 10];
-    while !stop.load(Ordering::Relaxed) {
-        match stream.write(&buffer) {
-            Ok(len) => {
-                counts.sent.fetch_add(len as u64, Ordering::Relaxed);
-            }
-            Err(e) if is_pause(&e) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 /// Sends by debt: what a late wake-up has missed is caught up, up to 10 ms.

@@ -23,6 +23,7 @@ use self::direction::{Direction, FlowId};
 use crate::emulator::rtt_of;
 use crate::error::{WanError, While};
 use crate::link::{Clock, Way};
+use crate::tcp::is_pause;
 
 /// How often a port is tried that must be free for TCP and UDP alike.
 const PORT_TRIES: u32 = 20;
@@ -184,11 +185,6 @@ fn read_all(mut from: TcpStream, parcels: &SyncSender<Parcel>, stop: &AtomicBool
             return;
         }
     }
-}
-
-/// Whether a call with a time limit gave up, or was interrupted, and may be repeated.
-fn is_pause(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn write_all(
