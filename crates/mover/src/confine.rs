@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::fault::show;
-use crate::storage::{fstat, fstatfs, lstatat, openat, openat2, readlinkat};
+use crate::storage::{fstat, fstatfs, lstatat, open_in, openat2, readlinkat};
 
 /// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +44,8 @@ pub(crate) fn open_beneath(
     flags: OFlags,
     links: Links,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC;
     if path.is_empty() {
-        return openat(dir, ".", flags, Mode::empty());
+        return open_in(dir, ".", flags);
     }
     if has_openat2() && path.len() < LONGEST {
         with_openat2(dir, path, flags, links)
@@ -67,8 +66,8 @@ fn has_openat2() -> bool {
 
 fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     // It refuses flags that O_PATH makes meaningless, which openat ignores (openat2(2), EINVAL).
-    let with_path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let flags = if flags.contains(OFlags::PATH) { flags & with_path } else { flags };
+    let with_path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let flags = OFlags::CLOEXEC | if flags.contains(OFlags::PATH) { flags & with_path } else { flags };
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     if links == Links::Refuse {
         resolve |= ResolveFlags::NO_SYMLINKS;
@@ -93,10 +92,9 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
         }
         let here = at.as_ref().map_or(dir, AsFd::as_fd);
         let last = components.peek().is_none();
-        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let step = OFlags::PATH | OFlags::DIRECTORY;
         let how = if last { flags } else { step } | OFlags::NOFOLLOW;
-        let opened =
-            openat(here, component, how, Mode::empty()).map_err(|e| link_error(here, component, e))?;
+        let opened = open_in(here, component, how).map_err(|e| link_error(here, component, e))?;
         at = Some(opened);
     }
     at.ok_or(Errno::NOENT)
@@ -165,7 +163,7 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened>
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
-    Way { rest: components(path).collect(), at: start(path)?, links: 0 }.open(flags | OFlags::CLOEXEC)
+    Way { rest: components(path).collect(), at: start(path)?, links: 0 }.open(flags)
 }
 
 /// The components in reverse order.
@@ -176,7 +174,7 @@ fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 /// The directory that a path begins in.
 fn start(path: &[u8]) -> Result<OwnedFd, Errno> {
     let from = if path.starts_with(b"/") { "/" } else { "." };
-    openat(CWD, from, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    open_in(CWD, from, OFlags::PATH | OFlags::DIRECTORY)
 }
 
 /// What is left of a path, from a directory on.
@@ -189,12 +187,11 @@ struct Way {
 
 impl Way {
     fn open(mut self, flags: OFlags) -> Result<OwnedFd, NotOpened> {
-        let step = OFlags::PATH | OFlags::CLOEXEC;
         while let Some(name) = self.rest.pop() {
             if matches!(&name[..], b"" | b".") {
                 continue;
             }
-            let entry = openat(&self.at, &name[..], step | OFlags::NOFOLLOW, Mode::empty())?;
+            let entry = open_in(&self.at, &name[..], OFlags::PATH | OFlags::NOFOLLOW)?;
             let stat = fstat(&entry)?;
             if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
                 if !is_trusted(stat.st_uid)? {
@@ -202,16 +199,16 @@ impl Way {
                 }
                 match (fstatfs(&entry)?.f_type as u64 == PROC_SUPER_MAGIC, self.rest.is_empty()) {
                     (false, _) => self.follow(&entry)?,
-                    (true, true) => return Ok(openat(&self.at, &name[..], flags, Mode::empty())?),
-                    (true, false) => self.at = openat(&self.at, &name[..], step, Mode::empty())?,
+                    (true, true) => return Ok(open_in(&self.at, &name[..], flags)?),
+                    (true, false) => self.at = open_in(&self.at, &name[..], OFlags::PATH)?,
                 }
             } else if self.rest.is_empty() {
-                return Ok(openat(&self.at, &name[..], flags | OFlags::NOFOLLOW, Mode::empty())?);
+                return Ok(open_in(&self.at, &name[..], flags | OFlags::NOFOLLOW)?);
             } else {
                 self.at = entry;
             }
         }
-        Ok(openat(&self.at, ".", flags, Mode::empty())?)
+        Ok(open_in(&self.at, ".", flags)?)
     }
 
     fn follow(&mut self, link: &OwnedFd) -> Result<(), Errno> {

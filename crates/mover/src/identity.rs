@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use haul_wire::control::{DirectoryId, MAX_LINEAGE};
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::storage::{dup, fstat, openat};
+use crate::storage::{dup, fstat, open_in};
 
 /// Which file a name leads to: its device and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -69,8 +69,7 @@ pub(crate) fn directory_id(stat: &Stat) -> Option<DirectoryId> {
 
 /// The directory that a directory lies in; that of `/` is itself.
 pub(crate) fn parent(directory: impl AsFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(directory, "..", flags, Mode::empty())
+    open_in(directory, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
 }
 
 /// A directory and those that it lies in, the innermost first, as far as can be found out.

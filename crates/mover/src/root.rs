@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use haul_wire::control::{Fault, Layout};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::fault::IoFault;
-use crate::storage::openat;
+use crate::storage::open_in;
 
 /// Where the paths of a job may lead.
 #[derive(Clone, Debug)]
@@ -29,8 +29,7 @@ impl Root {
     /// It does not exist, is no directory, or may not be entered.
     pub fn beneath(path: &Path) -> Result<Self, Fault> {
         use std::os::unix::ffi::OsStrExt as _;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = openat(CWD, path, flags, Mode::empty());
+        let opened = open_in(CWD, path, OFlags::PATH | OFlags::DIRECTORY);
         let fail = |errno| IoFault::source("open the root", path.as_os_str().as_bytes(), errno).fault;
         Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
     }
@@ -39,7 +38,7 @@ impl Root {
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         match self {
             Self::Anywhere if path.is_empty() => Err(Errno::NOENT),
-            Self::Anywhere => openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty()),
+            Self::Anywhere => open_in(CWD, path, flags),
             Self::Beneath(root) => open_beneath(root.as_fd(), &without_dots(path)?, flags, Links::Within),
         }
     }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local};
 use crate::journal::record::{journal_name, part_name};
 use crate::storage::{
-    dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlink_temporary, unlinkat, write_all,
+    create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
 
 /// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
@@ -79,8 +79,8 @@ impl Journal {
     /// Makes a journal in a directory and locks it.
     pub(crate) fn create(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         // Reading permits syncing the name; without it the journal still works.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(directory, ".", flags, Mode::empty()).or_else(|_| dup(directory))?;
+        let directory =
+            open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).or_else(|_| dup(directory))?;
         for _ in 0..ATTEMPTS {
             let id = RandomState::new().build_hasher().finish() as u32;
             if let Some(file) = create_locked(directory.as_fd(), id)? {
@@ -318,9 +318,7 @@ fn wrote(number: u32, range: &Range<u64>) -> Record<'static> {
 /// Makes a journal with its header. `None`: try another id.
 fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, Errno> {
     let name = journal_name(id);
-    let flags =
-        OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = match openat(directory, &name, flags, Mode::RUSR | Mode::WUSR) {
+    let file = match create_in(directory, &name, OFlags::RDWR | OFlags::APPEND) {
         Err(Errno::EXIST) => return Ok(None),
         opened => opened?,
     };

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use haul_base::RangeSet;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -15,7 +15,7 @@ use crate::confine::{Links, open_beneath};
 use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Why, replay};
 use crate::journal::record::{journal_name, parse_journal, parse_part, part_name};
 use crate::root::split;
-use crate::storage::{self, dup, flock, fstat, lstatat, openat, unlink_temporary};
+use crate::storage::{self, dup, flock, fstat, lstatat, open_in, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -68,14 +68,13 @@ impl Leftovers {
     /// ours are skipped; a directory that cannot be read has none. To be called before
     /// [`Journal::create`](super::Journal::create): the lock of a running job is tried several times.
     pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut found = Self {
             directory: dup(directory)?,
             journals: Vec::new(),
             by_path: HashMap::new(),
             skipped: Vec::new(),
         };
-        if let Ok(readable) = openat(directory, ".", flags, Mode::empty()) {
+        if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
             found.directory = readable;
             found.adopt_ids(&ids);
@@ -311,8 +310,8 @@ pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]
 /// Opens the journal with this id, if it is a regular file of ours.
 pub(crate) fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, Why> {
     // O_NONBLOCK: the name might be that of a pipe.
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat(directory, journal_name(id), flags, Mode::empty()).map_err(|errno| match errno {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = open_in(directory, journal_name(id), flags).map_err(|errno| match errno {
         Errno::NOENT => Why::Vanished,
         Errno::LOOP | Errno::ISDIR | Errno::NXIO => Why::Foreign,
         errno => Why::Unreadable(errno),

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::Bytes;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{CWD, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::leftovers::{self, Leftover, reason};
 use crate::journal::record::{State, Why};
 use crate::journal::record::{journal_name, part_name};
-use crate::storage::{flock, lstatat, openat};
+use crate::storage::{flock, lstatat, open_in};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
 }
 
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    open_in(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// `None`: it has gone meanwhile.

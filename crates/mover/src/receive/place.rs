@@ -21,7 +21,7 @@ use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
 use crate::root::split;
 use crate::storage::{
-    self, fstat, lstatat, mkdirat, openat, rename_in, rename_new_in, unlink_temporary, unlinkat,
+    self, create_in, fstat, lstatat, mkdirat, open_in, rename_in, rename_new_in, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -173,8 +173,9 @@ impl Place {
     /// Opens the regular file that is there under an entry's name.
     pub(crate) fn open_final(&self, path: &[u8]) -> Option<File> {
         let dirent = self.dir_entry(path).ok()?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(&dirent.directory, &dirent.name, flags, Mode::empty()).ok().map(File::from)
+        open_in(&dirent.directory, &dirent.name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
+            .ok()
+            .map(File::from)
     }
 
     /// Opens the regular file that was found under an entry's name, if it is still that one.
@@ -306,8 +307,7 @@ impl Place {
             }
         }
         let name = self.temporary(entry);
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(&dirent.directory, &name, flags, Mode::from_raw_mode(PRIVATE_FILE));
+        let open = || create_in(&dirent.directory, &name, OFlags::RDWR);
         let opened = match self.with_room(&dirent, path, open) {
             // What an earlier session with the same number left behind.
             Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
@@ -335,8 +335,8 @@ impl Place {
         }
         let path = &path();
         let dirent = self.dir_entry(path)?;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = openat(&dirent.directory, self.temporary(entry), flags, Mode::empty());
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let opened = open_in(&dirent.directory, self.temporary(entry), flags);
         let file = Arc::new(File::from(opened.map_err(|errno| IoFault::destination("open", path, errno))?));
         let stat = fstat(&file).map_err(|errno| IoFault::destination("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
@@ -422,8 +422,8 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Option<OwnedFd>, IoFault> {
         let dirent = self.dir_entry(path)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(&dirent.directory, &dirent.name, flags, Mode::empty());
+        let directory =
+            open_in(&dirent.directory, &dirent.name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
             Ok(()) => self.loosened.settled(&self.local(path)),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}

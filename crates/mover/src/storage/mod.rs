@@ -129,6 +129,17 @@ on_name! {
     Attributes: utimensat(times: &Timestamps, flags: AtFlags) -> ();
 }
 
+/// Opens what is at a name. `O_CLOEXEC` is added.
+pub(crate) fn open_in(directory: impl AsFd, name: impl Arg, flags: OFlags) -> Result<OwnedFd> {
+    openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Makes a file that only its owner may read and write, at a name where nothing is. `O_CLOEXEC` is added.
+pub(crate) fn create_in(directory: impl AsFd, name: impl Arg, flags: OFlags) -> Result<OwnedFd> {
+    let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
+}
+
 pub(crate) fn openat2(
     directory: impl AsFd,
     name: impl Arg,

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Action, FaultCode, Newer};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
@@ -13,8 +13,8 @@ use crate::fault::{IoFault, show};
 use crate::identity::FileId;
 use crate::receive::place::attributes::set_on_link;
 use crate::receive::place::dir_entry::{Names, collision};
-use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
-use crate::storage::{self, fstat, fsync, linkat, lstatat, openat, readlinkat, symlinkat};
+use crate::receive::place::{DirEntry, Place, existing};
+use crate::storage::{self, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, symlinkat};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Linked {
@@ -118,8 +118,7 @@ fn copy(
     name: &str,
     apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let source = File::from(openat(&from.directory, &from.name, flags, Mode::empty())?);
+    let source = File::from(open_in(&from.directory, &from.name, OFlags::RDONLY | OFlags::NOFOLLOW)?);
     copy_of((&source, size), to, name, apply).map(drop)
 }
 
@@ -129,8 +128,7 @@ fn copy_of(
     name: &str,
     apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<File, Errno> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let copy = File::from(openat(&to.directory, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?);
+    let copy = File::from(create_in(&to.directory, name, OFlags::WRONLY)?);
     storage::copy(source, &copy, size)?;
     apply(copy.as_fd())?;
     Ok(copy)
@@ -212,8 +210,7 @@ impl Place {
 
 /// Opens a symbolic link itself: what is done to it then is done to nothing that takes its name.
 fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let link = openat(directory, name, flags, Mode::empty())?;
+    let link = open_in(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
     let is_link = FileType::from_raw_mode(fstat(&link)?.st_mode) == FileType::Symlink;
     if is_link { Ok(link) } else { Err(Errno::LOOP) }
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use haul_wire::control::{Fault, FaultCode};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 
 use crate::fault::of_path;
 use crate::root::join;
-use crate::storage::{fstat, openat};
+use crate::storage::{fstat, open_in};
 
 /// The ignore files, the one that decides in front.
 pub(crate) const NAMES: [&[u8]; 2] = [b".ignore", b".gitignore"];
@@ -63,8 +63,7 @@ fn unusable(path: &[u8], why: &str) -> Fault {
 /// The patterns of the file; `None` for what is no regular file. Lines that git does not understand and lines
 /// that are no UTF-8 say nothing, as in git.
 fn read(directory: impl AsFd, name: &[u8]) -> Result<Option<Gitignore>, String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened = match openat(directory, name, flags, Mode::empty()) {
+    let opened = match open_in(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK) {
         Ok(opened) => opened,
         // Git does not follow links here either.
         Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOENT) => return Ok(None),

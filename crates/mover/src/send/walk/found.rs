@@ -8,14 +8,14 @@ use haul_wire::control::{
     Entry, EntryKind, Extras, Fault, FaultCode, Keep, MAX_EXTRAS, MAX_HOLES, MAX_PATH, Owner, Ownership,
     Preserve, RelPath, Stretch, Xattr,
 };
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::source_root::SourceRoot;
 use crate::accounts::{Accounts, is_root};
 use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
-use crate::storage::{openat, readlinkat, seek};
+use crate::storage::{open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
 /// Stands for a source whose name cannot travel.
@@ -157,8 +157,8 @@ pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stret
     if allocated >= size {
         return Vec::new();
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let found = openat(directory, name, flags, Mode::empty()).and_then(|file| find(&file, size));
+    let found = open_in(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
+        .and_then(|file| find(&file, size));
     // Without them, zeros travel.
     largest(found.unwrap_or_default())
 }

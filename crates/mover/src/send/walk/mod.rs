@@ -15,7 +15,7 @@ use haul_wire::control::{
     DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault, FileSystems,
     IgnoreFiles, LinkChoice, Preserve,
 };
-use rustix::fs::{FileType, Mode, OFlags, RawDirEntry, Stat};
+use rustix::fs::{FileType, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
 use crate::confine::link_error;
@@ -27,7 +27,7 @@ use crate::root::{join, split};
 use crate::send::select::Chooser;
 use crate::send::select::Share;
 use crate::send::select::ignores::{self, Ignores};
-use crate::storage::{fstat, list_each, lstatat, openat};
+use crate::storage::{fstat, list_each, lstatat, open_in};
 use completeness::FilteredReporter;
 use found::{
     NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
@@ -459,8 +459,7 @@ fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let Some(parent) = parent else { return source_root.open(path, flags) };
     let (_, name) = split(path);
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(parent, name, flags, Mode::empty()).map_err(|errno| link_error(parent.as_fd(), name, errno))
+    open_in(parent, name, flags | OFlags::NOFOLLOW).map_err(|errno| link_error(parent.as_fd(), name, errno))
 }
 
 /// Reads a directory: its names in byte order, and what broke off the reading, if anything did.

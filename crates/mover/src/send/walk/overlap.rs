@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use haul_wire::control::{
     DestinationLineage, DirectoryId, Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice,
 };
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fault::of_path;
@@ -14,7 +14,7 @@ use crate::identity::{directory_id, parent};
 use crate::root::Root;
 use crate::root::join;
 use crate::send::select::Chooser;
-use crate::storage::{fstat, list, lstatat, openat};
+use crate::storage::{fstat, list, lstatat, open_in};
 
 /// A source, opened without being read.
 struct Source<'a> {
@@ -173,8 +173,9 @@ fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> De
         if file_systems == FileSystems::One && stat.st_dev != device {
             return Descent::Elsewhere;
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(next) = openat(&at, &name[..], flags, Mode::empty()) else { return Descent::Unknown };
+        let Ok(next) = open_in(&at, &name[..], OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW) else {
+            return Descent::Unknown;
+        };
         names.push(name);
         at = next;
     }
@@ -183,8 +184,7 @@ fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> De
 
 /// The name that a directory has in the one that it lies in.
 fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let readable = openat(directory, ".", flags, Mode::empty()).ok()?;
+    let readable = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     list(&readable).ok()?.filter_map(Result::ok).find_map(|item| {
         let name = item.file_name().to_bytes();
         if !matches!(item.file_type(), FileType::Directory | FileType::Unknown) {

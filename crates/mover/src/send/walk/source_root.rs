@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::LinkChoice;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::root::{Root, without_dots};
-use crate::storage::openat;
+use crate::storage::open_in;
 
 /// Longest path that is given to the kernel in one call; it takes up to `PATH_MAX`, 4,096 with the NUL.
 const AT_ONCE: usize = 2048;
@@ -59,7 +59,7 @@ impl SourceRoot {
             Follow::Anything => {
                 let open = |at: &OwnedFd, part: &[u8], flags| {
                     let part = if part.is_empty() { b"." } else { part };
-                    openat(at, part, flags | OFlags::CLOEXEC, Mode::empty())
+                    open_in(at, part, flags)
                 };
                 in_parts(&self.directory, below, flags, open)
             }
