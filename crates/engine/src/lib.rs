@@ -33,7 +33,7 @@ mod wake;
 pub use clock::{Clock, after};
 pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
-pub use crypto::{DataKeys, Opener, Sealer};
+pub use crypto::{Opener, Sealer};
 pub use endpoint::{
     Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
     SavedResumption, Sending, Terms,

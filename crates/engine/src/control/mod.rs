@@ -15,8 +15,7 @@ use haul_base::Span;
 use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
-use self::pump::Pump;
-pub(crate) use self::pump::Timing;
+pub(crate) use self::pump::{Pump, Timing};
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::clock::after;
@@ -59,8 +58,12 @@ impl Control {
     /// Starts the channel on a connection whose handshake is complete, to a peer that has proved who it is. `tcp` is
     /// non-blocking.
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new()?);
-        let pump = Pump::new(shared.clone(), tls, tcp, timing);
+        Self::served_by(Pump::new(tls, tcp, timing)?)
+    }
+
+    /// Gives a channel its thread.
+    pub(crate) fn served_by(pump: Pump) -> Result<Self, EngineError> {
+        let shared = pump.shared.clone();
         spawn("haul-control", move || pump.run())?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }

@@ -1,4 +1,4 @@
-//! The thread that owns a control channel's TCP socket and TLS state.
+//! What owns a control channel's TCP socket and TLS state: a thread or, while a client asks for something, its task.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,10 +10,11 @@ use haul_wire::control::ControlMessage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 
+use super::close_reason_of;
 use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
-use crate::tls::{HandshakeError, flush, receive};
+use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
@@ -38,8 +39,8 @@ impl Default for Timing {
     }
 }
 
-pub(super) struct Pump {
-    shared: Arc<Shared>,
+pub(crate) struct Pump {
+    pub(super) shared: Arc<Shared>,
     tls: Connection,
     tcp: TcpStream,
     timing: Timing,
@@ -57,10 +58,10 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    pub(super) fn new(shared: Arc<Shared>, mut tls: Connection, tcp: TcpStream, timing: Timing) -> Self {
+    pub(crate) fn new(mut tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         tls.set_buffer_limit(Some(TLS_BUFFER));
-        let now = Instant::now();
-        Self {
+        let (shared, now) = (Arc::new(Shared::new()?), Instant::now());
+        Ok(Self {
             incoming: Incoming::new(shared.clone(), now),
             shared,
             tls,
@@ -75,6 +76,36 @@ impl Pump {
             next_ping: now + timing.ping,
             abandoned_at: None,
             at_end: false,
+        })
+    }
+
+    /// Sends a message, or as much of it as the connection takes now.
+    pub(crate) fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
+        let pushed = self.shared.push(message, close_reason_of(message), Room::Ignore);
+        self.send_all()?;
+        pushed.map(|_| ())
+    }
+
+    /// The next message, for a task that serves the channel meanwhile; `None` if none comes by `deadline`.
+    pub(crate) async fn recv(
+        &mut self,
+        deadline: Instant,
+        readiness: &impl Readiness,
+    ) -> Result<Option<ControlMessage>, EngineError> {
+        let mut served = self.take_received();
+        loop {
+            served = served.and_then(|()| self.send_all());
+            // What came before the end is given out before it.
+            let message = self.shared.take(Some(Instant::now()))?;
+            if message.is_some() {
+                return Ok(message);
+            }
+            served?;
+            match wait(&self.tls, &self.tcp, deadline, readiness).await {
+                Err(HandshakeError::TimedOut) => return Ok(None),
+                waited => waited?,
+            }
+            served = self.receive();
         }
     }
 

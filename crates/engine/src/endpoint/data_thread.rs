@@ -15,11 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::connection::{Connection, State, received};
 use super::path_probe::{PathProbe, send_probes};
-use super::pending::PendingSession;
 use super::published::{Counters, Published, Sending};
 use super::socket::EndpointSocket;
-use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
+use crate::session::UdpSide;
 use crate::socket_reader::{Received, SocketReader};
 use crate::{Control, EngineError, Monitor, Waker};
 
@@ -71,18 +70,21 @@ pub(crate) enum ObjectEnd {
 /// What a data thread knows of its session beside the connection.
 pub(crate) struct SessionSide {
     pub(crate) end: ObjectEnd,
-    /// The client's.
-    pub(crate) probe: Option<PathProbe>,
     pub(crate) control: Control,
     pub(crate) waker: Waker,
-    /// The server's: late challenges find the session by it.
-    pub(crate) pending: Option<Arc<PendingSession>>,
+    pub(crate) udp: UdpSide,
+}
+
+impl SessionSide {
+    /// The client's.
+    fn probe(&mut self) -> Option<&mut PathProbe> {
+        if let UdpSide::Client(_, probe) = &mut self.udp { Some(probe) } else { None }
+    }
 }
 
 pub(crate) struct DataThread {
     shared: Arc<EndpointSocket>,
     connection: Arc<Connection>,
-    frames: FrameKeys,
     side: SessionSide,
     published: Arc<Monitor<Published>>,
     reader: SocketReader,
@@ -106,7 +108,6 @@ impl DataThread {
         Self {
             reader: SocketReader::new(&shared.socket),
             shared,
-            frames: connection.keys.frames(),
             connection,
             side,
             published,
@@ -212,14 +213,16 @@ impl DataThread {
 
     /// Takes what is waiting, a bounded number of calls.
     fn receive(&mut self) -> Result<Received, EngineError> {
-        let Self { reader, shared, connection, frames, side, probe_polled, .. } = self;
+        let Self { reader, shared, connection, side, probe_polled, .. } = self;
         reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
             let source = batch.source;
             for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
-                let frame = ControlFrame::parse(packet).ok().filter(|frame| frames.verifies(frame));
-                let Some(frame) = frame else { continue };
-                if let Some(probe) = &mut side.probe
-                    && probe.on_frame(now, &frame)
+                let frame = ControlFrame::parse(packet).ok();
+                let Some(frame) = frame.filter(|frame| connection.keys.frames().verifies(frame)) else {
+                    continue;
+                };
+                if let Some(probe) = side.probe()
+                    && probe.on_frame(&frame)
                 {
                     connection.lock().stack.raise(now, SIZE_PASSED, &mut probe.datagram());
                 } else {
@@ -236,10 +239,10 @@ impl DataThread {
 
     /// Sends what the path probe has to send; fails if it says that UDP is blocked.
     fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
-        let Some(probe) = &mut self.side.probe else { return Ok(()) };
-        probe.on_deadline(now);
-        send_probes(&self.shared.socket, probe, now);
         let seen = self.side.control.udp_seen().is_some();
+        let Some(probe) = self.side.probe() else { return Ok(()) };
+        probe.on_deadline(now);
+        send_probes(&self.shared.socket, probe);
         probe.failure(now, seen).map_or(Ok(()), Err)
     }
 
@@ -251,7 +254,7 @@ impl DataThread {
         let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
         let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
         drop(state);
-        let probing = self.side.probe.as_ref().and_then(|probe| probe.next_round);
+        let probing = self.side.probe().and_then(|probe| probe.next_round);
         let until = [deadline, probing].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
         if timeout == Span::ZERO {

@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn next(probe: &mut PathProbe) -> Option<ControlFrame> {
-        probe.poll_transmit(Time::ZERO).map(|packet| ControlFrame::parse(&packet).unwrap())
+        probe.poll_transmit().map(|packet| ControlFrame::parse(&packet).unwrap())
     }
 
     fn challenge(session: u32) -> ControlFrame {
@@ -384,7 +384,7 @@ mod tests {
             }
         }
         let challenge = ControlFrame::parse(&challenges[0]).unwrap();
-        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(Time::ZERO, &challenge));
+        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(&challenge));
         let response =
             keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
         let response = ControlFrame::parse(&response).unwrap();

@@ -22,6 +22,7 @@ use crate::control::Timing;
 use crate::endpoint::PendingSession;
 use crate::guard::caught;
 use crate::identity::random;
+use crate::session::{DataPath, UdpSide};
 use crate::tls::{
     ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
 };
@@ -192,10 +193,13 @@ impl<'s> Client<'s> {
             settings: hello.settings,
             recipe: Recipe::default(),
             program: PROGRAM.to_owned(),
-            keys: secrets.connection.data_keys(secrets.session, cipher),
+            cipher,
             round_trip,
             clock: Clock::start(),
-            udp: None,
+            path: Some(DataPath {
+                keys: secrets.keys(Role::Server, cipher),
+                udp: UdpSide::Server(pending.clone()),
+            }),
             loss_model: None,
         };
         server.counters.sessions.add_one();

@@ -7,7 +7,7 @@ use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Setting
 use crate::clock::after;
 use crate::crypto::ResumptionSecret;
 use crate::endpoint::{PendingSession, Service, Shared};
-use crate::session::{UdpSide, udp_options};
+use crate::session::udp_options;
 use crate::{EngineError, Session, recipe};
 
 /// How this program calls itself to clients.
@@ -17,7 +17,7 @@ pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 #[derive(derive_more::Debug)]
 #[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
-    /// As it begins if it is accepted, without its UDP side.
+    /// As it begins if it is accepted.
     pub(crate) session: Session,
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
@@ -73,7 +73,7 @@ impl Incoming {
         };
         self.session.settings = settings;
         let accept = self.answer();
-        let Self { mut session, pending, local, udp_timeout, .. } = self;
+        let Self { session, pending, local, udp_timeout, .. } = self;
         // The socket first: data can follow the accept at once.
         pending.serve(Service {
             control: session.control.clone(),
@@ -82,7 +82,6 @@ impl Incoming {
             deadline: after(udp_timeout),
         });
         session.control.send(ControlMessage::Accept(accept))?;
-        session.udp = Some(UdpSide::Server(pending));
         Ok(session)
     }
 
