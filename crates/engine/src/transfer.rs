@@ -111,8 +111,8 @@ impl Transfer {
     }
 
     /// Wakes the data thread.
-    pub fn waker(&self) -> Waker {
-        self.waker.clone()
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Why the data thread has ended, if it has failed.
