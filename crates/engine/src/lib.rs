@@ -14,8 +14,6 @@ mod counters;
 mod crypto;
 mod endpoint;
 mod error;
-#[cfg(feature = "faults")]
-mod faults;
 mod guard;
 mod identity;
 mod listener;

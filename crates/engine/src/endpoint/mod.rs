@@ -38,7 +38,7 @@ pub(crate) use pending::{PendingSession, Service, SessionTable};
 pub(crate) use published::Published;
 pub use published::{Counters, Sending};
 pub use resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
-pub(crate) use shared::{EndpointLimits, Shared};
+pub(crate) use shared::Shared;
 pub(crate) use socket::EndpointSocket;
 pub use socket::EndpointStats;
 pub use terms::Terms;

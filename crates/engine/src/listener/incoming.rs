@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
@@ -19,6 +20,8 @@ pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 pub struct Incoming {
     /// As it begins if it is accepted.
     pub(crate) session: Session,
+    /// What the session is to run.
+    pub(crate) recipe: Result<Recipe, RecipeError>,
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
@@ -66,7 +69,7 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        let offered = recipe::offered(self.settings(), self.cipher());
+        let offered = self.recipe.clone();
         self.session.recipe = match offered.and_then(|it| recipe::with_settings(it, &settings)) {
             Ok(recipe) => recipe,
             Err(error) => return Err(self.refuse_because(recipe::refusal(&error))),
