@@ -1,15 +1,14 @@
-//! The client's way from a URL to a session.
+//! The client's way from a URL to a session, or to what connections begin with.
 
-mod agree;
 mod dial;
 mod secure;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_stack::Recipe;
+use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
 use haul_wire::control::{
     Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
@@ -20,16 +19,13 @@ use self::dial::{dial, resolve};
 use crate::clock::{after, unix_now};
 use crate::control::{Pump, Timing};
 use crate::crypto::ENCRYPTED;
-use crate::endpoint::{PathProbe, send_probes};
+use crate::endpoint::{ConnectionOptions, PathProbe, SavedResumption, send_probes};
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide, udp_options};
 use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
-
-pub use agree::OpenOptions;
-pub(crate) use agree::agree;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -51,6 +47,23 @@ impl ConnectOptions {
     /// What suits most clients.
     pub fn new(request: Request, settings: Settings) -> Self {
         Self { request, settings, ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT }
+    }
+}
+
+/// How a client opens a connection.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    pub ciphers: Vec<Cipher>,
+    /// As [`ConnectOptions::timeout`].
+    pub timeout: Duration,
+    /// How the connection runs.
+    pub channel: ConnectionOptions,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT, channel: ConnectionOptions::default() }
     }
 }
 
@@ -102,6 +115,33 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
             udp: UdpSide::Client(Arc::new(socket), Box::new(probe)),
         }),
         loss_model: None,
+    })
+}
+
+/// Agrees with the server of `url` on a recipe, over a TLS connection that is closed again.
+pub(crate) async fn agree(
+    url: &HaulUrl,
+    recipe: &Recipe,
+    registry: &Registry,
+    options: &OpenOptions,
+    readiness: &impl Readiness,
+) -> Result<SavedResumption, EngineError> {
+    let request = Request::Connect { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
+    let hello = hello(options.ciphers.clone(), request, default_settings());
+    let mut server = reach(url, hello, options.timeout, readiness).await?;
+    let began = Instant::now();
+    let (accept, ()) = server.ask(options.timeout, readiness, |_| Ok(())).await?;
+    // It has been agreed on whether or not the last message leaves.
+    let _ = server.channel.send(&ControlMessage::Bye);
+    Ok(SavedResumption {
+        server: server.peer,
+        identity: accept.session,
+        secret: server.secrets.connection,
+        cipher: accept.cipher,
+        // Where TCP had to repeat something, it took much longer than a round trip.
+        round_trip: server.round_trip.min(began.elapsed().into()),
+        last_epoch: 0,
+        recipe: recipe.to_toml(),
     })
 }
 

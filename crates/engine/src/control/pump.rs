@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::ControlMessage;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustls::Connection;
 
-use super::close_reason_of;
 use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
+use crate::wake::wait_ready;
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
@@ -81,7 +81,7 @@ impl Pump {
 
     /// Sends a message, or as much of it as the connection takes now.
     pub(crate) fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
-        let pushed = self.shared.push(message, close_reason_of(message), Room::Ignore);
+        let pushed = self.shared.push(message, Room::Ignore);
         self.send_all()?;
         pushed.map(|_| ())
     }
@@ -115,7 +115,7 @@ impl Pump {
         if let Some(error @ EngineError::Protocol(_)) = &end {
             let abort = ControlMessage::Abort(error.fault());
             // The peer should know what it did; it need not.
-            let _ = self.shared.push(&abort, Some(CloseReason::Abort), Room::Ignore);
+            let _ = self.shared.push(&abort, Room::Ignore);
             let _ = self.send_pending();
         }
         let how = end.unwrap_or(EngineError::Closed);
@@ -160,7 +160,7 @@ impl Pump {
             // What is queued already shows that this side is alive.
             if !self.has_pending() {
                 let micros = now.duration_since(self.started).as_micros() as u64;
-                let _ = self.shared.push(&ControlMessage::Ping(micros), None, Room::Ignore);
+                let _ = self.shared.push(&ControlMessage::Ping(micros), Room::Ignore);
             }
         }
         Ok(())
@@ -245,11 +245,7 @@ impl Pump {
             PollFd::new(&self.tcp, interest),
             PollFd::from_borrowed_fd(self.shared.wake.fd(), PollFlags::IN),
         ];
-        let timeout = Timespec::try_from(until.saturating_duration_since(now)).ok();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(EngineError::system("cannot wait for the network", e)),
-        }
+        wait_ready(&mut fds, Some(until.saturating_duration_since(now)))?;
         let events = fds[0].revents();
         if !fds[1].revents().is_empty() {
             self.shared.wake.reset();
@@ -297,14 +293,9 @@ impl Pump {
         let _ = self.tcp.shutdown(Shutdown::Write);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(timeout) = Timespec::try_from(left) else {
-                return;
-            };
             let mut fds = [PollFd::new(&self.tcp, PollFlags::IN)];
-            if left.is_zero() || !matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) {
-                return;
-            }
-            if !matches!((&self.tcp).read(&mut self.buffer), Ok(1..)) {
+            let is_ready = !left.is_zero() && wait_ready(&mut fds, Some(left)).is_ok_and(|ready| ready > 0);
+            if !is_ready || !matches!((&self.tcp).read(&mut self.buffer), Ok(1..)) {
                 return;
             }
         }

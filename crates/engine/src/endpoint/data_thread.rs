@@ -1,25 +1,25 @@
 //! The event loop of a connection with a socket of its own: a session's data thread.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
+use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Rate, Span, Time};
 use haul_host::Sensors;
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
-use haul_proto::{ReceiverStats, SenderStats};
+use haul_proto::{DiagnosedWindow, ReceiverStats, SenderStats};
 use haul_stack::{Stack, StackEvent};
 use haul_udp::UdpSocket;
 use haul_wire::packet::{CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::connection::{Connection, State, received};
 use super::path_probe::{PathProbe, send_probes};
-use super::published::{Counters, Published, Sending};
 use super::socket::EndpointSocket;
 use crate::error::CloseReason;
 use crate::session::UdpSide;
 use crate::socket_reader::{Received, SocketReader};
+use crate::wake::wait_ready;
 use crate::{Control, EngineError, Monitor, Waker};
 
 /// Receive calls before it is time to send again.
@@ -57,6 +57,60 @@ impl HostWatch {
         }
         let socket_fill = socket.socket_memory().ok().and_then(|memory| memory.receive_fill());
         Some(HostSample { socket_fill, ..self.0.sample(now) })
+    }
+}
+
+/// The counters of the sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// The machine's counters.
+    pub stats: SenderStats,
+    /// The controller's present rate.
+    pub rate: Rate,
+    /// The controller's phase.
+    pub phase: &'static str,
+    /// UDP payload bytes in flight.
+    pub in_flight: u64,
+}
+
+/// The counters of one side of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each transfer, and it is copied without allocation"
+)]
+pub enum Counters {
+    /// This side sends.
+    Sending(Sending),
+    /// This side receives.
+    Receiving(ReceiverStats),
+}
+
+/// What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    pub(crate) counters: Option<Counters>,
+    /// Every byte has arrived (and, at the sender, is known to have arrived).
+    is_delivered: bool,
+    /// Those that the sender has diagnosed and nobody had taken when the thread ended.
+    pub(crate) windows: Vec<DiagnosedWindow>,
+    /// Why the thread has ended, if it has failed.
+    pub(crate) failure: Option<EngineError>,
+    pub(crate) cpu: Span,
+}
+
+impl Published {
+    /// With the processor time of the calling thread.
+    fn set_counters(&mut self, counters: &Counters) {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        self.counters = Some(*counters);
+        self.cpu = Span::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs());
+    }
+
+    /// Whether everything is delivered, or why it will not be.
+    pub(crate) fn delivered(&mut self) -> Option<Result<(), EngineError>> {
+        let failed = self.failure.clone().map(Err);
+        failed.or_else(|| self.is_delivered.then_some(Ok(())))
     }
 }
 
@@ -264,11 +318,7 @@ impl DataThread {
         events.set(PollFlags::OUT, waits_for_room);
         let (socket, waker) = (&self.shared.socket, &self.side.waker);
         let mut fds = [PollFd::new(socket, events), PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
-        let timeout = Timespec::try_from(Duration::from(timeout)).ok();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(EngineError::system("cannot wait for the UDP socket", error)),
-        }
+        wait_ready(&mut fds, Some(timeout.into()))?;
         let [socket_events, waker_events] = fds.map(|fd| fd.revents());
         if socket_events.contains(PollFlags::ERR) {
             socket.drain_errors();

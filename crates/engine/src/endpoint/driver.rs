@@ -28,7 +28,7 @@ use super::timers::Timers;
 use crate::guard::{caught, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::tls::{HandshakeError, Readiness};
-use crate::wake::ThreadWaker;
+use crate::wake::{ThreadWaker, wait_ready};
 use crate::{EngineError, Waker, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.
@@ -236,11 +236,7 @@ fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Wo
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
     let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
     let longest = longest.map(Duration::from).into_iter().chain(left).min();
-    match poll(own, timespec(longest).as_ref()) {
-        Ok(_) => {}
-        Err(Errno::INTR) => return Ok(Woken::default()),
-        Err(error) => return Err(system(error)),
-    }
+    wait_ready(own, longest)?;
     let mut ready = [false; 4];
     ready.iter_mut().zip(own).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
     let [is_expired, is_woken, by_socket, by_room] = ready;

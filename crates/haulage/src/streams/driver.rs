@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 use haul_engine::{Channel, EngineError as Error, Message, lock};
 use haul_proto::micro::StreamLimits;
 use haul_stack::{SendError as MessageError, SendOptions};
+use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
 
-use super::frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
 use super::multiplexer::Multiplexer;
 
 /// Most bytes of a stream in one message: all of it waits for a packet that is lost.

@@ -2,7 +2,6 @@
 //! large they may become.
 
 mod driver;
-mod frame;
 mod handles;
 mod multiplexer;
 

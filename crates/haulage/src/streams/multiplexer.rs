@@ -8,8 +8,8 @@ use std::task::{Poll, Waker};
 
 use haul_engine::{EngineError as Error, Message, Role, WakerList};
 use haul_proto::micro::StreamLimits;
+use haul_wire::stream_frame::{Frame, Number};
 
-use super::frame::{Frame, Number};
 use crate::reassembly::Reassembly;
 
 /// What a message counts for besides its bytes.
