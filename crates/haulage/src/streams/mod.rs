@@ -3,7 +3,6 @@
 
 mod driver;
 mod handles;
-mod multiplexer;
 
 pub(crate) use driver::Streams;
 pub(crate) use handles::both;
