@@ -14,8 +14,6 @@ mod counters;
 mod crypto;
 mod endpoint;
 mod error;
-#[cfg(feature = "faults")]
-mod faults;
 mod guard;
 mod identity;
 mod listener;
@@ -33,7 +31,7 @@ mod wake;
 pub use clock::{Clock, after};
 pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
-pub use crypto::{DataKeys, Opener, Sealer};
+pub use crypto::{Opener, Sealer};
 pub use endpoint::{
     Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
     SavedResumption, Sending, Terms,

@@ -9,9 +9,9 @@ use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
-use crate::crypto::{DataKeys, FrameKeys};
-use crate::endpoint::{ObjectEnd, PathProbe, PendingSession, SessionSide};
-use crate::{Clock, Control, EngineError, Role, Waker};
+use crate::crypto::{FrameKeys, Opener, Sealer};
+use crate::endpoint::{PathProbe, PendingSession};
+use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
 #[derive(derive_more::Debug)]
@@ -25,22 +25,57 @@ pub struct Session {
     /// What it runs, with the settings in force.
     pub(crate) recipe: Recipe,
     pub(crate) program: String,
-    pub(crate) keys: DataKeys,
+    pub(crate) cipher: Cipher,
     pub(crate) round_trip: Span,
     pub(crate) clock: Clock,
-    pub(crate) udp: Option<UdpSide>,
+    /// Until the data thread has it.
+    pub(crate) path: Option<DataPath>,
     pub(crate) loss_model: Option<Arc<LossModel>>,
 }
 
-/// What the UDP side of a session is until the data thread has it.
+/// What the data thread of a session takes over.
+pub(crate) struct DataPath {
+    pub(crate) keys: (Sealer, Opener),
+    pub(crate) udp: UdpSide,
+}
+
+/// The UDP side of a session, by its end.
 pub(crate) enum UdpSide {
-    Client(Box<(Arc<UdpSocket>, PathProbe)>),
+    Client(Arc<UdpSocket>, Box<PathProbe>),
+    /// Late challenges find the session by it.
     Server(Arc<PendingSession>),
 }
 
-/// A socket that is connected to the peer's UDP address, what authenticates control frames there, and what its data
-/// thread knows of the session.
-pub(crate) type OpenPath = (Arc<UdpSocket>, FrameKeys, SessionSide);
+impl UdpSide {
+    /// What authenticates this end's control frames.
+    pub(crate) fn frame_keys(&self) -> FrameKeys {
+        match self {
+            Self::Client(_, probe) => probe.keys.clone(),
+            Self::Server(pending) => pending.keys(),
+        }
+    }
+
+    /// The size of the largest challenge that has come.
+    pub(crate) fn largest(&self) -> u16 {
+        match self {
+            Self::Client(..) => 0,
+            Self::Server(pending) => pending.largest(),
+        }
+    }
+
+    /// The socket that is connected to the peer's UDP address. The client's is there: data may follow the challenges before
+    /// these are answered. The server waits for the client's first challenge; if none comes, the client is told why the
+    /// session ends.
+    pub(crate) fn socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
+        match self {
+            Self::Client(socket, _) => Ok(socket.clone()),
+            Self::Server(pending) => {
+                let socket = pending.wait_for_socket(control);
+                socket.inspect_err(|error| control.abort(error.fault()))
+            }
+        }
+    }
+}
 
 impl Session {
     /// Which end this is.
@@ -75,7 +110,7 @@ impl Session {
 
     /// How packets are protected.
     pub fn cipher(&self) -> Cipher {
-        self.keys.cipher()
+        self.cipher
     }
 
     /// The peer's TCP address.
@@ -97,36 +132,6 @@ impl Session {
     /// from [`Session::start_sending`] on, and the other end is not told.
     pub fn set_loss_model(&mut self, model: Option<Arc<LossModel>>) {
         self.loss_model = model;
-    }
-
-    /// The UDP side, for the data thread.
-    ///
-    /// On the client this returns at once: data may follow the challenges before these are answered. On the server it
-    /// waits for the client's first challenge, for up to 3 seconds from [`Incoming::accept`](crate::Incoming::accept);
-    /// if none comes, the client is told why the session ends. Call it soon after the accept, because later challenges
-    /// are answered by the data thread.
-    ///
-    /// # Errors
-    /// [`EngineError::UdpBlocked`] if no challenge comes; how the control channel failed;
-    /// [`EngineError::System`] if the socket cannot be opened.
-    ///
-    /// # Panics
-    /// When called again after it has succeeded or failed.
-    pub(crate) fn take_path(&mut self, end: ObjectEnd, waker: Waker) -> Result<OpenPath, EngineError> {
-        let (control, udp) = (self.control.clone(), self.udp.take());
-        Ok(match udp.expect("a session moves one object") {
-            UdpSide::Client(udp) => {
-                let (socket, probe) = *udp;
-                let keys = probe.keys.clone();
-                (socket, keys, SessionSide { end, waker, control, probe: Some(probe), pending: None })
-            }
-            UdpSide::Server(pending) => {
-                let socket = pending.wait_for_socket(&control);
-                let socket = socket.inspect_err(|error| control.abort(error.fault()))?;
-                let keys = pending.keys();
-                (socket, keys, SessionSide { end, waker, control, probe: None, pending: Some(pending) })
-            }
-        })
     }
 }
 

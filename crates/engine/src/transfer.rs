@@ -7,22 +7,22 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use haul_base::{Piece, Rate, Span};
+use haul_base::{Piece, Rate, Span, Time};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
     Available, ChosenLaw, DiagnosedWindow, Link, ObjectSink, ObjectSource, Receiver, ReceiverConfig, Sender,
     SenderConfig,
 };
-use haul_stack::Stack;
+use haul_stack::{RecipeError, Stack};
 use haul_udp::Capabilities;
 
 use crate::clock::after;
 use crate::endpoint::{
-    Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, PathProbe, Published,
+    Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, Published, SessionSide,
     sizes_for,
 };
-use crate::session::OpenPath;
+use crate::session::DataPath;
 use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
 use crate::{EngineError, Monitor, Role, Session, Waker};
@@ -44,13 +44,12 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    fn spawn(session: &Session, (socket, keys, side): OpenPath, stack: Stack) -> Result<Self, EngineError> {
-        let (clock, role) = (session.clock, session.role);
-        let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
-        let connection = Connection::of_session(clock.now(), keys, role, peer, stack, SILENCE);
-        let shared = Arc::new(EndpointSocket::of_one(socket, clock)?);
-        let (connection, published) = (Arc::new(connection), Arc::<Monitor<Published>>::default());
-        let waker = side.waker.clone();
+    fn spawn(
+        shared: Arc<EndpointSocket>,
+        connection: Arc<Connection>,
+        side: SessionSide,
+    ) -> Result<Self, EngineError> {
+        let (published, waker) = (Arc::<Monitor<Published>>::default(), side.waker.clone());
         let name = match side.end {
             ObjectEnd::Source => "haul-send",
             ObjectEnd::Sink => "haul-receive",
@@ -112,8 +111,8 @@ impl Transfer {
     }
 
     /// Wakes the data thread.
-    pub fn waker(&self) -> Waker {
-        self.waker.clone()
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Why the data thread has ended, if it has failed.
@@ -177,25 +176,21 @@ impl Session {
         source: Box<dyn ObjectSource>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_path(ObjectEnd::Source, waker)?;
-        let (now, (_, _, side)) = (self.clock.now(), &path);
-        let probe = side.probe.as_ref();
-        let initial_rtt = probe.and_then(|probe| probe.round_trip).unwrap_or(self.round_trip);
-        let datagram = probe.map_or(MIN_DATAGRAM, PathProbe::datagram);
-        // One that has come from there probably passes the other way.
-        let heard = side.pending.as_ref().map_or(0, |it| it.largest());
-        let config = SenderConfig {
-            datagram,
-            likely_datagram: datagram.max(heard),
-            // UDP payload of a jumbo frame.
-            max_datagram: sizes_for(self.peer)[2],
-            initial_rtt,
-            model: self.loss_model.clone(),
-            ..SenderConfig::default()
-        };
-        let recipe = self.recipe.clone();
-        let sender = Sender::of_recipe(now, recipe, &config, self.link(), source, FIRST_LIMIT)?;
-        Transfer::spawn(self, path, sender.into_stack())
+        let (recipe, model, initial_rtt) = (self.recipe.clone(), self.loss_model.clone(), self.round_trip);
+        // UDP payload of a jumbo frame.
+        let max_datagram = sizes_for(self.peer)[2];
+        self.start(ObjectEnd::Source, waker, |now, link, heard| {
+            let config = SenderConfig {
+                datagram: MIN_DATAGRAM,
+                // One that has come from there probably passes the other way.
+                likely_datagram: MIN_DATAGRAM.max(heard),
+                max_datagram,
+                initial_rtt,
+                model,
+                ..SenderConfig::default()
+            };
+            Sender::of_recipe(now, recipe, &config, link, source, FIRST_LIMIT).map(Sender::into_stack)
+        })
     }
 
     /// Receives an object on a thread of its own, until the sender closes or the transfer is stopped: feedback goes on
@@ -211,10 +206,30 @@ impl Session {
         sink: Box<dyn ObjectSink>,
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
-        let path = self.take_path(ObjectEnd::Sink, waker)?;
-        let (now, config) = (self.clock.now(), ReceiverConfig::default());
-        let receiver = Receiver::of_recipe(now, &self.recipe, config, self.link(), sink)?;
-        Transfer::spawn(self, path, receiver.into_stack())
+        let recipe = self.recipe.clone();
+        self.start(ObjectEnd::Sink, waker, |now, link, _| {
+            let config = ReceiverConfig::default();
+            Receiver::of_recipe(now, &recipe, config, link, sink).map(Receiver::into_stack)
+        })
+    }
+
+    /// Starts the data thread with the stack that `stack` makes. It gets the time, the keys, and the size of the largest
+    /// challenge that has come.
+    fn start(
+        &mut self,
+        end: ObjectEnd,
+        waker: Waker,
+        stack: impl FnOnce(Time, Link, u16) -> Result<Stack, RecipeError>,
+    ) -> Result<Transfer, EngineError> {
+        let DataPath { keys: (seal, open), udp } = self.path.take().expect("a session moves one object");
+        let control = self.control.clone();
+        let socket = udp.socket(&control)?;
+        let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
+        let (now, link) = (self.clock.now(), Link::new(Box::new(seal), Box::new(open), 0));
+        let stack = stack(now, link, udp.largest())?;
+        let connection = Connection::of_session(now, udp.frame_keys(), self.role, peer, stack, SILENCE);
+        let shared = Arc::new(EndpointSocket::of_one(socket, self.clock)?);
+        Transfer::spawn(shared, Arc::new(connection), SessionSide { end, control, waker, udp })
     }
 
     /// Sees whether packets get through both ways: the client sends an empty object. The server's transfer has to be
@@ -233,10 +248,6 @@ impl Session {
         };
         wait_for(Some(timeout), "an empty object", |context| transfer.poll_delivered(context))?;
         Ok(transfer)
-    }
-
-    fn link(&self) -> Link {
-        Link::new(Box::new(self.keys.sealer(self.role)), Box::new(self.keys.opener(self.role)), 0)
     }
 }
 

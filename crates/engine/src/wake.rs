@@ -10,8 +10,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use derive_more::{Deref, DerefMut, IntoIterator};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{read, write};
+use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
+use rustix::io::{Errno, read, write};
 use smallvec::SmallVec;
 
 use crate::EngineError;
@@ -78,6 +78,20 @@ impl WakerList {
         for waker in self {
             let _ = caught(|| waker.wake());
         }
+    }
+}
+
+/// Waits until one of the descriptors is ready or `timeout` has passed; `None`: without an end. How many are ready: a signal
+/// may end the wait before any is.
+///
+/// # Errors
+/// [`EngineError::System`].
+pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<usize, EngineError> {
+    // A longer one than fits is none.
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    match poll(fds, timeout.as_ref()) {
+        Err(Errno::INTR) => Ok(0),
+        polled => polled.map_err(|error| EngineError::system("cannot wait for the network", error)),
     }
 }
 

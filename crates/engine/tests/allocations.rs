@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use haul_base::Piece;
-use haul_engine::{ConnectOptions, Counters, DataKeys, ListenOptions, Listener, Role, Waker, connect};
+use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Opener, Sealer, Waker, connect};
 use haul_proto::{Available, ObjectSink, ObjectSource, Open, Seal};
 use haul_wire::control::{BenchLimit, Cipher, Request, Settings};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
@@ -24,8 +24,7 @@ fn sealing_and_opening() {
     const PACKET: usize = 1400;
     const BATCH: usize = 44;
     for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None] {
-        let keys = DataKeys::new(cipher, [1; 32], [2; 32]);
-        let (mut sealer, mut opener) = (keys.sealer(Role::Client), keys.opener(Role::Server));
+        let (mut sealer, mut opener) = (Sealer::new([1; 32], cipher), Opener::new([1; 32], cipher));
         let mut batch = vec![7; PACKET * BATCH];
         let region = Region::new(ALLOCATOR);
         for round in 0..20 {

@@ -88,7 +88,7 @@ fn write(url: &str) -> Result<(), Box<dyn Error>> {
     let mut recipe = preset("bulk")?;
     recipe.set("rate_control.controller", POLITE.name)?;
     recipe.set("rate_control.decrease", "0.7")?;
-    let mut writer = ByteWriter::open_with(url, &recipe, &Options::default())?;
+    let mut writer = ByteWriter::open(url, &recipe, &Options::default()).wait()?;
     writer.write_all(&vec![7; BYTES / 2])?;
     writer.set_law(&[("controller", "bbr")])?;
     writer.write_all(&vec![7; BYTES / 2])?;

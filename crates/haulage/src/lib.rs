@@ -43,7 +43,6 @@ mod group;
 mod listener;
 mod operation;
 mod options;
-mod reassembly;
 mod stream;
 mod streams;
 

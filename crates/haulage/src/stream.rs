@@ -18,6 +18,7 @@ use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use self::buffers::{Inbox, Outbox, Sink, Source};
+use crate::operation::of_future;
 use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
 
 /// How long the other side's close may take after the last byte.
@@ -84,45 +85,40 @@ impl StreamStatistics {
 
 /// The session that carries a stream. Dropping the transfer stops its thread.
 struct Transport {
-    transfer: Option<Transfer>,
+    transfer: Transfer,
     control: Control,
-    waker: Waker,
     is_over: bool,
-    /// The counters of a transfer that is over.
-    last: Option<Counters>,
     /// With what it says of its law now.
     recipe: Recipe,
 }
 
 impl Transport {
-    fn new(session: &Session, transfer: Transfer, waker: Waker) -> Self {
+    fn new(session: &Session, transfer: Transfer) -> Self {
         let (control, recipe) = (session.control().clone(), session.recipe().clone());
-        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe }
+        Self { transfer, control, is_over: false, recipe }
     }
 
     /// As [`Transport::failure`]; the task is woken when there is one.
     fn poll_failure(&self, context: &Context<'_>) -> Poll<Error> {
         let lost = self.control.poll_failure(context);
-        self.transfer.as_ref().and_then(Transfer::failure).map_or(lost, Poll::Ready)
+        self.transfer.failure().map_or(lost, Poll::Ready)
     }
 
     fn statistics(&self) -> StreamStatistics {
-        let present = self.transfer.as_ref().and_then(Transfer::counters);
-        StreamStatistics::of(present.or(self.last).as_ref(), self.control.round_trip())
+        StreamStatistics::of(self.transfer.counters().as_ref(), self.control.round_trip())
     }
 
     fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let changes: Vec<_> = changes.iter().map(owned).collect();
-        let law = self.recipe.parts.iter_mut().find(|part| part.name == "rate_control");
-        if let (Some(law), Some(transfer)) = (law, &self.transfer) {
-            transfer.switch_law(ChosenLaw::change(law, &changes)?);
+        if let Some(law) = self.recipe.parts.iter_mut().find(|part| part.name == "rate_control") {
+            self.transfer.switch_law(ChosenLaw::change(law, &changes)?);
         }
         Ok(())
     }
 
     fn failure(&self) -> Option<Error> {
-        self.transfer.as_ref().and_then(Transfer::failure).or_else(|| self.control.failure())
+        self.transfer.failure().or_else(|| self.control.failure())
     }
 
     /// Aborts a session that has not ended yet.
@@ -134,43 +130,47 @@ impl Transport {
     }
 }
 
-fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
-    let url: HaulUrl = url.parse()?;
-    let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
-    (wanted.ciphers, wanted.timeout) = (options.ciphers.clone(), options.timeout);
-    let mut session = connect(&url, wanted)?;
-    session.set_loss_model(options.loss_model.clone());
-    Ok(session)
+/// Opens a session and has `begin` start its transfer. A thread of its own does the handshake.
+fn open<S: Send + 'static>(
+    url: &str,
+    recipe: &Recipe,
+    options: &Options,
+    request: Request,
+    begin: fn(Session) -> Result<S, Error>,
+) -> Operation<'static, impl Polled<S, OpenError>> {
+    let url = url.parse::<HaulUrl>();
+    let settings = settings::settings(recipe, options);
+    let (ciphers, timeout, loss_model) =
+        (options.ciphers.clone(), options.timeout, options.loss_model.clone());
+    let opening = move || {
+        let options = ConnectOptions { ciphers, timeout, ..ConnectOptions::new(request, settings?) };
+        let mut session = connect(&url?, options)?;
+        session.set_loss_model(loss_model);
+        Ok(begin(session)?)
+    };
+    of_future("the server's answer", spawn_blocking(opening))
 }
 
 impl ByteWriter {
     /// Opens a stream to the server that printed `url`.
     ///
-    /// # Errors
-    /// If the server cannot be reached or refuses.
-    pub fn open(url: &str, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::of(open(url, None, options, Request::StreamSend)?)?)
-    }
-
-    /// As [`ByteWriter::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server
-    /// runs what the client brings. [`Options::rate`] goes before the recipe's.
+    /// The recipe is one of an object: `bulk`, `fobs`, `rbudp` or one's own. The server runs what the client brings.
+    /// [`Options::rate`] goes before the recipe's.
     ///
     /// # Errors
-    /// As [`ByteWriter::open`]; if the recipe does not carry an object, or cannot be used.
-    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::of(open(url, Some(recipe), options, Request::StreamSend)?)?)
-    }
-
-    /// As [`ByteWriter::open`], for tasks: a thread of its own does the handshake.
-    pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
-        let (url, options) = (url.to_owned(), options.clone());
-        spawn_blocking(move || Self::open(&url, &options)).await
+    /// If the server cannot be reached or refuses; if the recipe does not carry an object, or cannot be used.
+    pub fn open(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+    ) -> Operation<'static, impl Polled<Self, OpenError>> {
+        open(url, recipe, options, Request::StreamSend, Self::of)
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (outbox, waker) = (Arc::<Monitor<Outbox>>::default(), Waker::new()?);
-        let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker.clone())?;
-        Ok(Self { outbox, transport: Transport::new(&session, transfer, waker), is_ended: false })
+        let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker)?;
+        Ok(Self { outbox, transport: Transport::new(&session, transfer), is_ended: false })
     }
 
     /// Ends the stream and waits until every byte has arrived. If that took too long, it may be called again.
@@ -187,10 +187,10 @@ impl ByteWriter {
         if !self.is_ended {
             self.is_ended = true;
             self.outbox.lock().ended = true;
-            self.transport.waker.wake();
+            self.transport.transfer.waker().wake();
         }
-        if let Some(transfer) = self.transport.transfer.as_ref().filter(|_| !self.transport.is_over) {
-            match transfer.poll_delivered(context) {
+        if !self.transport.is_over {
+            match self.transport.transfer.poll_delivered(context) {
                 Poll::Ready(delivered) => delivered?,
                 Poll::Pending => {
                     return self.transport.control.poll_failure(context).map(|error| Err(error.into()));
@@ -232,7 +232,7 @@ impl ByteWriter {
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
         if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
-            self.transport.waker.wake();
+            self.transport.transfer.waker().wake();
             return Poll::Ready(Ok(taken));
         }
         // Either wakes the task. A failure before this call has woken nobody.
@@ -279,33 +279,26 @@ impl ByteReader {
     /// Opens a stream from the server that printed `url`.
     ///
     /// # Errors
-    /// If the server cannot be reached or refuses.
-    pub fn open(url: &str, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::of(open(url, None, options, Request::StreamReceive)?)?)
-    }
-
-    /// As [`ByteReader::open`], by another recipe of an object, as [`ByteWriter::open_with`].
-    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
-    }
-
-    /// As [`ByteReader::open`], for tasks, as [`ByteWriter::open_async`].
-    pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
-        let (url, options) = (url.to_owned(), options.clone());
-        spawn_blocking(move || Self::open(&url, &options)).await
+    /// As [`ByteWriter::open`].
+    pub fn open(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+    ) -> Operation<'static, impl Polled<Self, OpenError>> {
+        open(url, recipe, options, Request::StreamReceive, Self::of)
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (inbox, waker) = (Arc::<Monitor<Inbox>>::default(), Waker::new()?);
-        let transfer = session.start_receiving(Box::new(Sink(inbox.clone())), waker.clone())?;
-        Ok(Self { inbox, transport: Transport::new(&session, transfer, waker) })
+        let transfer = session.start_receiving(Box::new(Sink(inbox.clone())), waker)?;
+        Ok(Self { inbox, transport: Transport::new(&session, transfer) })
     }
 
     /// Bytes if there are some, 0 behind the last.
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Poll::Ready((bytes, has_freed_room)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
             if has_freed_room {
-                self.transport.waker.wake();
+                self.transport.transfer.waker().wake();
             }
             return Poll::Ready(Ok(bytes));
         }
@@ -327,7 +320,7 @@ impl ByteReader {
             // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
             let _ = ready!(self.transport.control.poll_closed(context, CLOSE_TIMEOUT));
             self.transport.is_over = true;
-            self.transport.last = self.transport.transfer.take().and_then(|mut transfer| transfer.stop());
+            self.transport.transfer.stop();
         }
         Poll::Ready(())
     }

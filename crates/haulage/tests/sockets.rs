@@ -14,6 +14,9 @@ use haulage::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+fn bulk() -> Recipe {
+    preset("bulk").unwrap()
+}
 
 fn listener() -> Listener {
     Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
@@ -195,7 +198,7 @@ fn bytes_flow_from_the_server_too_and_tasks_can_read_them() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let reader = std::thread::spawn(move || {
-        let mut reader = ByteReader::open(&url, &Options::default()).unwrap();
+        let mut reader = ByteReader::open(&url, &bulk(), &Options::default()).wait().unwrap();
         block_on(async {
             let (mut buffer, mut bytes) = (vec![0; 100_000], Vec::new());
             loop {
@@ -221,7 +224,7 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
     let url = listener.url("127.0.0.1");
     let open = || {
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| ByteWriter::open(&url, &Options::default()).unwrap());
+            let writer = scope.spawn(|| ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap());
             let reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             (writer.join().unwrap(), reader)
         })
@@ -387,7 +390,7 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
             reader.read_to_end(&mut bytes).unwrap();
             (bytes, reader.statistics())
         });
-        let mut writer = ByteWriter::open_with(&url, &recipe, &options).unwrap();
+        let mut writer = ByteWriter::open(&url, &recipe, &options).wait().unwrap();
         writer.write_all(&data).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         let sent = writer.statistics();
@@ -402,7 +405,7 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
     }
     let listener = listener();
     let error =
-        ByteWriter::open_with(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default());
+        ByteWriter::open(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default()).wait();
     let error = error.unwrap_err().to_string();
     assert!(error.contains("msg: it carries no object"), "{error}");
 }
@@ -411,7 +414,8 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
 fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
-    let opening = std::thread::spawn(move || ByteWriter::open(&url, &Options::default()).unwrap());
+    let opening =
+        std::thread::spawn(move || ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap());
     let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
     let mut writer = opening.join().unwrap();
     let (short, piece) = (Duration::from_millis(50), vec![7; 10_000_000]);
@@ -439,7 +443,7 @@ fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
         let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
     });
-    let mut writer = ByteWriter::open(&url, &Options::default()).unwrap();
+    let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();
     let piece = vec![7; 1_000_000];
     for _ in 0..200 {
         let mut rest = &piece[..];
@@ -465,7 +469,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         });
         // It would take four minutes.
         let options = Options { rate: Some(Rate::from_bps(1_000_000)), ..Options::default() };
-        let mut writer = ByteWriter::open(&url, &options).unwrap();
+        let mut writer = ByteWriter::open(&url, &bulk(), &options).wait().unwrap();
         let (first, rest) = data.split_at(100_000);
         writer.write_all(first).unwrap();
         let refused = writer.set_law(&[("controller", "frobnicate")]).unwrap_err();
@@ -493,7 +497,7 @@ fn no_timeout_is_too_long() {
     let (_b, mut reader) = server.accept_stream().wait_for(Duration::MAX).unwrap();
     assert_eq!(reader.read_some(&mut [0; 9]).wait_for(Duration::MAX).unwrap(), 1);
     let (opened, accepted) = std::thread::scope(|scope| {
-        let opened = scope.spawn(|| ByteWriter::open(&url, &options));
+        let opened = scope.spawn(|| ByteWriter::open(&url, &bulk(), &options).wait());
         let accepted = listener.accept_any().wait_for(Duration::MAX).unwrap();
         (opened.join().unwrap(), accepted)
     });

@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use haulage::{
     Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Event, Listener, OpenError,
-    Options, Rate, Url, preset,
+    Options, Rate, Recipe, Url, preset,
 };
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+fn bulk() -> Recipe {
+    preset("bulk").unwrap()
+}
 
 fn run(task: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
@@ -109,7 +112,7 @@ fn streams_of_bytes_begin_flow_and_end_in_tasks() {
             assert_eq!(reader.statistics().bytes, bytes.len() as u64);
             bytes
         });
-        let mut writer = ByteWriter::open_async(&url, &Options::default()).await.unwrap();
+        let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).await.unwrap();
         write_all(&mut writer, &data()).await;
         writer.finish().await.unwrap();
         assert!(server.await.unwrap() == data());
@@ -120,7 +123,7 @@ fn streams_of_bytes_begin_flow_and_end_in_tasks() {
             write_all(&mut writer, &data()).await;
             writer.finish().await.unwrap();
         });
-        let mut reader = ByteReader::open_async(&url, &Options::default()).await.unwrap();
+        let mut reader = ByteReader::open(&url, &bulk(), &Options::default()).await.unwrap();
         assert!(read_to_end(&mut reader).await == data());
         server.await.unwrap();
     });
@@ -131,7 +134,7 @@ fn tasks_that_wait_for_a_stream_hear_that_it_has_failed() {
     let (listener, url) = listener();
     run(async {
         let accepting = tokio::spawn(async move { listener.accept_reader().await.unwrap() });
-        let writer = ByteWriter::open_async(&url, &Options::default()).await.unwrap();
+        let writer = ByteWriter::open(&url, &bulk(), &Options::default()).await.unwrap();
         let mut reader = accepting.await.unwrap();
         let reading = tokio::spawn(async move { reader.read_some(&mut [0; 10]).await });
         sleep(Duration::from_millis(100)).await;

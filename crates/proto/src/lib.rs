@@ -12,6 +12,7 @@ mod link;
 mod longer_path;
 pub mod micro;
 mod mtu;
+pub mod multiplexer;
 mod one_way;
 mod pacer;
 pub mod presets;

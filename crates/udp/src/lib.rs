@@ -33,6 +33,8 @@ mod capabilities;
 mod clock;
 mod cmsg;
 mod errors;
+#[cfg(feature = "faults")]
+mod faults;
 mod icmp;
 mod name;
 mod options;
@@ -48,6 +50,8 @@ mod sys;
 pub use capabilities::{BufferGrant, Capabilities, Fallback, Gso, Support};
 pub use clock::{Arrival, ArrivalClock};
 pub use errors::{Full, RecvError, SendError, SocketError};
+#[cfg(feature = "faults")]
+pub use faults::Faults;
 pub use options::{Offload, Options};
 pub use recv::{Datagrams, Receiver, RecvCounts};
 pub use send::Sent;

@@ -9,3 +9,4 @@
 pub mod check;
 pub mod control;
 pub mod packet;
+pub mod stream_frame;

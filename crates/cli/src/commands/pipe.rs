@@ -172,10 +172,10 @@ impl Pipe<'_> {
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
         match Carrier::choose(self.args, &options)? {
             Carrier::Bytes(recipe, options) if self.args.reverse => {
-                self.receive_bytes(ByteReader::open_with(url, &recipe, &options).map_err(Error::from)?)
+                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(Error::from)?)
             }
             Carrier::Bytes(recipe, options) => {
-                self.send_bytes(ByteWriter::open_with(url, &recipe, &options).map_err(Error::from)?)
+                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(Error::from)?)
             }
             Carrier::Messages(_) if options.loss_model.is_some() => Err(fault::usage(
                 "--diagnosis-model judges signatures, and this recipe looks at none",

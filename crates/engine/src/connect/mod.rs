@@ -1,36 +1,31 @@
-//! The client's way from a URL to a session.
+//! The client's way from a URL to a session, or to what connections begin with.
 
-mod agree;
 mod dial;
 mod secure;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_stack::Recipe;
+use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
 use haul_wire::control::{
     Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
     encoded_len,
 };
-use rustls::Connection;
 
 use self::dial::{dial, resolve};
 use crate::clock::{after, unix_now};
-use crate::control::Timing;
+use crate::control::{Pump, Timing};
 use crate::crypto::ENCRYPTED;
-use crate::endpoint::{PathProbe, send_probes};
+use crate::endpoint::{ConnectionOptions, PathProbe, SavedResumption, send_probes};
 use crate::identity::random;
-use crate::session::{UdpSide, udp_options};
+use crate::session::{DataPath, UdpSide, udp_options};
 use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
-
-pub use agree::OpenOptions;
-pub(crate) use agree::agree;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,6 +50,23 @@ impl ConnectOptions {
     }
 }
 
+/// How a client opens a connection.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    pub ciphers: Vec<Cipher>,
+    /// As [`ConnectOptions::timeout`].
+    pub timeout: Duration,
+    /// How the connection runs.
+    pub channel: ConnectionOptions,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT, channel: ConnectionOptions::default() }
+    }
+}
+
 /// Opens a session with the server of `url`. When it returns, the server has accepted the request, and challenges are
 /// on their way: data may follow them at once.
 ///
@@ -70,36 +82,72 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let first = ciphers.first().copied().ok_or(EngineError::Closed)?;
     let recipe = recipe::checked(recipe::session_recipe(&settings)?, first)?;
     let hello = hello(ciphers, request, settings);
-    let server = block_on(reach(url, hello, timeout, &InThread))?;
-    let mut udp = Udp::open(&server)?;
-    let Reached { tcp, tls, peer, secrets, round_trip, hello, .. } = server;
-    let control = Control::start(tls, tcp, Timing::default())?;
-    control.send(ControlMessage::Hello(hello.clone()))?;
-    let accept = udp.wait_for_accept(&control, timeout)?;
-    let recipe = check_accept(&accept, &secrets, &hello.ciphers)
-        .and_then(|()| check_rate(&accept, &hello.settings))
-        .and_then(|()| check_recipe(&accept, &hello.settings, recipe))
-        .inspect_err(|error| control.abort(error.fault()))?;
+    let mut server = block_on(reach(url, hello, timeout, &InThread))?;
+    let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
+    // From the same address, to the same address and port as the TCP connection.
+    let socket = UdpSocket::connected(SocketAddr::new(server.local.ip(), 0), server.peer, &udp)
+        .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
+    let frames = server.secrets.frame_keys(Role::Client);
+    let mut probe = PathProbe::new(clock.now(), frames, server.peer, u32::from_be_bytes(random()?));
+    // Answers and data wait in the socket. The data thread repeats what is lost.
+    send_probes(&socket, &mut probe);
+    let asked = server.hello.settings.clone();
+    let check = |accept: &Accept| {
+        check_rate(accept, &asked)?;
+        check_recipe(accept, &asked, recipe)
+    };
+    let (accept, recipe) = block_on(server.ask(timeout, &InThread, check))?;
+    probe.on_accepted(clock.now());
+    let Reached { channel, peer, secrets, round_trip, hello, .. } = server;
     Ok(Session {
         role: Role::Client,
         peer,
-        control,
+        control: Control::served_by(channel)?,
         request: hello.request,
-        keys: secrets.connection.data_keys(secrets.session, accept.cipher),
         settings: accept.settings,
         recipe,
         program: accept.server,
+        cipher: accept.cipher,
         round_trip,
-        clock: udp.clock,
-        udp: Some(UdpSide::Client(Box::new((Arc::new(udp.socket), udp.probe)))),
+        clock,
+        path: Some(DataPath {
+            keys: secrets.keys(Role::Client, accept.cipher),
+            udp: UdpSide::Client(Arc::new(socket), Box::new(probe)),
+        }),
         loss_model: None,
+    })
+}
+
+/// Agrees with the server of `url` on a recipe, over a TLS connection that is closed again.
+pub(crate) async fn agree(
+    url: &HaulUrl,
+    recipe: &Recipe,
+    registry: &Registry,
+    options: &OpenOptions,
+    readiness: &impl Readiness,
+) -> Result<SavedResumption, EngineError> {
+    let request = Request::Connect { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
+    let hello = hello(options.ciphers.clone(), request, default_settings());
+    let mut server = reach(url, hello, options.timeout, readiness).await?;
+    let began = Instant::now();
+    let (accept, ()) = server.ask(options.timeout, readiness, |_| Ok(())).await?;
+    // It has been agreed on whether or not the last message leaves.
+    let _ = server.channel.send(&ControlMessage::Bye);
+    Ok(SavedResumption {
+        server: server.peer,
+        identity: accept.session,
+        secret: server.secrets.connection,
+        cipher: accept.cipher,
+        // Where TCP had to repeat something, it took much longer than a round trip.
+        round_trip: server.round_trip.min(began.elapsed().into()),
+        last_epoch: 0,
+        recipe: recipe.to_toml(),
     })
 }
 
 /// A server that has shown its certificate.
 struct Reached {
-    tcp: TcpStream,
-    tls: Connection,
+    channel: Pump,
     local: SocketAddr,
     peer: SocketAddr,
     secrets: SessionSecrets,
@@ -126,7 +174,31 @@ async fn reach(
     let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
     hello.proof = *secrets.proof(&url.secret).as_bytes();
-    Ok(Reached { tcp, tls, local, peer, secrets, round_trip: round_trip(tls_time, connected), hello })
+    let channel = Pump::new(tls, tcp, Timing::default())?;
+    Ok(Reached { channel, local, peer, secrets, round_trip: round_trip(tls_time, connected), hello })
+}
+
+impl Reached {
+    /// Sends the request and waits for the server's answer, which must keep to what was offered: if not, the server is told.
+    async fn ask<T>(
+        &mut self,
+        timeout: Duration,
+        readiness: &impl Readiness,
+        check: impl FnOnce(&Accept) -> Result<T, EngineError>,
+    ) -> Result<(Accept, T), EngineError> {
+        self.channel.send(&ControlMessage::Hello(self.hello.clone()))?;
+        let answer = self.channel.recv(after(timeout), readiness).await?;
+        let answer = answer
+            .ok_or_else(|| EngineError::timed_out("the server's answer to the request", Some(timeout)))?;
+        let ControlMessage::Accept(accept) = answer else {
+            return Err(EngineError::protocol(format!("{} instead of accept", answer.name())));
+        };
+        let checked = check_accept(&accept, &self.secrets, &self.hello.ciphers).and_then(|()| check(&accept));
+        let checked = checked.inspect_err(|error| {
+            let _ = self.channel.send(&ControlMessage::Abort(error.fault()));
+        })?;
+        Ok((accept, checked))
+    }
 }
 
 impl HaulUrl {
@@ -189,10 +261,6 @@ fn check_accept(accept: &Accept, secrets: &SessionSecrets, offered: &[Cipher]) -
     Ok(())
 }
 
-fn not_accept(message: &ControlMessage) -> EngineError {
-    EngineError::protocol(format!("{} instead of accept", message.name()))
-}
-
 /// A server may refuse a recipe; it cannot choose another one. Gives the recipe with the settings that it has chosen.
 fn check_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, EngineError> {
     if accept.settings.recipe == asked.recipe {
@@ -209,46 +277,6 @@ fn check_rate(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
         return Ok(());
     }
     Err(EngineError::protocol("it accepted a higher rate than the one that was asked for"))
-}
-
-/// The client's UDP socket, and the challenges that it sends while the server has not decided yet.
-struct Udp {
-    socket: UdpSocket,
-    probe: PathProbe,
-    clock: Clock,
-}
-
-impl Udp {
-    /// A socket from the same address, to the same address and port as the TCP connection.
-    fn open(server: &Reached) -> Result<Self, EngineError> {
-        let local = SocketAddr::new(server.local.ip(), 0);
-        let socket = UdpSocket::connected(local, server.peer, &udp_options(&server.hello.settings, false))
-            .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        let (clock, keys) = (Clock::start(), server.secrets.frame_keys(Role::Client));
-        let probe = PathProbe::new(clock.now(), keys, server.peer, u32::from_be_bytes(random()?));
-        Ok(Self { socket, probe, clock })
-    }
-
-    /// Repeats challenges until the server accepts. Answers and data that come meanwhile wait in the socket.
-    fn wait_for_accept(&mut self, control: &Control, timeout: Duration) -> Result<Accept, EngineError> {
-        let until = after(timeout);
-        let message = loop {
-            let now = self.clock.now();
-            self.probe.on_deadline(now);
-            send_probes(&self.socket, &mut self.probe, now);
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(EngineError::timed_out("the server's answer to the request", Some(timeout)));
-            }
-            let wait = self.probe.next_round.map_or(left, |at| at.since(now).into()).min(left);
-            if let Some(message) = control.try_recv(wait)? {
-                break message;
-            }
-        };
-        let ControlMessage::Accept(accept) = message else { return Err(not_accept(&message)) };
-        self.probe.on_accepted(self.clock.now());
-        Ok(accept)
-    }
 }
 
 #[cfg(test)]

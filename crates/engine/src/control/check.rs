@@ -6,7 +6,6 @@ use std::time::Instant;
 use haul_wire::check::{Steps, message};
 use haul_wire::control::{ControlMessage, encode_frame};
 
-use super::close_reason_of;
 use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 
@@ -37,7 +36,7 @@ impl Checked {
     fn send(&self, body: &[u8]) {
         let Some(message) = message(body) else { return };
         let closed = self.shared.state.lock().close_reason.is_some();
-        let sent = self.shared.push(&message, close_reason_of(&message), Room::OrNot);
+        let sent = self.shared.push(&message, Room::OrNot);
         assert!(!closed || sent.is_err(), "something is sent behind the last message");
     }
 

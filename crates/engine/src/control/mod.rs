@@ -15,12 +15,10 @@ use haul_base::Span;
 use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
-use self::pump::Pump;
-pub(crate) use self::pump::Timing;
+pub(crate) use self::pump::{Pump, Timing};
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::clock::after;
-use crate::error::CloseReason;
 use crate::spawn::spawn;
 use crate::wake::block_on;
 
@@ -59,8 +57,12 @@ impl Control {
     /// Starts the channel on a connection whose handshake is complete, to a peer that has proved who it is. `tcp` is
     /// non-blocking.
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new()?);
-        let pump = Pump::new(shared.clone(), tls, tcp, timing);
+        Self::served_by(Pump::new(tls, tcp, timing)?)
+    }
+
+    /// Gives a channel its thread.
+    pub(crate) fn served_by(pump: Pump) -> Result<Self, EngineError> {
+        let shared = pump.shared.clone();
         spawn("haul-control", move || pump.run())?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
@@ -79,7 +81,7 @@ impl Control {
         reason = "a message is made to be sent, and then of no more use"
     )]
     pub fn send(&self, message: ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(&message, close_reason_of(&message), Room::Wait).map(|_| ())
+        self.shared().push(&message, Room::Wait).map(|_| ())
     }
 
     /// Sends a message if no more than 8 MiB are queued; says whether it did. Never waits.
@@ -87,11 +89,11 @@ impl Control {
     /// # Errors
     /// Like [`Control::send`].
     pub fn send_if_room(&self, message: &ControlMessage) -> Result<bool, EngineError> {
-        self.shared().push(message, close_reason_of(message), Room::OrNot)
+        self.shared().push(message, Room::OrNot)
     }
 
     pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(message, close_reason_of(message), Room::Ignore).map(|_| ())
+        self.shared().push(message, Room::Ignore).map(|_| ())
     }
 
     /// The next message. Messages that came before the end of the channel are given out before its end.
@@ -177,7 +179,7 @@ impl Control {
     /// As [`Control::close`], for tasks.
     pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         // Refused if one of the two has closed already; then there is only the rest to wait for.
-        let _ = self.shared().push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
+        let _ = self.shared().push(&ControlMessage::Bye, Room::Ignore);
         self.poll_closed(context, CLOSE_TIMEOUT)
     }
 
@@ -206,20 +208,12 @@ impl Control {
     }
 
     pub(crate) fn end_with(&self, message: &ControlMessage) {
-        if self.shared().push(message, Some(CloseReason::Abort), Room::Ignore).is_ok() {
+        if self.shared().push(message, Room::Ignore).is_ok() {
             let until = Some(Instant::now() + ABORT);
             self.shared()
                 .state
                 .wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
         }
-    }
-}
-
-fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
-    match message {
-        ControlMessage::Bye => Some(CloseReason::Graceful),
-        ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
-        _ => None,
     }
 }
 

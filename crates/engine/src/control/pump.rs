@@ -1,4 +1,4 @@
-//! The thread that owns a control channel's TCP socket and TLS state.
+//! What owns a control channel's TCP socket and TLS state: a thread or, while a client asks for something, its task.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::ControlMessage;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustls::Connection;
 
 use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
 use crate::error::CloseReason;
-use crate::tls::{HandshakeError, flush, receive};
+use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
+use crate::wake::wait_ready;
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
@@ -38,8 +39,8 @@ impl Default for Timing {
     }
 }
 
-pub(super) struct Pump {
-    shared: Arc<Shared>,
+pub(crate) struct Pump {
+    pub(super) shared: Arc<Shared>,
     tls: Connection,
     tcp: TcpStream,
     timing: Timing,
@@ -57,10 +58,10 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    pub(super) fn new(shared: Arc<Shared>, mut tls: Connection, tcp: TcpStream, timing: Timing) -> Self {
+    pub(crate) fn new(mut tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         tls.set_buffer_limit(Some(TLS_BUFFER));
-        let now = Instant::now();
-        Self {
+        let (shared, now) = (Arc::new(Shared::new()?), Instant::now());
+        Ok(Self {
             incoming: Incoming::new(shared.clone(), now),
             shared,
             tls,
@@ -75,6 +76,36 @@ impl Pump {
             next_ping: now + timing.ping,
             abandoned_at: None,
             at_end: false,
+        })
+    }
+
+    /// Sends a message, or as much of it as the connection takes now.
+    pub(crate) fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
+        let pushed = self.shared.push(message, Room::Ignore);
+        self.send_all()?;
+        pushed.map(|_| ())
+    }
+
+    /// The next message, for a task that serves the channel meanwhile; `None` if none comes by `deadline`.
+    pub(crate) async fn recv(
+        &mut self,
+        deadline: Instant,
+        readiness: &impl Readiness,
+    ) -> Result<Option<ControlMessage>, EngineError> {
+        let mut served = self.take_received();
+        loop {
+            served = served.and_then(|()| self.send_all());
+            // What came before the end is given out before it.
+            let message = self.shared.take(Some(Instant::now()))?;
+            if message.is_some() {
+                return Ok(message);
+            }
+            served?;
+            match wait(&self.tls, &self.tcp, deadline, readiness).await {
+                Err(HandshakeError::TimedOut) => return Ok(None),
+                waited => waited?,
+            }
+            served = self.receive();
         }
     }
 
@@ -84,7 +115,7 @@ impl Pump {
         if let Some(error @ EngineError::Protocol(_)) = &end {
             let abort = ControlMessage::Abort(error.fault());
             // The peer should know what it did; it need not.
-            let _ = self.shared.push(&abort, Some(CloseReason::Abort), Room::Ignore);
+            let _ = self.shared.push(&abort, Room::Ignore);
             let _ = self.send_pending();
         }
         let how = end.unwrap_or(EngineError::Closed);
@@ -129,7 +160,7 @@ impl Pump {
             // What is queued already shows that this side is alive.
             if !self.has_pending() {
                 let micros = now.duration_since(self.started).as_micros() as u64;
-                let _ = self.shared.push(&ControlMessage::Ping(micros), None, Room::Ignore);
+                let _ = self.shared.push(&ControlMessage::Ping(micros), Room::Ignore);
             }
         }
         Ok(())
@@ -214,11 +245,7 @@ impl Pump {
             PollFd::new(&self.tcp, interest),
             PollFd::from_borrowed_fd(self.shared.wake.fd(), PollFlags::IN),
         ];
-        let timeout = Timespec::try_from(until.saturating_duration_since(now)).ok();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(EngineError::system("cannot wait for the network", e)),
-        }
+        wait_ready(&mut fds, Some(until.saturating_duration_since(now)))?;
         let events = fds[0].revents();
         if !fds[1].revents().is_empty() {
             self.shared.wake.reset();
@@ -266,14 +293,9 @@ impl Pump {
         let _ = self.tcp.shutdown(Shutdown::Write);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(timeout) = Timespec::try_from(left) else {
-                return;
-            };
             let mut fds = [PollFd::new(&self.tcp, PollFlags::IN)];
-            if left.is_zero() || !matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) {
-                return;
-            }
-            if !matches!((&self.tcp).read(&mut self.buffer), Ok(1..)) {
+            let is_ready = !left.is_zero() && wait_ready(&mut fds, Some(left)).is_ok_and(|ready| ready > 0);
+            if !is_ready || !matches!((&self.tcp).read(&mut self.buffer), Ok(1..)) {
                 return;
             }
         }

@@ -68,12 +68,7 @@ impl Shared {
 
     /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,
     /// but with [`Room::OrNot`].
-    pub(super) fn push(
-        &self,
-        message: &ControlMessage,
-        close_reason: Option<CloseReason>,
-        room: Room,
-    ) -> Result<bool, EngineError> {
+    pub(super) fn push(&self, message: &ControlMessage, room: Room) -> Result<bool, EngineError> {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
         let until = Some(Instant::now() + ROOM_WITHIN);
@@ -82,7 +77,7 @@ impl Shared {
             None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
             None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
             None => {
-                state.enqueue(std::mem::take(&mut frame), close_reason);
+                state.enqueue(std::mem::take(&mut frame), close_reason_of(message));
                 Some(Ok(true))
             }
         });
@@ -173,6 +168,14 @@ impl State {
     }
 }
 
+fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
+    match message {
+        ControlMessage::Bye => Some(CloseReason::Graceful),
+        ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
+        _ => None,
+    }
+}
+
 /// Messages of the other side that may wait for the data thread.
 const MOST_INCOMING: usize = 16;
 
@@ -260,7 +263,7 @@ impl Incoming {
                 tracing::trace!(n, "ping not answered: there is more to send");
             }
             ControlMessage::Ping(n) => {
-                let _ = self.shared.push(&ControlMessage::Pong(n), None, Room::Ignore);
+                let _ = self.shared.push(&ControlMessage::Pong(n), Room::Ignore);
             }
             ControlMessage::Pong(n) => self.on_pong(n),
             ControlMessage::UdpSeen { size } => {
@@ -273,7 +276,7 @@ impl Incoming {
                 self.shared.state.update(|state| state.bye_received = true);
                 self.shared.deliver(ControlMessage::Bye);
                 // Ignored if this side has said it already.
-                let _ = self.shared.push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
+                let _ = self.shared.push(&ControlMessage::Bye, Room::Ignore);
             }
             ControlMessage::Transport(message) => self.shared.transport.deliver(message)?,
             message => self.shared.deliver(message),

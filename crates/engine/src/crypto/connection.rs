@@ -20,10 +20,6 @@ const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and 
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {
-    pub(super) fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
-        self.derive(DATA_CONTEXT, sender, &[id.epoch.to_be_bytes(), id.salt.to_be_bytes()].concat())
-    }
-
     fn derive(&self, context: &str, sender: Role, connection: &[u8]) -> Secret {
         let sender = match sender {
             Role::Client => 1,
@@ -113,7 +109,8 @@ impl ConnectionKeys {
     /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which took
     /// millions of packets.
     pub(super) fn secret_of(&self, sender: Role, generation: u32) -> Secret {
-        let first = self.secret.connection_secret(&self.id, sender);
+        let connection = [self.id.epoch.to_be_bytes(), self.id.salt.to_be_bytes()].concat();
+        let first = self.secret.derive(DATA_CONTEXT, sender, &connection);
         (0..generation).fold(first, |secret, _| secret.next())
     }
 }
@@ -275,12 +272,13 @@ mod tests {
     #[test]
     fn a_session_has_other_keys_than_the_connections_after_it() {
         let secret = ResumptionSecret([9; 32].into());
-        let session = secret.data_keys(CONNECTION.identity, Cipher::Aes128Gcm);
+        let id = ConnectionId::of_session(CONNECTION.identity);
+        let session = |role| ConnectionKeys::new(&secret, &id, role).session_pair(Cipher::Aes128Gcm);
         let mut packet = [1; 40];
-        session.sealer(Role::Client).seal_batch(&mut packet, 40, 11, 0);
+        session(Role::Client).0.seal_batch(&mut packet, 40, 11, 0);
         assert!(ends(&CONNECTION)[1].pair(Cipher::Aes128Gcm).1.open(&mut packet.clone(), 11, 0).is_err());
-        assert!(session.opener(Role::Client).open(&mut packet.clone(), 11, 0).is_err());
-        assert!(session.opener(Role::Server).open(&mut packet, 11, 0).is_ok());
+        assert!(session(Role::Client).1.open(&mut packet.clone(), 11, 0).is_err());
+        assert!(session(Role::Server).1.open(&mut packet, 11, 0).is_ok());
     }
 
     /// The stacks of both ends, without repair of what is lost.

@@ -8,9 +8,8 @@ use std::sync::atomic::Ordering;
 
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
-use haul_wire::packet::ConnectionId;
 
-use super::connection::{ConnectionKeys, ResumptionSecret};
+use super::connection::ConnectionKeys;
 use super::generation::{PacketKey, generation_of, tag_len};
 use super::window::Window;
 use crate::{Role, Secret};
@@ -48,14 +47,10 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    pub(super) fn new(first: &Secret, cipher: Cipher, origin: Origin) -> Self {
-        Self {
-            origin,
-            cipher,
-            generation: 0,
-            live: Some(Box::new(Live::new(first, cipher))),
-            lowest_unused: 0,
-        }
+    /// From the first of the direction's secrets. Used keys are dropped.
+    pub fn new(first: impl Into<Secret>, cipher: Cipher) -> Self {
+        let live = Some(Box::new(Live::new(&first.into(), cipher)));
+        Self { origin: None, cipher, generation: 0, live, lowest_unused: 0 }
     }
 
     fn advance_to(&mut self, generation: u32) {
@@ -111,9 +106,10 @@ pub struct Opener {
 }
 
 impl Opener {
-    pub(super) fn new(first: &Secret, cipher: Cipher, origin: Origin) -> Self {
-        let (live, window) = (Some(Box::new(Live::new(first, cipher))), Window::default());
-        Self { origin, cipher, generation: 0, previous: None, live, next: None, window }
+    /// As [`Sealer::new`], from the same secret at the other end.
+    pub fn new(first: impl Into<Secret>, cipher: Cipher) -> Self {
+        let (live, window) = (Some(Box::new(Live::new(&first.into(), cipher))), Window::default());
+        Self { origin: None, cipher, generation: 0, previous: None, live, next: None, window }
     }
 
     fn again(&self, generation: u32) -> Option<Secret> {
@@ -178,58 +174,20 @@ impl Open for Opener {
     }
 }
 
-impl ResumptionSecret {
-    /// The first secrets of both directions of a session.
-    pub(crate) fn data_keys(&self, session: u32, cipher: Cipher) -> DataKeys {
-        let sent_by = |role| self.connection_secret(&ConnectionId::of_session(session), role);
-        DataKeys::new(cipher, sent_by(Role::Client), sent_by(Role::Server))
-    }
-}
-
-/// The first secret of each direction of a session.
-#[derive(Debug)]
-pub struct DataKeys {
-    cipher: Cipher,
-    from_client: Secret,
-    from_server: Secret,
-}
-
-impl DataKeys {
-    /// Keys from one 32-byte secret per direction, in the order client to server, server to client.
-    pub fn new(cipher: Cipher, from_client: impl Into<Secret>, from_server: impl Into<Secret>) -> Self {
-        Self { cipher, from_client: from_client.into(), from_server: from_server.into() }
-    }
-
-    /// The cipher that the keys are for.
-    pub fn cipher(&self) -> Cipher {
-        self.cipher
-    }
-
-    /// Seals what `role` sends.
-    pub fn sealer(&self, role: Role) -> Sealer {
-        Sealer::new(self.sent_by(role), self.cipher, None)
-    }
-
-    /// Opens what the peer of `role` sends.
-    pub fn opener(&self, role: Role) -> Opener {
-        Opener::new(self.sent_by(role.peer()), self.cipher, None)
-    }
-
-    fn sent_by(&self, role: Role) -> &Secret {
-        match role {
-            Role::Client => &self.from_client,
-            Role::Server => &self.from_server,
-        }
-    }
-}
-
 impl ConnectionKeys {
-    /// What a stack takes as its keys. The cipher's code is loaded, so that the first message does not wait for it.
+    /// What a stack takes as its keys, which can be made again. The cipher's code is loaded, so that the first message does
+    /// not wait for it.
     pub(crate) fn pair(self: &Arc<Self>, cipher: Cipher) -> (Box<dyn Seal>, Box<dyn Open>) {
         rehearse(cipher);
-        let [ours, theirs] = [self.role, self.role.peer()].map(|sender| self.secret_of(sender, 0));
+        let (sealer, opener) = self.session_pair(cipher);
         let origin = || Some(self.clone());
-        (Box::new(Sealer::new(&ours, cipher, origin())), Box::new(Opener::new(&theirs, cipher, origin())))
+        (Box::new(Sealer { origin: origin(), ..sealer }), Box::new(Opener { origin: origin(), ..opener }))
+    }
+
+    /// The same of a session, which drops its keys as it uses them.
+    pub(crate) fn session_pair(&self, cipher: Cipher) -> (Sealer, Opener) {
+        let [ours, theirs] = [self.role, self.role.peer()].map(|sender| self.secret_of(sender, 0));
+        (Sealer::new(ours, cipher), Opener::new(theirs, cipher))
     }
 }
 

@@ -1,14 +1,35 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::crypto::DataKeys;
 
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 const HEADER: usize = 7;
 const GENERATION: u64 = 1 << 22;
 
-fn keys(cipher: Cipher) -> DataKeys {
-    DataKeys::new(cipher, [1; 32], [2; 32])
+/// The first secret of each direction.
+struct Keys {
+    cipher: Cipher,
+    from_client: [u8; 32],
+    from_server: [u8; 32],
+}
+
+impl Keys {
+    fn sealer(&self, role: Role) -> Sealer {
+        Sealer::new(self.sent_by(role), self.cipher)
+    }
+
+    /// Opens what the peer of `role` sends.
+    fn opener(&self, role: Role) -> Opener {
+        Opener::new(self.sent_by(role.peer()), self.cipher)
+    }
+
+    fn sent_by(&self, role: Role) -> [u8; 32] {
+        if role == Role::Client { self.from_client } else { self.from_server }
+    }
+}
+
+fn keys(cipher: Cipher) -> Keys {
+    Keys { cipher, from_client: [1; 32], from_server: [2; 32] }
 }
 
 /// A packet as the machines lay it out, not yet sealed.
@@ -37,7 +58,7 @@ fn a_packet_opens_at_the_other_end_and_only_there() {
         let len = server.open(&mut packet, HEADER, 9).unwrap();
         assert_eq!(&packet[HEADER..HEADER + len], b"some body");
         assert!(keys.opener(Role::Client).open(&mut copy.clone(), HEADER, 9).is_err(), "reflected");
-        let stranger = DataKeys::new(cipher, [3; 32], [4; 32]);
+        let stranger = Keys { cipher, from_client: [3; 32], from_server: [4; 32] };
         assert!(stranger.opener(Role::Server).open(&mut copy.clone(), HEADER, 9).is_err());
     }
 }

@@ -7,5 +7,5 @@ mod generation;
 mod window;
 
 pub(crate) use self::connection::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret, challenge_number};
-pub use self::direction::{DataKeys, Opener, Sealer};
+pub use self::direction::{Opener, Sealer};
 pub(crate) use self::generation::{ENCRYPTED, tag_len};

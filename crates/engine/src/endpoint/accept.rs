@@ -16,22 +16,15 @@ use crate::error::CloseReason;
 use crate::guard::lock;
 
 /// A packet with an initial header has come.
-pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
+pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
     let Ok((header, _)) = InitialHeader::parse(packet) else { return shared.counters.strays.add_one() };
     // It is followed by a packet of the stack or by nothing.
     let inner = &mut packet[INITIAL_HEADER_LEN..];
-    let connection = match find_or_begin(shared, now, &header, source) {
-        Ok(connection) => connection,
-        Err(Refusal::Unknown) => return shared.counters.unknown.add_one(),
-        Err(Refusal::Unauthentic) => return shared.counters.unauthentic.add_one(),
-        Err(Refusal::Replayed) => return shared.counters.replayed_connections.add_one(),
-        Err(Refusal::Closed) => return send_closed(shared, header.id),
-        Err(Refusal::NoRoom) => return,
-    };
+    let Some(connection) = find_or_begin(shared, now, &header, source) else { return };
     // The answer goes to the validated address, wherever this copy of the header came from. Until there is one the
     // client repeats its header, and a lost challenge is followed by another.
     let state = connection.lock();
-    match state.validated_peer() {
+    match state.peer.validated() {
         Some(peer) => connection.send_frame(shared, peer, ControlFrameKind::Opened, 0),
         None => connection.challenge(shared, &state, source),
     }
@@ -47,60 +40,59 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     });
 }
 
-enum Refusal {
-    Unknown,
-    Unauthentic,
-    Replayed,
-    /// The connection was accepted before, and this end has closed it.
-    Closed,
-    NoRoom,
-}
-
 /// The connection of an initial header: the present one, or a new one if the epoch is higher than any before.
 fn find_or_begin(
-    shared: &Arc<Shared>,
+    shared: &Shared,
     now: Time,
     header: &InitialHeader,
     source: SocketAddr,
-) -> Result<Arc<Connection>, Refusal> {
-    let id = header.id;
+) -> Option<Arc<Connection>> {
+    let (id, counters) = (header.id, &shared.counters);
     let table = lock(&shared.table);
-    let entry = table.get(id.identity).filter(|entry| entry.resumption.role == Role::Server);
-    let entry = entry.ok_or(Refusal::Unknown)?;
+    let Some(entry) = table.get(id.identity).filter(|entry| entry.resumption.role == Role::Server) else {
+        counters.unknown.add_one();
+        return None;
+    };
     let (resumption, live, last) = (entry.resumption.clone(), entry.live.clone(), entry.last_epoch);
     let is_validated = entry.validated == Some(source.ip().to_canonical());
     drop(table);
     if !FrameKeys::new(&resumption.secret, id, Role::Server).verifies_initial(header) {
-        return Err(Refusal::Unauthentic);
+        counters.unauthentic.add_one();
+        return None;
     }
     if let Some(live) = live.filter(|live| live.id() == id) {
-        return Ok(live);
+        return Some(live);
     }
-    match id.epoch {
-        epoch if epoch < last => Err(Refusal::Replayed),
-        epoch if epoch == last => Err(Refusal::Closed),
-        _ => begin(shared, now, &resumption, id, (source, is_validated)),
+    if id.epoch > last {
+        return begin(shared, now, &resumption, id, (source, is_validated));
     }
+    // The latest was accepted before, and this end has closed it.
+    if id.epoch == last {
+        send_closed(shared, id);
+    } else {
+        counters.replayed_connections.add_one();
+    }
+    None
 }
 
 fn begin(
-    shared: &Arc<Shared>,
+    shared: &Shared,
     now: Time,
     resumption: &ResumptionState,
     id: ConnectionId,
     peer: (SocketAddr, bool),
-) -> Result<Arc<Connection>, Refusal> {
+) -> Option<Arc<Connection>> {
     let options = *lock(&shared.options);
     let made = Connection::new(now, resumption, id, peer, &options, Ends::default());
-    let made = made.map(Arc::new).map_err(|error| {
+    let made = made.map(Arc::new).inspect_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
         shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), peer.0);
-        Refusal::NoRoom
-    })?;
+    });
+    let made = made.ok()?;
     let mut table = lock(&shared.table);
-    table.get(id.identity).ok_or(Refusal::Unknown)?;
-    let wakers = shared.announce(made.clone()).ok_or(Refusal::NoRoom)?;
+    table.get(id.identity)?;
+    let wakers = shared.announce(made.clone())?;
     let old = table.begin(now, made.clone());
     drop(table);
     shared.counters.connections.add_one();
@@ -108,7 +100,7 @@ fn begin(
         old.supersede();
     }
     wakers.wake();
-    Ok(made)
+    Some(made)
 }
 
 /// Answers a close of the latest connection, which this end has closed already. The answer goes to the client's last

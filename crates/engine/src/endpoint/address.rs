@@ -1,30 +1,57 @@
-//! Validation of the other end's address. Anybody can send a copied packet from any address, so an address counts only
-//! once it has sent back what was sent to it (RFC 9000, sections 8 and 9). Until then a new connection sends nothing
-//! but challenges, each for a packet of about its size, and a running one stays at the address that it had.
+//! Validation of the other end's address, for sessions and connections alike. Anybody can send a copied packet from any
+//! address, so an address counts only once it has sent back what was sent to it (RFC 9000, sections 8 and 9). Until then
+//! a new connection sends nothing but challenges, each for a packet of about its size, and a running one stays at the
+//! address that it had.
 
 use std::net::SocketAddr;
 
-use haul_wire::packet::ControlFrameKind;
+use haul_wire::packet::{ConnectionId, ControlFrameKind};
 
 use super::connection::{Connection, Header, State};
+use super::path_probe::BARE;
 use super::socket::EndpointSocket;
-use crate::crypto::challenge_number;
+use crate::crypto::{FrameKeys, challenge_number};
+
+/// Where the other end is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerAddress {
+    /// The validated address, or the one that the other end has by its TCP connection or its first packet.
+    pub(super) at: SocketAddr,
+    /// How often it has moved. `None`: the address is not validated. It is once the other end has answered a challenge
+    /// there, or as that of its TCP connection or of an earlier connection.
+    pub(super) moves: Option<u32>,
+}
+
+impl PeerAddress {
+    pub(super) fn validated(&self) -> Option<SocketAddr> {
+        self.moves.map(|_| self.at)
+    }
+
+    /// What an address has to send back. Derived without state, so copies from other addresses displace nothing; it
+    /// changes with each move, so that copies of earlier responses are void.
+    pub(super) fn expected_response(&self, key: &[u8; 32], id: &ConnectionId, address: SocketAddr) -> u32 {
+        let what = format!("{} {} {} {:?} {address}", id.identity, id.epoch, id.salt, self.moves);
+        challenge_number(key, &what)
+    }
+
+    /// What asks `address` for that: a datagram no longer than the shortest that it is for.
+    pub(super) fn challenge(&self, key: &[u8; 32], frames: &FrameKeys, address: SocketAddr) -> Vec<u8> {
+        frames.frame(ControlFrameKind::Challenge, self.expected_response(key, &frames.id, address), BARE)
+    }
+
+    /// The other end has shown itself at `address`.
+    pub(super) fn move_to(&mut self, address: SocketAddr) {
+        if self.validated() != Some(address) {
+            tracing::debug!(before = %self.at, now = %address, "the other end has moved");
+            *self = Self { at: address, moves: Some(self.moves.unwrap_or(0).wrapping_add(1)) };
+        }
+    }
+}
 
 impl Connection {
     pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
-        self.send_frame(
-            shared,
-            address,
-            ControlFrameKind::Challenge,
-            self.expected_response(shared, state, address),
-        );
-    }
-
-    /// What an address has to send back. It changes with each move, so that copies of earlier responses are void.
-    fn expected_response(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) -> u32 {
-        let id = self.id();
-        let what = format!("{} {} {} {:?} {address}", id.identity, id.epoch, id.salt, state.moves);
-        challenge_number(&shared.challenge_key, &what)
+        let frames = self.keys.frames();
+        shared.send(&state.peer.challenge(&shared.challenge_key, &frames, address), address);
     }
 
     /// Authentic packets with the highest packet number so far have come from `from`.
@@ -36,8 +63,8 @@ impl Connection {
         header: Header,
     ) {
         // The initial header has been answered by a challenge already.
-        let is_challenged = state.validated_peer().is_none() && header == Header::Present;
-        if state.peer != from && !is_challenged {
+        let is_challenged = state.peer.validated().is_none() && header == Header::Present;
+        if state.peer.at != from && !is_challenged {
             self.challenge(shared, state, from);
         }
     }
@@ -50,22 +77,14 @@ impl Connection {
         from: SocketAddr,
         number: u32,
     ) {
-        let is_new = state.peer != from || state.validated_peer().is_none();
-        if !is_new || number != self.expected_response(shared, state, from) {
+        let opens = state.peer.validated().is_none();
+        let expected = || state.peer.expected_response(&shared.challenge_key, &self.id(), from);
+        if state.peer.validated() == Some(from) || number != expected() {
             return;
         }
-        tracing::debug!(before = %state.peer, now = %from, "the other end has moved");
-        let opens = state.validated_peer().is_none();
-        state.peer = from;
-        state.moves = Some(state.moves.unwrap_or(0).wrapping_add(1));
+        state.peer.move_to(from);
         if opens {
             self.send_frame(shared, from, ControlFrameKind::Opened, 0);
         }
-    }
-}
-
-impl State {
-    pub(super) fn validated_peer(&self) -> Option<SocketAddr> {
-        self.moves.map(|_| self.peer)
     }
 }

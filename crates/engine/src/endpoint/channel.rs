@@ -65,7 +65,7 @@ impl Channel {
 
     /// Where the other end is, as far as it has shown that.
     pub fn peer(&self) -> SocketAddr {
-        let peer = self.connection.lock().peer;
+        let peer = self.connection.lock().peer.at;
         match peer {
             SocketAddr::V6(v6) => v6.ip().to_ipv4_mapped().map_or(peer, |ip| (ip, v6.port()).into()),
             SocketAddr::V4(_) => peer,
@@ -138,7 +138,7 @@ impl Channel {
                 inline.turn(until.map(|until| shared.clock.time(until)), self.connection.busy_poll);
             }
             None if shared.is_stopped() => park(until),
-            None => match InlineDriver::start(self.endpoint.driver(), thread) {
+            None => match InlineDriver::start(shared, thread) {
                 Some(driver) => inline = Some(driver),
                 None => park(until),
             },
@@ -345,7 +345,7 @@ impl Drop for Channel {
         // What has left may arrive; what is still queued never does.
         let has_left = self.connection.lock().stack.queued_bytes() == 0;
         self.start_close(if has_left { CloseReason::Graceful } else { CloseReason::Abort });
-        let peer = self.connection.lock().validated_peer();
+        let peer = self.connection.lock().peer.validated();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);
         if table.end(shared.clock.now(), &self.connection, peer) && self.role() == Role::Client {

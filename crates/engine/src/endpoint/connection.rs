@@ -12,6 +12,7 @@ use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError,
 use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
+use super::address::PeerAddress;
 use super::phase::{KeepAlive, Opening, Phase, superseded};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
@@ -96,10 +97,7 @@ pub(crate) struct Connection {
 #[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
 pub(crate) struct State {
     pub(crate) stack: Stack,
-    pub(super) peer: SocketAddr,
-    /// How often it has moved. `None`: the address is not validated. It is once the other end has answered a challenge
-    /// there, or as that of its TCP connection or of an earlier connection.
-    pub(super) moves: Option<u32>,
+    pub(super) peer: PeerAddress,
     pub(super) phase: Phase,
     pub(super) heard: Time,
     /// What the driver's timer for this connection is set to.
@@ -179,9 +177,14 @@ impl Connection {
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let stack = build(&resumption.compiled, setup)?;
         let state = State {
-            moves: is_validated.then_some(0),
             keep_alive: every,
-            ..State::new(now, stack, peer, phase, options)
+            ..State::new(
+                now,
+                stack,
+                PeerAddress { at: peer, moves: is_validated.then_some(0) },
+                phase,
+                options,
+            )
         };
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
@@ -197,6 +200,7 @@ impl Connection {
         silence: Span,
     ) -> Self {
         let every = silence / u64::from(KeepAlive::MOST + 1);
+        let peer = PeerAddress { at: peer, moves: Some(0) };
         let state = State {
             keep_alive: Some(Box::new(KeepAlive::new(now, every))),
             ..State::new(now, stack, peer, Phase::Running, &ConnectionOptions::default())
@@ -297,7 +301,7 @@ impl Connection {
         match event {
             StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
             StackEvent::Failed { protocol, message } => {
-                self.send_frame(shared, state.peer, ControlFrameKind::Close, CloseReason::Abort as u32);
+                self.send_frame(shared, state.peer.at, ControlFrameKind::Close, CloseReason::Abort as u32);
                 state.end(EngineError::MicroProtocol { protocol, message });
                 return;
             }
@@ -413,11 +417,10 @@ impl Connection {
 }
 
 impl State {
-    fn new(now: Time, stack: Stack, peer: SocketAddr, phase: Phase, options: &ConnectionOptions) -> Self {
+    fn new(now: Time, stack: Stack, peer: PeerAddress, phase: Phase, options: &ConnectionOptions) -> Self {
         Self {
             stack,
             peer,
-            moves: Some(0),
             phase,
             heard: now,
             timer: None,
@@ -513,7 +516,7 @@ impl State {
             (Some(unsent), _) => unsent.retry,
             (None, Some(at)) => Some(at),
             (None, None) => {
-                self.validated_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
+                self.peer.validated().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
             }
         };
         [own, alive, stack, self.release_at()].into_iter().flatten().min()

@@ -33,7 +33,7 @@ impl Connection {
         from: SocketAddr,
     ) {
         let mut state = self.lock();
-        let peer = state.peer;
+        let peer = state.peer.at;
         match frame.kind {
             // It has no number of its own, so only the first counts: later ones may be copies.
             ControlFrameKind::Opened => match &state.phase {
@@ -73,7 +73,7 @@ impl Connection {
 
     /// Sends the control frames and bare initial headers that are due.
     pub(super) fn send_due_frames(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
-        let (peer, rtt) = (state.peer, state.stack.path().rtt);
+        let (peer, rtt) = (state.peer.at, state.stack.path().rtt);
         match &mut state.phase {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
@@ -105,7 +105,7 @@ impl Connection {
         }
         alive.on_ping(now, rtt);
         let number = alive.number;
-        if let Some(peer) = state.validated_peer() {
+        if let Some(peer) = state.peer.validated() {
             self.send_frame(shared, peer, ControlFrameKind::Ping, number);
         }
     }
@@ -147,7 +147,7 @@ impl State {
     }
 
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
-        if self.validated_peer().is_none() {
+        if self.peer.validated().is_none() {
             return self.end(EngineError::Closed);
         }
         let opening = match &self.phase {

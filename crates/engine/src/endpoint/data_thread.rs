@@ -1,26 +1,25 @@
 //! The event loop of a connection with a socket of its own: a session's data thread.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
+use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Rate, Span, Time};
 use haul_host::Sensors;
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
-use haul_proto::{ReceiverStats, SenderStats};
+use haul_proto::{DiagnosedWindow, ReceiverStats, SenderStats};
 use haul_stack::{Stack, StackEvent};
 use haul_udp::UdpSocket;
 use haul_wire::packet::{CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::connection::{Connection, State, received};
 use super::path_probe::{PathProbe, send_probes};
-use super::pending::PendingSession;
-use super::published::{Counters, Published, Sending};
 use super::socket::EndpointSocket;
-use crate::crypto::FrameKeys;
 use crate::error::CloseReason;
+use crate::session::UdpSide;
 use crate::socket_reader::{Received, SocketReader};
+use crate::wake::wait_ready;
 use crate::{Control, EngineError, Monitor, Waker};
 
 /// Receive calls before it is time to send again.
@@ -61,6 +60,60 @@ impl HostWatch {
     }
 }
 
+/// The counters of the sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// The machine's counters.
+    pub stats: SenderStats,
+    /// The controller's present rate.
+    pub rate: Rate,
+    /// The controller's phase.
+    pub phase: &'static str,
+    /// UDP payload bytes in flight.
+    pub in_flight: u64,
+}
+
+/// The counters of one side of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each transfer, and it is copied without allocation"
+)]
+pub enum Counters {
+    /// This side sends.
+    Sending(Sending),
+    /// This side receives.
+    Receiving(ReceiverStats),
+}
+
+/// What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    pub(crate) counters: Option<Counters>,
+    /// Every byte has arrived (and, at the sender, is known to have arrived).
+    is_delivered: bool,
+    /// Those that the sender has diagnosed and nobody had taken when the thread ended.
+    pub(crate) windows: Vec<DiagnosedWindow>,
+    /// Why the thread has ended, if it has failed.
+    pub(crate) failure: Option<EngineError>,
+    pub(crate) cpu: Span,
+}
+
+impl Published {
+    /// With the processor time of the calling thread.
+    fn set_counters(&mut self, counters: &Counters) {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        self.counters = Some(*counters);
+        self.cpu = Span::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs());
+    }
+
+    /// Whether everything is delivered, or why it will not be.
+    pub(crate) fn delivered(&mut self) -> Option<Result<(), EngineError>> {
+        let failed = self.failure.clone().map(Err);
+        failed.or_else(|| self.is_delivered.then_some(Ok(())))
+    }
+}
+
 /// Which end of an object's way this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectEnd {
@@ -71,18 +124,21 @@ pub(crate) enum ObjectEnd {
 /// What a data thread knows of its session beside the connection.
 pub(crate) struct SessionSide {
     pub(crate) end: ObjectEnd,
-    /// The client's.
-    pub(crate) probe: Option<PathProbe>,
     pub(crate) control: Control,
     pub(crate) waker: Waker,
-    /// The server's: late challenges find the session by it.
-    pub(crate) pending: Option<Arc<PendingSession>>,
+    pub(crate) udp: UdpSide,
+}
+
+impl SessionSide {
+    /// The client's.
+    fn probe(&mut self) -> Option<&mut PathProbe> {
+        if let UdpSide::Client(_, probe) = &mut self.udp { Some(probe) } else { None }
+    }
 }
 
 pub(crate) struct DataThread {
     shared: Arc<EndpointSocket>,
     connection: Arc<Connection>,
-    frames: FrameKeys,
     side: SessionSide,
     published: Arc<Monitor<Published>>,
     reader: SocketReader,
@@ -106,7 +162,6 @@ impl DataThread {
         Self {
             reader: SocketReader::new(&shared.socket),
             shared,
-            frames: connection.keys.frames(),
             connection,
             side,
             published,
@@ -212,14 +267,16 @@ impl DataThread {
 
     /// Takes what is waiting, a bounded number of calls.
     fn receive(&mut self) -> Result<Received, EngineError> {
-        let Self { reader, shared, connection, frames, side, probe_polled, .. } = self;
+        let Self { reader, shared, connection, side, probe_polled, .. } = self;
         reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
             let source = batch.source;
             for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
-                let frame = ControlFrame::parse(packet).ok().filter(|frame| frames.verifies(frame));
-                let Some(frame) = frame else { continue };
-                if let Some(probe) = &mut side.probe
-                    && probe.on_frame(now, &frame)
+                let frame = ControlFrame::parse(packet).ok();
+                let Some(frame) = frame.filter(|frame| connection.keys.frames().verifies(frame)) else {
+                    continue;
+                };
+                if let Some(probe) = side.probe()
+                    && probe.on_frame(&frame)
                 {
                     connection.lock().stack.raise(now, SIZE_PASSED, &mut probe.datagram());
                 } else {
@@ -236,10 +293,10 @@ impl DataThread {
 
     /// Sends what the path probe has to send; fails if it says that UDP is blocked.
     fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
-        let Some(probe) = &mut self.side.probe else { return Ok(()) };
-        probe.on_deadline(now);
-        send_probes(&self.shared.socket, probe, now);
         let seen = self.side.control.udp_seen().is_some();
+        let Some(probe) = self.side.probe() else { return Ok(()) };
+        probe.on_deadline(now);
+        send_probes(&self.shared.socket, probe);
         probe.failure(now, seen).map_or(Ok(()), Err)
     }
 
@@ -251,7 +308,7 @@ impl DataThread {
         let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
         let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
         drop(state);
-        let probing = self.side.probe.as_ref().and_then(|probe| probe.next_round);
+        let probing = self.side.probe().and_then(|probe| probe.next_round);
         let until = [deadline, probing].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
         if timeout == Span::ZERO {
@@ -261,11 +318,7 @@ impl DataThread {
         events.set(PollFlags::OUT, waits_for_room);
         let (socket, waker) = (&self.shared.socket, &self.side.waker);
         let mut fds = [PollFd::new(socket, events), PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
-        let timeout = Timespec::try_from(Duration::from(timeout)).ok();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(EngineError::system("cannot wait for the UDP socket", error)),
-        }
+        wait_ready(&mut fds, Some(timeout.into()))?;
         let [socket_events, waker_events] = fds.map(|fd| fd.revents());
         if socket_events.contains(PollFlags::ERR) {
             socket.drain_errors();

@@ -18,6 +18,7 @@ use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
+use haul_udp::UdpSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
@@ -27,7 +28,7 @@ use super::timers::Timers;
 use crate::guard::{caught, lock};
 use crate::socket_reader::{Received, SocketReader};
 use crate::tls::{HandshakeError, Readiness};
-use crate::wake::ThreadWaker;
+use crate::wake::{ThreadWaker, wait_ready};
 use crate::{EngineError, Waker, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.
@@ -60,9 +61,8 @@ fn system(error: Errno) -> EngineError {
     EngineError::system("cannot wait for the UDP socket", error)
 }
 
-/// The parts of an endpoint that its drivers share.
+/// What the drivers of an endpoint wait for, and with.
 pub(super) struct Driver {
-    pub(super) shared: Arc<Shared>,
     reader: Mutex<SocketReader>,
     /// Where the inline driver waits for the socket.
     inline: OwnedFd,
@@ -75,8 +75,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, EngineError> {
-        let socket = &shared.socket;
+    pub(super) fn new(socket: &UdpSocket) -> Result<Self, EngineError> {
         let inline_waker = Waker::new()?;
         let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -93,27 +92,27 @@ impl Driver {
             is_inline_taken: AtomicBool::new(false),
             background,
             handshakes: Mutex::default(),
-            shared,
         })
     }
+}
 
+impl Shared {
     fn timers(&self) -> &Timers {
-        self.shared.timers.as_ref().expect("the socket of an endpoint is shared")
+        self.timers.as_ref().expect("the socket of an endpoint is shared")
     }
 
     /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never
     /// end.
     fn has_others_waiting(&self) -> bool {
-        self.timers().has_blocked() || !lock(&self.handshakes).is_empty()
+        self.timers().has_blocked() || !lock(&self.driver.handshakes).is_empty()
     }
 
     fn receive(&self, rounds: usize) -> Result<Received, EngineError> {
-        let shared = &self.shared;
-        let mut reader = lock(&self.reader);
+        let mut reader = lock(&self.driver.reader);
         let before = DRIVES.replace(true);
         let received = caught(|| {
-            reader.receive(&shared.socket, shared.clock, rounds, |now, arrival, batch| {
-                dispatch(shared, now, arrival, batch);
+            reader.receive(&self.socket, self.clock, rounds, |now, arrival, batch| {
+                dispatch(self, now, arrival, batch);
             })
         });
         DRIVES.set(before);
@@ -124,7 +123,7 @@ impl Driver {
 }
 
 /// The endpoint's thread waits for the TCP connections of handshakes, and each task does its own work.
-impl Readiness for Driver {
+impl Readiness for Shared {
     fn poll_ready(
         &self,
         tcp: &TcpStream,
@@ -133,7 +132,7 @@ impl Readiness for Driver {
         context: &Context<'_>,
     ) -> Poll<Result<(), HandshakeError>> {
         let ready = poll(&mut [PollFd::new(tcp, interest)], Some(&NO_TIME)).unwrap_or_default() > 0;
-        if ready || self.shared.is_stopped() {
+        if ready || self.is_stopped() {
             return Poll::Ready(if ready { Ok(()) } else { Err(HandshakeError::Closed) });
         }
         if deadline <= Instant::now() {
@@ -142,61 +141,61 @@ impl Readiness for Driver {
         let mut flags = epoll::EventFlags::ONESHOT;
         flags.set(epoll::EventFlags::IN, interest.contains(PollFlags::IN));
         flags.set(epoll::EventFlags::OUT, interest.contains(PollFlags::OUT));
-        let fd = tcp.as_raw_fd();
-        lock(&self.handshakes).insert(fd, (deadline, context.waker().clone()));
+        let (fd, background) = (tcp.as_raw_fd(), &self.driver.background);
+        lock(&self.driver.handshakes).insert(fd, (deadline, context.waker().clone()));
         // It is there already if the task is polled again.
-        let _ = epoll::delete(&self.background, tcp);
-        epoll::add(&self.background, tcp, epoll::EventData::new_u64(fd as u64), flags)
-            .map_err(io::Error::from)?;
+        let _ = epoll::delete(background, tcp);
+        epoll::add(background, tcp, epoll::EventData::new_u64(fd as u64), flags).map_err(io::Error::from)?;
         // For its deadline.
         self.timers().waker.wake();
         Poll::Pending
     }
 
     fn forget(&self, tcp: &TcpStream) {
-        lock(&self.handshakes).remove(&tcp.as_raw_fd());
-        let _ = epoll::delete(&self.background, tcp);
+        lock(&self.driver.handshakes).remove(&tcp.as_raw_fd());
+        let _ = epoll::delete(&self.driver.background, tcp);
     }
 }
 
 /// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
-pub(super) fn run(driver: &Driver) {
+pub(super) fn run(shared: &Shared) {
     DRIVES.set(true);
-    let error = caught(|| serve(&driver.shared, driver)).unwrap_or_else(|message| {
+    let error = caught(|| serve(shared)).unwrap_or_else(|message| {
         Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
     });
-    driver.shared.end_all(&error.err().unwrap_or(EngineError::Closed));
-    let handshakes = take(&mut *lock(&driver.handshakes));
+    shared.end_all(&error.err().unwrap_or(EngineError::Closed));
+    let handshakes = take(&mut *lock(&shared.driver.handshakes));
     wake(handshakes.into_values());
 }
 
-fn serve(shared: &Arc<Shared>, driver: &Driver) -> Result<(), EngineError> {
+fn serve(shared: &Shared) -> Result<(), EngineError> {
     let (mut woken, mut waits, mut left_until) = (Woken::default(), 0, Time::ZERO);
     while !shared.is_stopped() {
-        let received = if woken.is_left { Received::Nothing } else { driver.receive(ROUNDS)? };
+        let received = if woken.is_left { Received::Nothing } else { shared.receive(ROUNDS)? };
         if woken.by_socket && received == Received::Nothing {
             shared.socket.drain_errors();
         }
         if woken.by_room {
-            for identity in driver.timers().take_blocked() {
-                flush(shared, identity);
+            let now = shared.clock.now();
+            for identity in shared.timers().take_blocked() {
+                shared.with_live(identity, |connection| connection.on_room(shared, now));
             }
         }
-        let due = run_timers(shared, driver);
+        let due = run_timers(shared);
         let (before, now) = (waits, shared.clock.now());
         waits = shared.counters.inline_waits.get();
         if waits != before && lock(&shared.table).len() == 1 {
             left_until = now + LEFT_TO_INLINE;
         }
         let is_busy = received == Received::Some || due;
-        woken = if is_busy && !driver.has_others_waiting() {
+        woken = if is_busy && !shared.has_others_waiting() {
             Woken::default()
         } else if is_busy {
-            wait(driver, PollFlags::IN, Some(Span::ZERO))?
+            wait(shared, PollFlags::IN, Some(Span::ZERO))?
         } else if now < left_until {
-            wait(driver, PollFlags::empty(), Some(left_until.since(now)))?
+            wait(shared, PollFlags::empty(), Some(left_until.since(now)))?
         } else {
-            wait(driver, PollFlags::IN, None)?
+            wait(shared, PollFlags::IN, None)?
         };
     }
     Ok(())
@@ -212,47 +211,32 @@ struct Woken {
     by_room: bool,
 }
 
-fn flush(shared: &Shared, identity: u32) {
-    let connection = lock(&shared.table).live(identity);
-    if let Some(connection) = connection {
-        let now = shared.clock.now();
-        connection.guarded(|connection| connection.on_room(shared, now));
-    }
-}
-
 /// Runs expired timers; returns whether there may be more.
-fn run_timers(shared: &Shared, driver: &Driver) -> bool {
+fn run_timers(shared: &Shared) -> bool {
     let now = shared.clock.now();
     for _ in 0..MOST_DUE {
-        let Some((at, identity)) = driver.timers().due(now) else { return false };
-        let connection = lock(&shared.table).live(identity);
-        if let Some(connection) = connection {
-            connection.guarded(|connection| connection.on_timer(shared, now, at));
-        }
+        let Some((at, identity)) = shared.timers().due(now) else { return false };
+        shared.with_live(identity, |connection| connection.on_timer(shared, now, at));
     }
     true
 }
 
 /// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most. Without `packets`, a thread
 /// that drives inline takes the packets.
-fn wait(driver: &Driver, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
-    let (timers, socket) = (driver.timers(), &driver.shared.socket);
+fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
+    let (timers, driver) = (shared.timers(), &shared.driver);
     let mut own = [
         PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(timers.waker.fd(), PollFlags::IN),
         PollFd::new(&driver.background, packets),
-        PollFd::new(socket, PollFlags::OUT),
+        PollFd::new(&shared.socket, PollFlags::OUT),
     ];
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
     let own = if timers.has_blocked() { &mut own[..] } else { &mut own[..3] };
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
     let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
     let longest = longest.map(Duration::from).into_iter().chain(left).min();
-    match poll(own, timespec(longest).as_ref()) {
-        Ok(_) => {}
-        Err(Errno::INTR) => return Ok(Woken::default()),
-        Err(error) => return Err(system(error)),
-    }
+    wait_ready(own, longest)?;
     let mut ready = [false; 4];
     ready.iter_mut().zip(own).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
     let [is_expired, is_woken, by_socket, by_room] = ready;
@@ -295,20 +279,21 @@ fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
 /// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
 /// two.
 pub(super) struct InlineDriver<'s> {
-    driver: &'s Driver,
+    shared: &'s Shared,
     thread: Arc<ThreadWaker>,
     received: Received,
 }
 
 impl<'s> InlineDriver<'s> {
     /// `None` if another thread drives inline already, or this one is a driver itself.
-    pub(super) fn start(driver: &'s Driver, thread: &Arc<ThreadWaker>) -> Option<Self> {
+    pub(super) fn start(shared: &'s Shared, thread: &Arc<ThreadWaker>) -> Option<Self> {
+        let driver = &shared.driver;
         if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
             return None;
         }
         thread.wait_for(Some(driver.inline_waker.clone()));
-        driver.shared.counters.inline_waits.add_one();
-        Some(Self { driver, thread: thread.clone(), received: Received::Nothing })
+        shared.counters.inline_waits.add_one();
+        Some(Self { shared, thread: thread.clone(), received: Received::Nothing })
     }
 
     /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before
@@ -316,19 +301,19 @@ impl<'s> InlineDriver<'s> {
     pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
         match self.receive(until, busy_poll) {
             Ok(received) => self.received = received,
-            Err(error) => self.driver.shared.end_all(&error),
+            Err(error) => self.shared.end_all(&error),
         }
     }
 
     fn receive(&self, until: Option<Time>, busy_poll: Span) -> Result<Received, EngineError> {
-        let receive = || self.driver.receive(1);
+        let receive = || self.shared.receive(1);
         if self.received == Received::Some {
             return receive();
         }
         if busy_poll > Span::ZERO {
-            let end = self.driver.shared.clock.now() + busy_poll;
+            let end = self.shared.clock.now() + busy_poll;
             let end = until.map_or(end, |until| until.min(end));
-            while self.driver.shared.clock.now() < end {
+            while self.shared.clock.now() < end {
                 let received = receive()?;
                 if received != Received::Nothing || self.thread.is_woken() {
                     return Ok(received);
@@ -340,10 +325,9 @@ impl<'s> InlineDriver<'s> {
     }
 
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
-        let driver = self.driver;
+        let driver = &self.shared.driver;
         // Kernels before 5.11 take no longer than 24 days.
-        let timeout =
-            until.map(|until| until.since(self.driver.shared.clock.now()).min(Span::from_secs(3_600)));
+        let timeout = until.map(|until| until.since(self.shared.clock.now()).min(Span::from_secs(3_600)));
         let timeout = timespec(timeout.map(Duration::from));
         let mut events = [NO_EVENT; 2];
         let ready = match epoll::wait(&driver.inline, &mut events, timeout.as_ref()) {
@@ -357,7 +341,7 @@ impl<'s> InlineDriver<'s> {
             if data.u64() == WAKER {
                 driver.inline_waker.reset();
             } else if flags.contains(epoll::EventFlags::ERR) {
-                self.driver.shared.socket.drain_errors();
+                self.shared.socket.drain_errors();
             }
         }
         Ok(())
@@ -368,9 +352,9 @@ impl Drop for InlineDriver<'_> {
     /// Packets that still wait have woken only this thread: wakes the endpoint's.
     fn drop(&mut self) {
         self.thread.wait_for(None);
-        self.driver.is_inline_taken.store(false, Ordering::Release);
+        self.shared.driver.is_inline_taken.store(false, Ordering::Release);
         if self.received == Received::Some || std::thread::panicking() {
-            self.driver.timers().waker.wake();
+            self.shared.timers().waker.wake();
         }
     }
 }

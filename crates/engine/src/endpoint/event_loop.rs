@@ -1,7 +1,6 @@
 //! Gives the packets that come to an endpoint's socket to their connections.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use haul_base::{Received as Packets, Time};
 use haul_udp::Datagrams;
@@ -10,7 +9,7 @@ use haul_wire::packet::{
     PairHeader,
 };
 
-use super::connection::{Header, received};
+use super::connection::{Connection, Header, received};
 use super::pending::Verdict;
 use super::shared::Shared;
 use super::table::Entry;
@@ -39,7 +38,7 @@ fn kind_of(packet: &[u8]) -> DatagramKind {
 }
 
 /// Gives the datagrams of one buffer to their connections; consecutive packets of one connection stay a batch.
-pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
+pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
     let Datagrams { data, stride, source, ecn, .. } = batch;
     let stride = stride.max(1);
     let mut rest = data;
@@ -67,9 +66,10 @@ pub(super) fn dispatch(shared: &Arc<Shared>, now: Time, arrival: Option<Time>, b
 
 /// Packets of the connection with this identity have come, side by side.
 fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAddr, identity: u32) {
-    let connection = lock(&shared.table).live(identity);
-    let Some(connection) = connection else { return shared.counters.unknown.add_one() };
-    connection.guarded(|connection| connection.on_packets(shared, now, packets, source, Header::Absent));
+    let on_packets = |it: &Connection| it.on_packets(shared, now, packets, source, Header::Absent);
+    if !shared.with_live(identity, on_packets) {
+        shared.counters.unknown.add_one();
+    }
 }
 
 /// Two packets of one connection have come in one datagram.
@@ -87,7 +87,7 @@ fn on_pair(shared: &Shared, now: Time, datagram: Packets<'_>, source: SocketAddr
     }
 }
 
-fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
+fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
     let Ok(frame) = ControlFrame::parse(packet) else { return shared.counters.strays.add_one() };
     if frame.id.has_control_channel() {
         return on_session_frame(shared, &frame, source);
@@ -116,10 +116,8 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
 /// A control frame of a session has come to the shared socket: its own is not open yet, or the frame was faster.
 fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
     let counters = &shared.counters;
-    let expecting = (shared.expecting)();
-    let answer = match shared.sessions.find(frame, expecting, source).map(|it| it.on_frame(frame, source)) {
-        // It has been kept.
-        None if expecting => None,
+    let answer = match shared.sessions.find(frame, source).map(|it| it.on_frame(frame, source)) {
+        // Its session may be about to exist.
         None => return counters.unknown.add_one(),
         Some(Verdict::Unauthentic) => return counters.unauthentic.add_one(),
         Some(Verdict::Taken(response)) => response,

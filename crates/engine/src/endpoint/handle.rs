@@ -5,8 +5,8 @@ use std::thread::JoinHandle;
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
-use super::driver::{self, Driver};
-use super::shared::{EndpointLimits, Expecting, Shared};
+use super::driver;
+use super::shared::Shared;
 use super::{ConnectionOptions, EndpointStats};
 use crate::EngineError;
 use crate::guard::lock;
@@ -18,19 +18,19 @@ const BUFFER: Bytes = Bytes(16 << 20);
 /// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may do the work
 /// of the endpoint's own. Clones are the same endpoint, which ends with the last of them and of its channels.
 #[derive(derive_more::Debug, Clone)]
-#[debug("Endpoint({:?})", handle.driver.shared.socket)]
+#[debug("Endpoint({:?})", handle.shared.socket)]
 pub struct Endpoint {
     handle: Arc<Handle>,
 }
 
 struct Handle {
-    driver: Arc<Driver>,
+    shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.driver.shared.stop();
+        self.shared.stop();
         let thread = lock(&self.thread).take();
         // A waker on a driver's thread may have held the last channel. That thread would wait for itself, or two for
         // each other.
@@ -53,27 +53,21 @@ impl Endpoint {
         let socket = bind(Ipv6Addr::UNSPECIFIED.into())
             .or_else(|_| bind(Ipv4Addr::UNSPECIFIED.into()))
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        Self::start(socket, EndpointLimits::CLIENT, Box::new(|| false))
+        // It has begun all its connections itself.
+        Self::start(socket, usize::MAX, 0)
     }
 
-    pub(crate) fn start(
-        socket: UdpSocket,
-        limits: EndpointLimits,
-        expecting: Expecting,
-    ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(Arc::new(socket), limits, expecting)?);
-        let driver = Arc::new(Driver::new(shared)?);
-        let ours = driver.clone();
+    /// Keeps the resumption state of `known_peers`, with connections or without, and `arrivals` connections that wait to be
+    /// accepted.
+    pub(crate) fn start(socket: UdpSocket, known_peers: usize, arrivals: usize) -> Result<Self, EngineError> {
+        let shared = Arc::new(Shared::new(Arc::new(socket), known_peers, arrivals)?);
+        let ours = shared.clone();
         let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
-        Ok(Self { handle: Arc::new(Handle { driver, thread }) })
+        Ok(Self { handle: Arc::new(Handle { shared, thread }) })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.driver.shared
-    }
-
-    pub(super) fn driver(&self) -> &Driver {
-        &self.handle.driver
+        &self.handle.shared
     }
 
     /// How connections run that the other side begins from now on.

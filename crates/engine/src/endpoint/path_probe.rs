@@ -1,8 +1,7 @@
 //! Probes the path of a connection: the client sends challenges of several sizes, and each is answered by a response of
-//! its size. The exchange shows that UDP passes, which datagrams do, how long a round trip takes and, where the server
-//! asks too, that the client is at its address (RFC 9000, section 8).
+//! its size. The exchange shows that UDP passes, which datagrams do and, where the server asks too, that the client is at
+//! its address (RFC 9000, section 8).
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use haul_base::{Ecn, Span, Time};
@@ -26,8 +25,6 @@ const INTERVAL: Span = Span::from_millis(100);
 const TIMEOUT: Span = Span::from_secs(4);
 /// Rounds in which sizes above the smallest are tried.
 const LARGE_ROUNDS: u32 = 3;
-/// Challenges whose times are remembered, for the round trip.
-const REMEMBERED: usize = 32;
 /// Challenges that may wait for their responses; more than there are sizes.
 const MOST_WAITING: usize = 4;
 
@@ -72,13 +69,10 @@ pub(crate) struct PathProbe {
     /// Challenges, smallest first.
     attempts: [Attempt; 3],
     next_number: u32,
-    sent: VecDeque<(u32, Time)>,
     /// When the next round is due; `None` when there is none.
     pub(crate) next_round: Option<Time>,
     waiting_since: Time,
     largest_answered: Option<u16>,
-    /// The shortest time from a challenge to its response.
-    pub(crate) round_trip: Option<Span>,
 }
 
 #[derive(Debug)]
@@ -108,11 +102,9 @@ impl PathProbe {
             peer,
             attempts: sizes_for(peer).map(attempt),
             next_number: first_number,
-            sent: VecDeque::new(),
             next_round: Some(now),
             waiting_since: now,
             largest_answered: None,
-            round_trip: None,
         };
         probe.on_deadline(now);
         probe
@@ -136,15 +128,11 @@ impl PathProbe {
     }
 
     /// The next datagram. To be called after every input until it gives `None`.
-    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+    pub(crate) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         let attempt = self.attempts.iter_mut().find(|a| a.progress == Progress::Due)?;
         attempt.progress = Progress::Waiting;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        if self.sent.len() == REMEMBERED {
-            self.sent.pop_front();
-        }
-        self.sent.push_back((number, now));
         Some(self.keys.frame(ControlFrameKind::Challenge, number, attempt.size))
     }
 
@@ -157,10 +145,10 @@ impl PathProbe {
     }
 
     /// Takes an authentic control frame; whether it answers a challenge.
-    pub(super) fn on_frame(&mut self, now: Time, frame: &ControlFrame) -> bool {
+    pub(super) fn on_frame(&mut self, frame: &ControlFrame) -> bool {
         let is_answer = frame.kind == ControlFrameKind::Response;
         if is_answer && self.attempts.iter().any(|attempt| attempt.size == frame.size) {
-            self.on_response(now, frame);
+            self.on_response(frame);
             return true;
         }
         // The server does not answer before it has the response to its own.
@@ -170,14 +158,10 @@ impl PathProbe {
         false
     }
 
-    fn on_response(&mut self, now: Time, response: &ControlFrame) {
+    fn on_response(&mut self, response: &ControlFrame) {
         self.largest_answered = self.largest_answered.max(Some(response.size));
         for attempt in self.attempts.iter_mut().filter(|a| a.size <= response.size) {
             attempt.progress = Progress::Settled;
-        }
-        if let Some(&(_, at)) = self.sent.iter().find(|(number, _)| *number == response.number) {
-            let sample = now.since(at);
-            self.round_trip = Some(self.round_trip.map_or(sample, |best| best.min(sample)));
         }
     }
 
@@ -209,8 +193,8 @@ impl Attempt {
 }
 
 /// Sends what the probe has to send. What the system does not take is tried again in the next round.
-pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, now: Time) {
-    while let Some(packet) = probe.poll_transmit(now) {
+pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe) {
+    while let Some(packet) = probe.poll_transmit() {
         if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
             probe.on_too_large(packet.len());
         }

@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::Entry::Vacant;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
@@ -12,8 +12,9 @@ use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
+use super::address::PeerAddress;
 use super::path_probe::{BARE, Challenges};
-use crate::crypto::{FrameKeys, challenge_number};
+use crate::crypto::FrameKeys;
 use crate::guard::lock;
 use crate::wake::block_until;
 use crate::{Control, Direction, EngineError, Monitor};
@@ -43,7 +44,7 @@ impl SessionTable {
     pub(crate) fn register(
         self: &Arc<Self>,
         keys: FrameKeys,
-        control_peer: IpAddr,
+        control_peer: SocketAddr,
         challenge_key: [u8; 32],
     ) -> Option<Arc<PendingSession>> {
         let session = keys.id.identity;
@@ -62,22 +63,12 @@ impl SessionTable {
         Some(pending)
     }
 
-    /// Finds the session of a frame. If there is none and `expecting` says that there may soon be, the frame is kept,
-    /// in the place of the oldest if there are many.
-    pub(super) fn find(
-        &self,
-        frame: &ControlFrame,
-        expecting: bool,
-        source: SocketAddr,
-    ) -> Option<Arc<PendingSession>> {
+    /// Finds the session of a frame. If there is none the frame is kept, in the place of the oldest if there are many.
+    pub(super) fn find(&self, frame: &ControlFrame, source: SocketAddr) -> Option<Arc<PendingSession>> {
         let mut sessions = lock(&self.0);
         let found = sessions.by_number.get(&frame.id.identity).and_then(Weak::upgrade);
         if found.is_some() {
             return found;
-        }
-        if !expecting {
-            sessions.early.clear();
-            return None;
         }
         if sessions.early.len() == MAX_EARLY {
             sessions.early.pop_front();
@@ -111,11 +102,8 @@ struct State {
     keys: FrameKeys,
     /// Key of this end's challenges; it never leaves this process.
     challenge_key: [u8; 32],
-    /// The address of the TCP connection, which is validated by it.
-    control_peer: IpAddr,
-    /// Where the client is: the source of the latest authentic frame that showed it.
-    source: Option<SocketAddr>,
-    moves: u32,
+    /// Where the client is. Not validated is what only its TCP connection tells: the port may be any.
+    peer: PeerAddress,
     challenges: Challenges,
     stage: Stage,
 }
@@ -154,7 +142,7 @@ pub(super) enum Verdict {
 impl PendingSession {
     fn new(
         keys: FrameKeys,
-        control_peer: IpAddr,
+        control_peer: SocketAddr,
         challenge_key: [u8; 32],
         table: Weak<SessionTable>,
     ) -> Self {
@@ -162,9 +150,7 @@ impl PendingSession {
         let state = Monitor::new(State {
             keys,
             challenge_key,
-            control_peer: control_peer.to_canonical(),
-            source: None,
-            moves: 0,
+            peer: PeerAddress { at: control_peer, moves: None },
             challenges: Challenges::default(),
             stage: Stage::Undecided,
         });
@@ -181,7 +167,9 @@ impl PendingSession {
         match (frame.kind, state.is_known(from, frame)) {
             (Challenge, true) => state.challenges.note(frame),
             (Ping | Response, true) => {}
-            (Challenge | Ping, false) => return Verdict::Challenged(state.challenge(from)),
+            (Challenge | Ping, false) => {
+                return Verdict::Challenged(state.peer.challenge(&state.challenge_key, &state.keys, from));
+            }
             _ => return Verdict::Unauthentic,
         }
         state.move_to(from);
@@ -230,42 +218,28 @@ impl State {
     /// Whether the sender of a frame is known to be at `from`: it has been heard there before, at first shares the
     /// address of the TCP connection, or has got what was sent there (RFC 9000, sections 8 and 9).
     fn is_known(&self, from: SocketAddr, frame: &ControlFrame) -> bool {
-        let was_there = match self.source {
-            Some(source) => source == from,
-            None => from.ip().to_canonical() == self.control_peer,
+        let was_there = match self.peer.validated() {
+            Some(peer) => peer == from,
+            None => from.ip().to_canonical() == self.peer.at.ip().to_canonical(),
         };
-        was_there || frame.kind == ControlFrameKind::Response && frame.number == self.expected_response(from)
-    }
-
-    /// What an address has to send back. Derived without state, so copies from other addresses displace nothing; it
-    /// changes with each move, so that copies of earlier responses are void.
-    fn expected_response(&self, from: SocketAddr) -> u32 {
-        challenge_number(&self.challenge_key, &format!("{} {from}", self.moves))
+        let expected = || self.peer.expected_response(&self.challenge_key, &self.keys.id, from);
+        was_there || frame.kind == ControlFrameKind::Response && frame.number == expected()
     }
 
     /// The client is here. Its session has a socket from now on, and sends here with it.
     fn move_to(&mut self, from: SocketAddr) {
-        let before = self.source.replace(from).filter(|before| *before != from);
-        if let Some(before) = before {
-            tracing::debug!(%before, now = %from, "the client has moved");
-            self.moves = self.moves.wrapping_add(1);
-            if let Stage::Opened(Ok(socket)) = &self.stage {
-                // Without a way there, the session is silent and ends.
-                let _ = socket.connect(from);
-            }
+        if let (true, Stage::Opened(Ok(socket))) = (self.peer.at != from, &self.stage) {
+            // Without a way there, the session is silent and ends.
+            let _ = socket.connect(from);
         }
+        self.peer.move_to(from);
         self.open_socket();
-    }
-
-    /// A datagram no longer than the frame that it is for.
-    fn challenge(&self, from: SocketAddr) -> Vec<u8> {
-        self.keys.frame(ControlFrameKind::Challenge, self.expected_response(from), BARE)
     }
 
     /// Opens the session's socket when both the accept and the client's address are there, and answers the challenges
     /// that wait.
     fn open_socket(&mut self) {
-        let (Some(source), Stage::Accepted(service)) = (self.source, &self.stage) else { return };
+        let (Some(source), Stage::Accepted(service)) = (self.peer.validated(), &self.stage) else { return };
         let socket = UdpSocket::connected(service.local, source, &service.options)
             .map_err(|e| EngineError::system("cannot open the session's UDP socket", e));
         if let Ok(socket) = &socket {
@@ -295,7 +269,7 @@ mod tests {
 
     fn register(table: &Arc<SessionTable>, session: u32) -> Option<Arc<PendingSession>> {
         let client: SocketAddr = CLIENT.parse().unwrap();
-        table.register(keys(session, Role::Server), client.ip(), [6; 32])
+        table.register(keys(session, Role::Server), client, [6; 32])
     }
 
     fn keys(session: u32, role: Role) -> FrameKeys {
@@ -307,7 +281,7 @@ mod tests {
     }
 
     fn next(probe: &mut PathProbe) -> Option<ControlFrame> {
-        probe.poll_transmit(Time::ZERO).map(|packet| ControlFrame::parse(&packet).unwrap())
+        probe.poll_transmit().map(|packet| ControlFrame::parse(&packet).unwrap())
     }
 
     fn challenge(session: u32) -> ControlFrame {
@@ -318,11 +292,11 @@ mod tests {
     fn a_challenge_that_overtakes_the_handshake_finds_its_session_later() {
         let table = Arc::new(SessionTable::default());
         let source = CLIENT.parse().unwrap();
-        assert!(table.find(&challenge(5), true, source).is_none());
-        assert!(table.find(&challenge(6), true, source).is_none());
+        assert!(table.find(&challenge(5), source).is_none());
+        assert!(table.find(&challenge(6), source).is_none());
         let session = register(&table, 5).unwrap();
         assert_eq!(session.largest(), 1200);
-        assert!(table.find(&challenge(5), false, source).is_some());
+        assert!(table.find(&challenge(5), source).is_some());
         assert!(register(&table, 5).is_none());
         drop(session);
         assert_eq!(table.len(), 0);
@@ -334,13 +308,13 @@ mod tests {
         let source = CLIENT.parse().unwrap();
         let forged = |session| ControlFrame { number: 99, ..challenge(session) };
         for number in 0..1000 {
-            table.find(&forged(number % 7), true, source);
+            table.find(&forged(number % 7), source);
         }
         assert_eq!(lock(&table.0).early.len(), 64, "docs/security.md");
         let session = register(&table, 5).unwrap();
         assert_eq!(session.largest(), 0);
-        assert!(table.find(&forged(9), false, source).is_none());
-        assert!(lock(&table.0).early.is_empty());
+        assert!(table.find(&forged(9), source).is_none());
+        assert!(lock(&table.0).early.len() <= 64);
     }
 
     /// One datagram with the address of a victim would have all data of a download sent there.
@@ -384,7 +358,7 @@ mod tests {
             }
         }
         let challenge = ControlFrame::parse(&challenges[0]).unwrap();
-        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(Time::ZERO, &challenge));
+        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(&challenge));
         let response =
             keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
         let response = ControlFrame::parse(&response).unwrap();

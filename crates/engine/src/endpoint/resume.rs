@@ -34,8 +34,8 @@ impl Endpoint {
         let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
         // A recipe that does not compile here fails before anything is sent.
         compile(registry, recipe, first)?;
-        let (shared, driver) = (self.shared(), self.driver());
-        let mut saved = agree(url, recipe, registry, options, driver).await;
+        let shared = &**self.shared();
+        let mut saved = agree(url, recipe, registry, options, shared).await;
         // The identity is random; if one of the ends has it already, a second try draws another.
         let is_taken = match &saved {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
@@ -43,7 +43,7 @@ impl Endpoint {
             Err(_) => false,
         };
         if is_taken {
-            saved = agree(url, recipe, registry, options, driver).await;
+            saved = agree(url, recipe, registry, options, shared).await;
         }
         let mut saved = saved?;
         saved.next_epoch();

@@ -9,29 +9,13 @@ use haul_udp::UdpSocket;
 
 use super::ConnectionOptions;
 use super::connection::Connection;
+use super::driver::Driver;
 use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use super::table::Table;
 use crate::guard::lock;
 use crate::wake::WakerList;
 use crate::{EngineError, Monitor};
-
-/// How much an endpoint keeps for its peers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EndpointLimits {
-    /// Resumption states, with connections or without.
-    pub(crate) known_peers: usize,
-    /// Connections that wait to be accepted.
-    pub(crate) arrivals: usize,
-}
-
-impl EndpointLimits {
-    /// For a client, which has begun all its connections itself.
-    pub(crate) const CLIENT: Self = Self { known_peers: usize::MAX, arrivals: 0 };
-}
-
-/// Whether handshakes are under way, so that control frames may come for sessions that do not exist yet.
-pub(crate) type Expecting = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The connections of an endpoint, and what it knows of its peers.
 #[derive(Deref)]
@@ -42,7 +26,7 @@ pub(crate) struct Shared {
     pub(super) table: Mutex<Table>,
     /// Sessions whose control frames may come to this socket.
     pub(crate) sessions: Arc<SessionTable>,
-    pub(super) expecting: Expecting,
+    pub(super) driver: Driver,
     /// How connections run that the other side begins.
     pub(super) options: Mutex<ConnectionOptions>,
     /// Connections that the other side has begun.
@@ -53,18 +37,24 @@ pub(crate) struct Shared {
 impl Shared {
     pub(super) fn new(
         socket: Arc<UdpSocket>,
-        limits: EndpointLimits,
-        expecting: Expecting,
+        known_peers: usize,
+        most_arrivals: usize,
     ) -> Result<Self, EngineError> {
         Ok(Self {
+            driver: Driver::new(&socket)?,
             io: EndpointSocket::of_many(socket)?,
-            table: Mutex::new(Table::new(limits.known_peers)),
+            table: Mutex::new(Table::new(known_peers)),
             sessions: Arc::default(),
-            expecting,
             options: Mutex::default(),
             arrivals: Monitor::default(),
-            most_arrivals: limits.arrivals,
+            most_arrivals,
         })
+    }
+
+    /// Runs `work` with the present connection of this peer; whether there is one.
+    pub(super) fn with_live(&self, identity: u32, work: impl FnOnce(&Connection)) -> bool {
+        let connection = lock(&self.table).live(identity);
+        connection.map(|connection| connection.guarded(work)).is_some()
     }
 
     /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if too many

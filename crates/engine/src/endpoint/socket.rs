@@ -60,7 +60,7 @@ pub(crate) struct EndpointSocket {
     /// Batches that a connection sends before others, or what has come, have their turn.
     pub(super) rounds: usize,
     #[cfg(feature = "faults")]
-    faults: Option<Mutex<crate::faults::Faults>>,
+    faults: Option<Mutex<haul_udp::Faults>>,
     stop: AtomicBool,
     pub(super) counters: Counters,
     slots: Mutex<Vec<AlignedBytes>>,
@@ -85,7 +85,7 @@ impl EndpointSocket {
             timers: None,
             rounds: OWN_ROUNDS,
             #[cfg(feature = "faults")]
-            faults: crate::faults::Faults::from_environment().map(Mutex::new),
+            faults: haul_udp::Faults::from_environment().map(Mutex::new),
             socket,
             clock,
             stop: AtomicBool::new(false),

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
-use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Settings};
+use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request};
 use haul_wire::packet::IDENTITY_AT;
 
 use super::connection::{ResumptionState, panicked};
 use super::table::{Entry, NotAdded};
 use crate::crypto::tag_len;
 use crate::guard::{caught, lock};
-use crate::recipe::{refusal, session_recipe};
+use crate::recipe::refusal;
 use crate::{EngineError, Incoming, Role};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
@@ -49,14 +49,14 @@ impl Terms {
         self
     }
 
-    /// Whether the recipe is permitted that a session with these settings would run, for a stream of bytes. A recipe
-    /// that cannot be read passes: the session refuses it when it begins, and says what is wrong.
+    /// Whether the recipe of a client's session is permitted. One that cannot be used passes: the session refuses it when
+    /// it begins, and says what is wrong.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, settings: &Settings) -> Result<(), Fault> {
-        let Ok(recipe) = session_recipe(settings) else { return Ok(()) };
-        self.registry.permits(&recipe).map_err(|error| refusal(&error))
+    pub fn check(&self, incoming: &Incoming) -> Result<(), Fault> {
+        let Ok(recipe) = &incoming.recipe else { return Ok(()) };
+        self.registry.permits(recipe).map_err(|error| refusal(&error))
     }
 
     /// Checks a client's recipe, and the versions of its micro-protocols.

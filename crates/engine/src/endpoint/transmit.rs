@@ -14,7 +14,7 @@ use crate::EngineError;
 impl Connection {
     /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if that many, there may be more.
     pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> usize {
-        if matches!(state.phase, Phase::Ended(_)) || state.validated_peer().is_none() {
+        if matches!(state.phase, Phase::Ended(_)) || state.peer.validated().is_none() {
             return 0;
         }
         if let Some(unsent) = state.unsent.take_if(|unsent| unsent.retry.is_some_and(|at| at <= now)) {
@@ -62,7 +62,7 @@ impl Connection {
         segment_size: usize,
         ecn: Ecn,
     ) {
-        let Err((done, error)) = shared.send_batch(data, segment_size, ecn, state.peer) else { return };
+        let Err((done, error)) = shared.send_batch(data, segment_size, ecn, state.peer.at) else { return };
         let retry = match error {
             SendError::WouldBlock(Full::SocketBuffer) => None,
             SendError::WouldBlock(Full::LocalQueue) => Some(now + LOCAL_QUEUE_WAIT),
@@ -94,7 +94,7 @@ fn on_send_error(
     segment_size: usize,
     error: SendError,
 ) {
-    tracing::debug!(%error, to = %state.peer, "packets were not sent");
+    tracing::debug!(%error, to = %state.peer.at, "packets were not sent");
     shared.counters.unsent.add_one();
     match error {
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),

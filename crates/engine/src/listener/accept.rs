@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::limiter::Accepted;
 use super::{Server, handshake};
 use crate::spawn::spawn;
 
@@ -39,7 +38,7 @@ pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
 /// closed.
 fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     server.counters.connections.add_one();
-    let Accepted { permit, evicted } = server.limiter.accept(tcp, peer);
+    let (permit, evicted) = server.limiter.accept(tcp, peer);
     if evicted {
         server.counters.evicted.add_one();
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_stack::Recipe;
 use haul_wire::control::{
-    Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, body_len,
-    encode_frame,
+    Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, Request,
+    body_len, encode_frame,
 };
 use rustls::{Connection, ServerConnection};
 
@@ -22,11 +22,12 @@ use crate::control::Timing;
 use crate::endpoint::PendingSession;
 use crate::guard::caught;
 use crate::identity::random;
+use crate::session::{DataPath, UdpSide};
 use crate::tls::{
     ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
 };
 use crate::wake::block_on;
-use crate::{Clock, Control, EngineError, Role, Session};
+use crate::{Clock, Control, EngineError, Role, Session, recipe};
 
 /// How long a refused client may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -117,7 +118,7 @@ impl<'s> Client<'s> {
         let server = self.server;
         let (frame, len) = self.authenticate()?;
         // From here on challenges find the session, although it is not accepted yet.
-        let (keys, peer) = (self.secrets.frame_keys(Role::Server), self.handshake.peer.ip());
+        let (keys, peer) = (self.secrets.frame_keys(Role::Server), self.handshake.peer);
         let pending = server.sessions.register(keys, peer, random::<32>()?);
         if !self.handshake.leave() {
             return Err(Refusal::Broken("closed in favour of another".to_owned()));
@@ -192,16 +193,24 @@ impl<'s> Client<'s> {
             settings: hello.settings,
             recipe: Recipe::default(),
             program: PROGRAM.to_owned(),
-            keys: secrets.connection.data_keys(secrets.session, cipher),
+            cipher,
             round_trip,
             clock: Clock::start(),
-            udp: None,
+            path: Some(DataPath {
+                keys: secrets.keys(Role::Server, cipher),
+                udp: UdpSide::Server(pending.clone()),
+            }),
             loss_model: None,
         };
         server.counters.sessions.add_one();
         let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
         let port = server.port.clone();
-        Ok(Incoming { session, pending, secret, local, port, udp_timeout })
+        let recipe = match session.request() {
+            // Its recipe is that of its connections.
+            Request::Connect { .. } => Ok(Recipe::default()),
+            _ => recipe::offered(session.settings(), cipher),
+        };
+        Ok(Incoming { session, recipe, pending, secret, local, port, udp_timeout })
     }
 
     /// Notes that the client may not come in, and tells it why.

@@ -2,12 +2,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
 use crate::crypto::ResumptionSecret;
 use crate::endpoint::{PendingSession, Service, Shared};
-use crate::session::{UdpSide, udp_options};
+use crate::session::udp_options;
 use crate::{EngineError, Session, recipe};
 
 /// How this program calls itself to clients.
@@ -17,8 +18,10 @@ pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 #[derive(derive_more::Debug)]
 #[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
-    /// As it begins if it is accepted, without its UDP side.
+    /// As it begins if it is accepted.
     pub(crate) session: Session,
+    /// What the session is to run.
+    pub(crate) recipe: Result<Recipe, RecipeError>,
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
@@ -66,14 +69,14 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        let offered = recipe::offered(self.settings(), self.cipher());
+        let offered = self.recipe.clone();
         self.session.recipe = match offered.and_then(|it| recipe::with_settings(it, &settings)) {
             Ok(recipe) => recipe,
             Err(error) => return Err(self.refuse_because(recipe::refusal(&error))),
         };
         self.session.settings = settings;
         let accept = self.answer();
-        let Self { mut session, pending, local, udp_timeout, .. } = self;
+        let Self { session, pending, local, udp_timeout, .. } = self;
         // The socket first: data can follow the accept at once.
         pending.serve(Service {
             control: session.control.clone(),
@@ -82,7 +85,6 @@ impl Incoming {
             deadline: after(udp_timeout),
         });
         session.control.send(ControlMessage::Accept(accept))?;
-        session.udp = Some(UdpSide::Server(pending));
         Ok(session)
     }
 

@@ -62,12 +62,6 @@ impl Inside {
     }
 }
 
-pub(super) struct Accepted {
-    /// For a new thread, if there may be one more. Otherwise a present one serves the connection.
-    pub(super) permit: Option<WorkerPermit>,
-    pub(super) evicted: bool,
-}
-
 impl HandshakeLimiter {
     pub(super) fn new(limits: HandshakeLimits) -> Self {
         Self { limits, state: Mutex::default() }
@@ -77,8 +71,9 @@ impl HandshakeLimiter {
         lock(&self.state)
     }
 
-    /// Accepts a connection; closes another one if there are too many.
-    pub(super) fn accept(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> Accepted {
+    /// Accepts a connection; closes another one if there are too many, and says whether it has. Gives the permit of a new
+    /// thread, if there may be one more; otherwise a present one serves the connection.
+    pub(super) fn accept(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> (Option<WorkerPermit>, bool) {
         let mut state = self.lock();
         let victim = state.victim(&self.limits, peer.ip().to_canonical());
         if let Some(index) = victim {
@@ -92,11 +87,7 @@ impl HandshakeLimiter {
         state.threads += usize::from(may_start);
         drop(state);
         let permit = may_start.then(|| WorkerPermit { limiter: self.clone(), is_taken: true });
-        Accepted { permit, evicted: victim.is_some() }
-    }
-
-    pub(super) fn is_busy(&self) -> bool {
-        !self.lock().inside.is_empty()
+        (permit, victim.is_some())
     }
 
     /// Closes the connections that wait for a thread: there is none for them.
@@ -239,7 +230,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let peer = SocketAddr::new(ip.parse().unwrap(), 7);
-        let Accepted { permit, evicted } = limiter.accept(listener.accept().unwrap().0, peer);
+        let (permit, evicted) = limiter.accept(listener.accept().unwrap().0, peer);
         Client { tcp, permit, evicted }
     }
 
@@ -311,7 +302,7 @@ mod tests {
         assert_eq!(client.peer.ip().to_string(), "198.51.100.1");
         assert!(served[1].next().is_none(), "nobody waits any more");
         assert!(client.leave() && client.into_tcp().is_some());
-        assert!(!limiter.is_busy());
+        assert!(limiter.lock().inside.is_empty());
         drop(served);
         assert_eq!(limiter.lock().threads, 0);
     }
@@ -324,6 +315,6 @@ mod tests {
         let _second = come(&limiter, "192.0.2.1");
         assert!(!client.leave());
         assert_eq!(limiter.turn_away_waiting(), 1);
-        assert!(!limiter.is_busy());
+        assert!(limiter.lock().inside.is_empty());
     }
 }

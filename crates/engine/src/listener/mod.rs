@@ -25,7 +25,7 @@ use self::refusals::RefusalLog;
 use crate::clock::after;
 use crate::counters::counters;
 use crate::crypto::ENCRYPTED;
-use crate::endpoint::{EndpointLimits, SessionTable, Shared};
+use crate::endpoint::{SessionTable, Shared};
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
 use crate::tls::server_config;
@@ -149,19 +149,13 @@ impl Listener {
         let (tcp, udp) = bind_both(options.addr)?;
         let local = tcp.local_addr().map_err(|e| listen_error(options.addr, e))?;
         let identity = ServerIdentity::generate(options.expires)?;
-        let limits = EndpointLimits {
-            known_peers: options.max_known_peers,
-            arrivals: options.max_connections_waiting,
-        };
-        let limiter = Arc::new(HandshakeLimiter::new(options.handshakes));
-        let busy = limiter.clone();
-        let endpoint = Endpoint::start(udp, limits, Box::new(move || busy.is_busy()))?;
+        let endpoint = Endpoint::start(udp, options.max_known_peers, options.max_connections_waiting)?;
         let server = Arc::new(Server {
             tls: Arc::new(server_config(&identity)?),
             identity,
             sessions: endpoint.shared().sessions.clone(),
             port: Arc::downgrade(endpoint.shared()),
-            limiter,
+            limiter: Arc::new(HandshakeLimiter::new(options.handshakes)),
             refusals: RefusalLog::default(),
             counters: Counters::default(),
             admit,

@@ -1,10 +1,11 @@
 //! What a session's secrets are derived from: exported keying material (RFC 8446, section 7.5), which only
 //! the two ends of this TLS connection know.
 
+use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 use rustls::Connection;
 
-use crate::crypto::{FrameKeys, ResumptionSecret};
+use crate::crypto::{ConnectionKeys, FrameKeys, Opener, ResumptionSecret, Sealer};
 use crate::{EngineError, Role, Secret};
 
 const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
@@ -38,6 +39,12 @@ impl SessionSecrets {
     /// What authenticates the control frames of the session at the end of `role`.
     pub(crate) fn frame_keys(&self, role: Role) -> FrameKeys {
         FrameKeys::new(&self.connection, ConnectionId::of_session(self.session), role)
+    }
+
+    /// What protects the packets of the session at the end of `role`.
+    pub(crate) fn keys(&self, role: Role, cipher: Cipher) -> (Sealer, Opener) {
+        let id = ConnectionId::of_session(self.session);
+        ConnectionKeys::new(&self.connection, &id, role).session_pair(cipher)
     }
 }
 

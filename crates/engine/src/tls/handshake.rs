@@ -6,11 +6,12 @@ use std::net::TcpStream;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustls::Connection;
 use socket2::SockRef;
 
 use crate::EngineError;
+use crate::wake::wait_ready;
 
 #[derive(Debug, derive_more::From)]
 pub(crate) enum HandshakeError {
@@ -81,11 +82,8 @@ impl Readiness for InThread {
             if left.is_zero() {
                 return Poll::Ready(Err(HandshakeError::TimedOut));
             }
-            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(tcp, interest)], Some(&timeout)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return Poll::Ready(Ok(())),
-                Err(e) => return Poll::Ready(Err(io::Error::from(e).into())),
+            if wait_ready(&mut [PollFd::new(tcp, interest)], Some(left)).map_err(io::Error::other)? > 0 {
+                return Poll::Ready(Ok(()));
             }
         }
     }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use haul_base::Piece;
 use haul_engine::{FIRST_LIMIT, Monitor};
+use haul_proto::multiplexer::Reassembly;
 use haul_proto::{Available, ObjectSink, ObjectSource};
-
-use crate::reassembly::Reassembly;
 
 /// Most bytes that are kept: what fits into 100 ms at 5 Gbit/s.
 const MOST: usize = 64 << 20;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use haul_base::{Bytes, Rate, Span};
-use haul_engine::{EngineError as Error, default_settings, offer};
+use haul_engine::{default_settings, offer};
 use haul_proto::check_object_recipe;
 use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::Settings;
@@ -16,26 +16,22 @@ const TAG_LEN: usize = 16;
 const MESSAGES: &str = "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection` \
                         (docs/recipes.md)";
 
-/// The settings of a session that runs this recipe; without one, those of `bulk`.
-pub(super) fn settings(recipe: Option<&Recipe>, options: &Options) -> Result<Settings, Error> {
-    let mut settings = default_settings();
-    if let Some(recipe) = recipe {
-        check(recipe)?;
-        take(recipe, &mut settings);
-        settings.recipe = Some(offer(recipe));
+/// The settings of a session that runs this recipe.
+pub(super) fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, RecipeError> {
+    if !recipe.has("object") {
+        let message = MESSAGES.to_owned();
+        return Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message });
     }
+    // The session's own check sees what the settings put in the place of nonsense.
+    check_object_recipe(recipe, TAG_LEN)?;
+    let mut settings = default_settings();
+    take(recipe, &mut settings);
+    settings.recipe = Some(offer(recipe));
     settings.rate_bps = options.rate.map(Rate::as_bps).or(settings.rate_bps);
     settings.offload = options.offload;
     let buffer = options.socket_buffer.map(|bytes| ("socket_buffer".to_owned(), bytes.0.to_string()));
     settings.extra.extend(buffer);
     Ok(settings)
-}
-
-fn check(recipe: &Recipe) -> Result<(), RecipeError> {
-    if recipe.has("object") {
-        return check_object_recipe(recipe, TAG_LEN);
-    }
-    Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message: MESSAGES.to_owned() })
 }
 
 /// What a session's settings say too holds for its recipe: they say the same.
@@ -63,7 +59,7 @@ mod tests {
     #[test]
     fn what_the_recipe_says_is_what_the_session_runs_by() {
         let of = |name: &str, rate: Option<Rate>| {
-            settings(Some(&preset(name).unwrap()), &Options { rate, ..Options::default() }).unwrap()
+            settings(&preset(name).unwrap(), &Options { rate, ..Options::default() }).unwrap()
         };
         let fobs = of("fobs", None);
         assert_eq!((fobs.controller.as_str(), fobs.rate_bps), ("fixed", Some(900_000_000)));
@@ -75,12 +71,12 @@ mod tests {
 
     #[test]
     fn a_recipe_of_messages_is_refused_by_its_name_and_nonsense_by_its_place() {
-        let error = settings(Some(&preset("viz").unwrap()), &Options::default()).unwrap_err().to_string();
+        let error = settings(&preset("viz").unwrap(), &Options::default()).unwrap_err().to_string();
         assert!(error.contains("viz: it carries no object"), "{error}");
         let mut wrong = preset("bulk").unwrap();
         wrong.set("bitmap_ack.interval", "soon").ok();
         wrong.set("object.chunk", "much").unwrap();
-        let error = settings(Some(&wrong), &Options::default()).unwrap_err().to_string();
+        let error = settings(&wrong, &Options::default()).unwrap_err().to_string();
         assert!(error.contains("object.chunk") || error.contains("bitmap_ack.interval"), "{error}");
     }
 }

@@ -1,17 +1,17 @@
 //! Runs the streams of a connection. Whatever changes the connection wakes them: they take the messages that have come,
 //! and wake the tasks that wait for what is in them. So a reader that does not read holds up its own stream only.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use haul_engine::{Channel, EngineError as Error, Message, lock};
+use haul_engine::{Channel, EngineError as Error, Message, Role, WakerList, lock};
 use haul_proto::micro::StreamLimits;
+use haul_proto::multiplexer::{GivenUp, Multiplexer, Wait};
 use haul_stack::{SendError as MessageError, SendOptions};
-
-use super::frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
-use super::multiplexer::Multiplexer;
+use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
 
 /// Most bytes of a stream in one message: all of it waits for a packet that is lost.
 const LONGEST: usize = 16 << 10;
@@ -19,13 +19,31 @@ const LONGEST: usize = 16 << 10;
 /// The streams and messages of one end of a connection.
 pub(crate) struct Streams {
     channel: Arc<Channel>,
-    multiplexer: Mutex<Multiplexer>,
+    state: Mutex<State>,
     /// Bytes of the longest frame that the connection began with.
     frame: usize,
     /// Woken by the channel.
     waker: Waker,
     /// Wake-ups that [`Streams::run`] has not seen the end of.
     wakes: AtomicUsize,
+}
+
+struct State {
+    multiplexer: Multiplexer,
+    /// Tasks by what they wait for.
+    waiting: HashMap<Wait, WakerList>,
+    /// How the connection has ended; the first error counts.
+    ended: Option<Error>,
+}
+
+impl State {
+    /// Unlocks, and wakes those who wait for what has changed.
+    fn release(mut state: MutexGuard<'_, Self>) {
+        let (Self { multiplexer, waiting, .. }, mut woken) = (&mut *state, WakerList::default());
+        woken.append(multiplexer.take_changed().filter_map(|wait| waiting.remove(&wait)).flatten());
+        drop(state);
+        woken.wake();
+    }
 }
 
 /// What the channel wakes. It does not keep the channel: that would never be dropped.
@@ -45,7 +63,11 @@ impl Streams {
         let limits = StreamLimits::of(&channel.recipe())?;
         let streams = Arc::new_cyclic(|this: &Weak<Self>| Self {
             channel: channel.clone(),
-            multiplexer: Mutex::new(Multiplexer::new(channel.role(), limits)),
+            state: Mutex::new(State {
+                multiplexer: Multiplexer::new(channel.role() == Role::Client, limits),
+                waiting: HashMap::new(),
+                ended: None,
+            }),
             frame: limits.frame,
             waker: Arc::new(Woken(this.clone())).into(),
             wakes: AtomicUsize::new(0),
@@ -56,12 +78,44 @@ impl Streams {
 
     /// Changes the multiplexer, then wakes whom that concerns.
     fn with<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
-        let mut multiplexer = lock(&self.multiplexer);
-        let result = change(&mut multiplexer);
-        let woken = multiplexer.take_woken();
-        drop(multiplexer);
-        woken.wake();
+        let mut state = lock(&self.state);
+        let result = change(&mut state.multiplexer);
+        State::release(state);
         result
+    }
+
+    /// What `next` finds; if nothing, how the connection has ended, or the task is woken later.
+    fn poll<T>(
+        &self,
+        context: &Context<'_>,
+        wait: Wait,
+        next: impl FnOnce(&mut Multiplexer) -> Option<T>,
+    ) -> Poll<Result<T, Error>> {
+        let mut state = lock(&self.state);
+        let polled = match (next(&mut state.multiplexer), &state.ended) {
+            (Some(found), _) => Poll::Ready(Ok(found)),
+            (None, Some(error)) => Poll::Ready(Err(error.clone())),
+            (None, None) => {
+                state.waiting.entry(wait).or_default().add(context.waker());
+                Poll::Pending
+            }
+        };
+        State::release(state);
+        polled
+    }
+
+    /// The connection has ended.
+    fn on_end(&self, error: Error) {
+        let mut state = lock(&self.state);
+        state.ended.get_or_insert(error);
+        let mut woken = WakerList::default();
+        woken.append(state.waiting.drain().flat_map(|(_, wakers)| wakers));
+        drop(state);
+        woken.wake();
+    }
+
+    fn check_running(&self) -> Result<(), Error> {
+        self.ended().map_or(Ok(()), Err)
     }
 
     /// Takes what has come and sends what is owed. One thread at a time does, and goes on for those that come
@@ -86,14 +140,14 @@ impl Streams {
         while let Poll::Ready(came) = self.channel.poll_recv(&mut Context::from_waker(&self.waker)) {
             let Message { id, data } = match came {
                 Ok(message) => message,
-                Err(error) => return self.with(|it| it.end(error)),
+                Err(error) => return self.on_end(error),
             };
             let taken = self.with(|it| match Frame::parse(&data) {
                 Some(frame) => it.on_frame(id, frame),
                 None => Err("it sent a message that is no frame of a stream"),
             });
             if let Err(reason) = taken {
-                self.with(|it| it.end(Error::Protocol(reason.to_owned())));
+                self.on_end(Error::Protocol(reason.to_owned()));
                 return self.channel.abort();
             }
         }
@@ -124,11 +178,12 @@ impl Streams {
     }
 
     pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
-        self.with(|it| it.open(context.waker()))
+        self.check_running()?;
+        self.poll(context, Wait::Permit, Multiplexer::open)
     }
 
     pub(crate) fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
-        self.with(|it| it.accept(context.waker()))
+        self.poll(context, Wait::Stream, Multiplexer::accept)
     }
 
     pub(crate) fn poll_send(
@@ -141,7 +196,7 @@ impl Streams {
         if len > max {
             return Poll::Ready(Err(MessageError::TooLarge { len, max }.into()));
         }
-        ready!(self.with(|it| it.reserve(data, context.waker())))?;
+        ready!(self.poll(context, Wait::MessageRoom, |it| it.reserve(data)))?;
         let sent = self.channel.poll_send(context, &Frame::Message(data).to_bytes(), options);
         if !matches!(sent, Poll::Ready(Ok(_))) {
             self.with(|it| it.give_back(data));
@@ -150,21 +205,21 @@ impl Streams {
     }
 
     pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<Result<Message, Error>> {
-        let message = self.with(|it| it.message(context.waker()));
+        let message = self.poll(context, Wait::Message, Multiplexer::message);
         self.run_if_owing();
-        message
+        message.map_ok(|(id, data)| Message { id, data })
     }
 
     /// Waits until the ends of streams have left too.
     pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.run_if_owing();
-        ready!(self.with(|it| it.flushed(context.waker())))?;
+        ready!(self.poll(context, Wait::NothingOwed, |it| it.flushed()))?;
         self.channel.poll_flush(context)
     }
 
     /// How the other end has broken the rules, or the connection has ended.
     pub(crate) fn ended(&self) -> Option<Error> {
-        self.with(|it| it.ended().cloned())
+        lock(&self.state).ended.clone()
     }
 
     pub(super) fn poll_read(
@@ -177,8 +232,12 @@ impl Streams {
         if let Some(failed) = *failed {
             return Poll::Ready(Err(failed.into()));
         }
-        let read = self.with(|it| it.read(number, into, context.waker()));
+        let read = self.poll(context, Wait::Bytes(number), |it| it.read(number, into));
         self.run_if_owing();
+        let read = read.map(|read| {
+            let reason = "the other side has given the stream up before its end";
+            read?.map_err(|GivenUp| io::Error::new(io::ErrorKind::ConnectionReset, reason))
+        });
         if let Poll::Ready(Err(error)) = &read {
             *failed = Some(error.kind());
         }
@@ -191,7 +250,10 @@ impl Streams {
         bytes: &[u8],
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let (offset, room) = ready!(self.with(|it| it.room(number, context.waker())))?;
+        self.check_running()?;
+        let room = ready!(self.poll(context, Wait::Room(number), |it| it.room(number)))?;
+        let reason = "the other side does not read the stream any more";
+        let (offset, room) = room.map_err(|GivenUp| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;
         let longest = self.longest_frame().saturating_sub(DATA_HEADER).min(LONGEST);
         let len = bytes.len().min(longest).min(usize::try_from(room).unwrap_or(usize::MAX));
         if len == 0 {

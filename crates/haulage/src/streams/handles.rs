@@ -2,8 +2,9 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use haul_wire::stream_frame::Number;
+
 use super::driver::Streams;
-use super::frame::Number;
 use crate::{Operation, Polled};
 
 pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {

@@ -2,9 +2,7 @@
 //! large they may become.
 
 mod driver;
-mod frame;
 mod handles;
-mod multiplexer;
 
 pub(crate) use driver::Streams;
 pub(crate) use handles::both;

@@ -4,7 +4,7 @@ use haul_base::RangeSet;
 
 /// A window over a stream: from what has been read to what its sender may send.
 #[derive(Debug)]
-pub(crate) struct Reassembly {
+pub struct Reassembly {
     /// Byte `offset` of the stream lies at `offset % room`. Allocated for the first one.
     ring: Vec<u8>,
     room: u64,
@@ -18,35 +18,37 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     /// For a sender that begins with `room` bytes.
-    pub(crate) fn new(room: u64) -> Self {
+    pub fn new(room: u64) -> Self {
         Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, told: room, end: None }
     }
 
-    pub(crate) fn ready(&self) -> u64 {
+    /// Bytes that can be read now.
+    pub fn ready(&self) -> u64 {
         self.arrived.containing(self.read).map_or(0, |range| range.end - self.read)
     }
 
     /// Gaps before and between what has arrived, one more at most.
-    pub(crate) fn gaps(&self) -> usize {
+    pub fn gaps(&self) -> usize {
         self.arrived.len()
     }
 
     /// Nothing comes any more, and everything has been read.
-    pub(crate) fn is_at_end(&self) -> bool {
+    pub fn is_at_end(&self) -> bool {
         self.end == Some(self.read)
     }
 
-    pub(crate) fn has_end(&self) -> bool {
+    /// Whether the end is known.
+    pub fn has_end(&self) -> bool {
         self.end.is_some()
     }
 
     /// The end of what the sender may send.
-    pub(crate) fn limit(&self) -> u64 {
+    pub fn limit(&self) -> u64 {
         self.read + self.room
     }
 
     /// The limit, if a quarter of the room has become free since the sender was told.
-    pub(crate) fn new_limit(&mut self) -> Option<u64> {
+    pub fn new_limit(&mut self) -> Option<u64> {
         let is_worth_telling = self.limit() - self.told >= self.room / 4;
         is_worth_telling.then(|| {
             self.told = self.limit();
@@ -57,7 +59,7 @@ impl Reassembly {
     /// Takes bytes. False if the sender may not send them: they were read already, lie beyond its limit or behind the end
     /// of the stream.
     #[must_use]
-    pub(crate) fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let Some(end) = offset.checked_add(bytes.len() as u64) else { return false };
         if offset < self.read || end > self.limit() || self.end.is_some_and(|last| end > last) {
             return false;
@@ -78,14 +80,15 @@ impl Reassembly {
 
     /// The stream ends here. False if that contradicts what has come.
     #[must_use]
-    pub(crate) fn set_end(&mut self, end: u64) -> bool {
+    pub fn set_end(&mut self, end: u64) -> bool {
         let highest = self.arrived.iter().next_back().map_or(self.read, |range| range.end);
         let is_possible = end >= highest && self.end.is_none_or(|known| known == end);
         self.end = if is_possible { Some(end) } else { self.end };
         is_possible
     }
 
-    pub(crate) fn pull(&mut self, into: &mut [u8]) -> usize {
+    /// Reads the bytes that come next, as many as there are and fit; how many.
+    pub fn pull(&mut self, into: &mut [u8]) -> usize {
         let bytes = self.ready().min(into.len() as u64) as usize;
         if bytes > 0 {
             let at = (self.read % self.room) as usize;

@@ -1,16 +1,15 @@
-//! The streams and the messages of one end of a connection: what the other end's frames mean, which frames this end
-//! owes, and who waits for what. Sans-IO. Below are messages that come exactly once and in any order.
+//! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean, which frames this end
+//! owes, and what has changed for those who wait. Below are messages that come exactly once and in any order.
+
+mod reassembly;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::io;
 use std::mem::replace;
-use std::task::{Poll, Waker};
 
-use haul_engine::{EngineError as Error, Message, Role, WakerList};
-use haul_proto::micro::StreamLimits;
+use haul_wire::stream_frame::{Frame, Number};
 
-use super::frame::{Frame, Number};
-use crate::reassembly::Reassembly;
+pub use self::reassembly::Reassembly;
+use crate::micro::StreamLimits;
 
 /// What a message counts for besides its bytes.
 const MESSAGE_COST: u64 = 64;
@@ -20,18 +19,28 @@ const NUMBERS: u32 = 1 << 31;
 const MOST_GAPS: usize = 32_768;
 
 /// How the other end has broken the rules.
-pub(super) type Violation = &'static str;
+pub type Violation = &'static str;
 
 /// A frame that is to leave as soon as there is room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Owed {
+pub enum Owed {
+    /// That more messages may come.
     MessageLimit,
+    /// That more streams may be opened.
     Streams,
+    /// That more bytes of a stream may come.
     StreamLimit(Number),
+    /// That nobody reads a stream any more.
     Stop(Number),
+    /// That a stream has been given up.
     Reset(Number),
+    /// The end of a stream, behind so many bytes.
     Last(Number, u64),
 }
+
+/// The other end has given a stream up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp;
 
 #[derive(Debug)]
 enum Incoming {
@@ -46,19 +55,18 @@ enum Incoming {
 #[derive(Debug)]
 struct Stream {
     incoming: Incoming,
-    reader: Option<Waker>,
     /// Bytes that were sent, and that may be.
     sent: u64,
     limit: u64,
     /// Neither finished nor given up.
     sends: bool,
-    writer: Option<Waker>,
 }
 
 /// Messages of the application. Each counts for its bytes and [`MESSAGE_COST`].
 #[derive(Debug, Default)]
 struct Messages {
-    received: VecDeque<Message>,
+    /// Each with the number that it has below.
+    received: VecDeque<(u64, Vec<u8>)>,
     /// Costs of what has come, of what was taken, and the limit that the other end knows.
     came: u64,
     taken: u64,
@@ -68,21 +76,30 @@ struct Messages {
     limit: u64,
 }
 
-/// What a task waits for, besides a stream's bytes.
-#[derive(Clone, Copy, Debug)]
-enum Wait {
+/// What a task may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// A message.
     Message,
+    /// Room for one.
     MessageRoom,
     /// A stream of the other end.
     Stream,
     /// The permission to open one.
     Permit,
+    /// That no frame is owed any more.
     NothingOwed,
+    /// Bytes of a stream, or its end.
+    Bytes(Number),
+    /// Room for bytes of a stream.
+    Room(Number),
 }
 
+/// See the module's text. Where a function gives `None`, there is something to wait for.
 #[derive(Debug)]
-pub(super) struct Multiplexer {
-    role: Role,
+pub struct Multiplexer {
+    /// Whether this end has opened the connection.
+    initiator: bool,
     limits: StreamLimits,
     streams: HashMap<Number, Stream>,
     /// Streams that this end has opened, and may open.
@@ -98,18 +115,16 @@ pub(super) struct Multiplexer {
     owed: BTreeSet<Owed>,
     /// Frames that were taken from `owed` and are not sent yet.
     leaving: usize,
-    ended: Option<Error>,
-    /// Tasks by what they wait for.
-    waiting: [WakerList; 5],
-    /// Who has to be woken as soon as no lock is held.
-    woken: WakerList,
+    /// What has changed since it was last asked for.
+    changed: Vec<Wait>,
 }
 
 impl Multiplexer {
-    pub(super) fn new(role: Role, limits: StreamLimits) -> Self {
+    /// With what the recipe permits each end.
+    pub fn new(initiator: bool, limits: StreamLimits) -> Self {
         let messages = Messages { told: limits.window, limit: limits.window, ..Messages::default() };
         Self {
-            role,
+            initiator,
             limits,
             streams: HashMap::new(),
             opened: 0,
@@ -121,9 +136,7 @@ impl Multiplexer {
             gaps: 0,
             owed: BTreeSet::new(),
             leaving: 0,
-            ended: None,
-            waiting: Default::default(),
-            woken: WakerList::default(),
+            changed: Vec::new(),
         }
     }
 
@@ -136,91 +149,62 @@ impl Multiplexer {
     fn add(&mut self, number: Number) {
         let window = self.limits.window;
         let incoming = Incoming::Open(Reassembly::new(window));
-        let stream = Stream { incoming, reader: None, sent: 0, limit: window, sends: true, writer: None };
+        let stream = Stream { incoming, sent: 0, limit: window, sends: true };
         self.streams.insert(number, stream);
     }
 
-    fn wake(&mut self, whom: Wait) {
-        self.woken.append(self.waiting[whom as usize].take());
-    }
-
-    /// Who has to be woken, once no lock is held.
-    pub(super) fn take_woken(&mut self) -> WakerList {
-        self.woken.take()
-    }
-
-    /// What `next` finds; if nothing, how the connection has ended, or the task is woken later.
-    fn poll<T>(
-        &mut self,
-        waker: &Waker,
-        wait: Wait,
-        next: impl FnOnce(&mut Self) -> Option<T>,
-    ) -> Poll<Result<T, Error>> {
-        match (next(self), &self.ended) {
-            (Some(found), _) => Poll::Ready(Ok(found)),
-            (None, Some(error)) => Poll::Ready(Err(error.clone())),
-            (None, None) => {
-                self.waiting[wait as usize].add(waker);
-                Poll::Pending
-            }
-        }
+    /// What has changed: whoever waits for it may try again.
+    pub fn take_changed(&mut self) -> impl Iterator<Item = Wait> {
+        self.changed.drain(..)
     }
 
     /// Opens a stream, as soon as both ends have finished with enough of those before it.
-    pub(super) fn open(&mut self, waker: &Waker) -> Poll<Result<Number, Error>> {
-        if let Some(error) = &self.ended {
-            return Poll::Ready(Err(error.clone()));
+    pub fn open(&mut self) -> Option<Number> {
+        let has_room = self.own() < self.limits.most as usize && self.opened < self.may_open;
+        has_room.then(|| {
+            let number = number_of(self.opened, self.initiator);
+            self.opened += 1;
+            self.add(number);
+            number
+        })
+    }
+
+    /// The next stream that the other end has opened.
+    pub fn accept(&mut self) -> Option<Number> {
+        self.to_accept.pop_front()
+    }
+
+    /// The next message, and the number that it has below.
+    pub fn message(&mut self) -> Option<(u64, Vec<u8>)> {
+        let (window, messages) = (self.limits.window, &mut self.messages);
+        let (id, data) = messages.received.pop_front()?;
+        messages.taken += cost(&data);
+        if messages.taken + window - messages.told >= window / 4 {
+            self.owed.insert(Owed::MessageLimit);
         }
-        self.poll(waker, Wait::Permit, |this| {
-            let has_room = this.own() < this.limits.most as usize;
-            (has_room && this.opened < this.may_open).then(|| {
-                let number = number_of(this.opened, this.role);
-                this.opened += 1;
-                this.add(number);
-                number
-            })
-        })
-    }
-
-    pub(super) fn accept(&mut self, waker: &Waker) -> Poll<Result<Number, Error>> {
-        self.poll(waker, Wait::Stream, |this| this.to_accept.pop_front())
-    }
-
-    pub(super) fn message(&mut self, waker: &Waker) -> Poll<Result<Message, Error>> {
-        let window = self.limits.window;
-        self.poll(waker, Wait::Message, |this| {
-            let messages = &mut this.messages;
-            let message = messages.received.pop_front()?;
-            messages.taken += cost(&message.data);
-            if messages.taken + window - messages.told >= window / 4 {
-                this.owed.insert(Owed::MessageLimit);
-            }
-            Some(message)
-        })
+        Some((id, data))
     }
 
     /// Room for a message, which is sent next or given back.
-    pub(super) fn reserve(&mut self, data: &[u8], waker: &Waker) -> Poll<Result<(), Error>> {
-        self.poll(waker, Wait::MessageRoom, |this| {
-            let sent = this.messages.sent + cost(data);
-            (sent <= this.messages.limit).then(|| this.messages.sent = sent)
-        })
+    pub fn reserve(&mut self, data: &[u8]) -> Option<()> {
+        let sent = self.messages.sent + cost(data);
+        (sent <= self.messages.limit).then(|| self.messages.sent = sent)
     }
 
     /// A message for which there was room was not sent.
-    pub(super) fn give_back(&mut self, data: &[u8]) {
+    pub fn give_back(&mut self, data: &[u8]) {
         self.messages.sent -= cost(data);
-        self.wake(Wait::MessageRoom);
+        self.changed.push(Wait::MessageRoom);
     }
 
-    /// Ready when no frame is owed.
-    pub(super) fn flushed(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
-        self.poll(waker, Wait::NothingOwed, |this| (this.owed.is_empty() && this.leaving == 0).then_some(()))
+    /// Whether no frame is owed.
+    pub fn flushed(&self) -> Option<()> {
+        (self.owed.is_empty() && self.leaving == 0).then_some(())
     }
 
     /// Bytes of a stream; 0 at its end.
-    pub(super) fn read(&mut self, number: Number, into: &mut [u8], waker: &Waker) -> Poll<io::Result<usize>> {
-        let Some(stream) = self.streams.get_mut(&number) else { return Poll::Ready(Ok(0)) };
+    pub fn read(&mut self, number: Number, into: &mut [u8]) -> Option<Result<usize, GivenUp>> {
+        let Some(stream) = self.streams.get_mut(&number) else { return Some(Ok(0)) };
         match &mut stream.incoming {
             Incoming::Open(bytes) => {
                 let before = bytes.gaps();
@@ -228,79 +212,62 @@ impl Multiplexer {
                 self.gaps -= before - bytes.gaps();
                 if bytes.is_at_end() {
                     self.finish_incoming(number);
-                    return Poll::Ready(Ok(read));
+                    return Some(Ok(read));
                 }
                 if !bytes.has_end() && bytes.new_limit().is_some() {
                     self.owed.insert(Owed::StreamLimit(number));
                 }
-                if read > 0 || into.is_empty() {
-                    return Poll::Ready(Ok(read));
-                }
+                (read > 0 || into.is_empty()).then_some(Ok(read))
             }
             Incoming::Reset => {
                 self.finish_incoming(number);
-                return Poll::Ready(Err(io::Error::new(
-                    io::ErrorKind::ConnectionReset,
-                    "the other side has given the stream up before its end",
-                )));
+                Some(Err(GivenUp))
             }
-            Incoming::Stopped | Incoming::Finished => return Poll::Ready(Ok(0)),
+            Incoming::Stopped | Incoming::Finished => Some(Ok(0)),
         }
-        if let Some(error) = &self.ended {
-            return Poll::Ready(Err(error.clone().into()));
-        }
-        stream.reader = Some(waker.clone());
-        Poll::Pending
     }
 
     /// Where the next bytes of a stream lie, and how many may be sent.
-    pub(super) fn room(&mut self, number: Number, waker: &Waker) -> Poll<io::Result<(u64, u64)>> {
-        if let Some(error) = &self.ended {
-            return Poll::Ready(Err(error.clone().into()));
-        }
-        match self.streams.get_mut(&number).filter(|stream| stream.sends) {
-            None => Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::BrokenPipe,
-                "the other side does not read the stream any more",
-            ))),
-            Some(stream) if stream.sent < stream.limit => {
-                Poll::Ready(Ok((stream.sent, stream.limit - stream.sent)))
-            }
+    pub fn room(&mut self, number: Number) -> Option<Result<(u64, u64), GivenUp>> {
+        match self.streams.get(&number).filter(|stream| stream.sends) {
+            None => Some(Err(GivenUp)),
             Some(stream) => {
-                stream.writer = Some(waker.clone());
-                Poll::Pending
+                let room = stream.limit - stream.sent;
+                (room > 0).then_some(Ok((stream.sent, room)))
             }
         }
     }
 
-    pub(super) fn on_sent(&mut self, number: Number, len: usize) {
+    /// Bytes of a stream have been sent.
+    pub fn on_sent(&mut self, number: Number, len: usize) {
         if let Some(stream) = self.streams.get_mut(&number) {
             stream.sent += len as u64;
         }
     }
 
     /// Nothing more is written. False if the other end has given the stream up before.
-    pub(super) fn finish(&mut self, number: Number) -> bool {
+    pub fn finish(&mut self, number: Number) -> bool {
         self.end_outgoing(number, |stream| Owed::Last(number, stream.sent))
     }
 
     /// Gives up what was written.
-    pub(super) fn reset(&mut self, number: Number) {
+    pub fn reset(&mut self, number: Number) {
         self.end_outgoing(number, |_| Owed::Reset(number));
     }
 
     fn end_outgoing(&mut self, number: Number, owed: impl FnOnce(&Stream) -> Owed) -> bool {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| stream.sends) else { return false };
         stream.sends = false;
-        self.woken.append(stream.writer.take());
+        self.changed.push(Wait::Room(number));
         self.owed.insert(owed(stream));
         self.remove_finished(number);
         true
     }
 
     /// Nobody reads the stream any more.
-    pub(super) fn stop(&mut self, number: Number) {
+    pub fn stop(&mut self, number: Number) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
+        self.changed.push(Wait::Bytes(number));
         match &stream.incoming {
             Incoming::Open(bytes) if !bytes.has_end() => {
                 self.gaps -= bytes.gaps();
@@ -333,20 +300,21 @@ impl Multiplexer {
             return;
         }
         self.streams.remove(&number);
-        if number != number_of(number >> 1, self.role) {
+        if number != number_of(number >> 1, self.initiator) {
             self.permitted += 1;
             self.owed.insert(Owed::Streams);
         }
-        self.wake(Wait::Permit);
+        self.changed.push(Wait::Permit);
     }
 
-    pub(super) fn owes(&self) -> bool {
+    /// Whether a frame is owed.
+    pub fn owes(&self) -> bool {
         !self.owed.is_empty()
     }
 
     /// The next frame to send; it is given back with [`Multiplexer::owe`] or counts as sent with
     /// [`Multiplexer::on_left`].
-    pub(super) fn next_owed(&mut self) -> Option<(Owed, Frame<'static>)> {
+    pub fn next_owed(&mut self) -> Option<(Owed, Frame<'static>)> {
         while let Some(owed) = self.owed.pop_first() {
             let frame = match owed {
                 Owed::Streams => Some(Frame::Streams(self.permitted.min(NUMBERS))),
@@ -367,68 +335,58 @@ impl Multiplexer {
                 return Some((owed, frame));
             }
         }
-        self.wake_flushing();
+        self.note_if_flushed();
         None
     }
 
-    pub(super) fn owe(&mut self, owed: Owed) {
+    /// There was no room for the frame.
+    pub fn owe(&mut self, owed: Owed) {
         self.owed.insert(owed);
         self.leaving -= 1;
     }
 
-    pub(super) fn on_left(&mut self, owed: Owed) {
+    /// The frame has left.
+    pub fn on_left(&mut self, owed: Owed) {
         self.leaving -= 1;
         if let Owed::Stop(number) | Owed::Reset(number) | Owed::Last(number, _) = owed {
             self.remove_finished(number);
         }
-        self.wake_flushing();
+        self.note_if_flushed();
     }
 
     /// Tasks must not wake themselves: one that waits for a message looks here for what is owed.
-    fn wake_flushing(&mut self) {
+    fn note_if_flushed(&mut self) {
         if self.owed.is_empty() && self.leaving == 0 {
-            self.wake(Wait::NothingOwed);
+            self.changed.push(Wait::NothingOwed);
         }
     }
 
-    /// The connection has ended; the first error counts.
-    pub(super) fn end(&mut self, error: Error) {
-        self.ended.get_or_insert(error);
-        let wakers =
-            self.streams.values_mut().flat_map(|stream| [stream.reader.take(), stream.writer.take()]);
-        self.woken.append(wakers.flatten());
-        self.woken.append(self.waiting.iter_mut().flat_map(WakerList::take));
-    }
-
-    /// How the connection has ended, as far as it shows here.
-    pub(super) fn ended(&self) -> Option<&Error> {
-        self.ended.as_ref()
-    }
-
     /// A frame has come, in the message with this number.
-    pub(super) fn on_frame(&mut self, id: u64, frame: Frame<'_>) -> Result<(), Violation> {
+    ///
+    /// # Errors
+    /// Which rule the other end has broken with it.
+    pub fn on_frame(&mut self, id: u64, frame: Frame<'_>) -> Result<(), Violation> {
         match frame {
-            Frame::Message(data) => return self.on_message(Message { id, data: data.to_vec() }),
+            Frame::Message(data) => return self.on_message(id, data),
             Frame::Data { stream, offset, last, bytes } => return self.on_data(stream, offset, bytes, last),
             Frame::Reset(number) => self.on_reset(number)?,
             Frame::Stop(number) => {
                 self.find(number)?;
                 self.reset(number);
             }
-            Frame::StreamLimit { stream, limit } => {
-                if let Some(stream) = self.find(stream)? {
+            Frame::StreamLimit { stream: number, limit } => {
+                if let Some(stream) = self.find(number)? {
                     stream.limit = stream.limit.max(limit);
-                    let writer = stream.writer.take();
-                    self.woken.append(writer);
+                    self.changed.push(Wait::Room(number));
                 }
             }
             Frame::MessageLimit(limit) => {
                 self.messages.limit = self.messages.limit.max(limit);
-                self.wake(Wait::MessageRoom);
+                self.changed.push(Wait::MessageRoom);
             }
             Frame::Streams(count) => {
                 self.may_open = self.may_open.max(count.min(NUMBERS));
-                self.wake(Wait::Permit);
+                self.changed.push(Wait::Permit);
             }
         }
         Ok(())
@@ -437,7 +395,7 @@ impl Multiplexer {
     /// The stream of a frame, unless it has ended here. The first frame of a stream opens those before it too.
     fn find(&mut self, number: Number) -> Result<Option<&mut Stream>, Violation> {
         let index = number >> 1;
-        let is_own = number == number_of(index, self.role);
+        let is_own = number == number_of(index, self.initiator);
         if is_own {
             if index >= self.opened {
                 return Err("it answered a stream that was not opened");
@@ -446,23 +404,23 @@ impl Multiplexer {
             return Err("it opened more streams than it was permitted");
         }
         while !is_own && self.seen <= index {
-            let opened = number_of(self.seen, self.role.peer());
+            let opened = number_of(self.seen, !self.initiator);
             self.add(opened);
             self.to_accept.push_back(opened);
             self.seen += 1;
-            self.wake(Wait::Stream);
+            self.changed.push(Wait::Stream);
         }
         Ok(self.streams.get_mut(&number))
     }
 
-    fn on_message(&mut self, message: Message) -> Result<(), Violation> {
+    fn on_message(&mut self, id: u64, data: &[u8]) -> Result<(), Violation> {
         let messages = &mut self.messages;
-        messages.came += cost(&message.data);
+        messages.came += cost(data);
         if messages.came > messages.taken + self.limits.window {
             return Err("it sent more messages than it was permitted");
         }
-        messages.received.push_back(message);
-        self.wake(Wait::Message);
+        messages.received.push_back((id, data.to_vec()));
+        self.changed.push(Wait::Message);
         Ok(())
     }
 
@@ -474,9 +432,8 @@ impl Multiplexer {
                 let is_permitted = bytes.put(offset, data)
                     && (!last || bytes.set_end(offset.saturating_add(data.len() as u64)));
                 let (after, is_readable) = (bytes.gaps(), bytes.ready() > 0 || bytes.is_at_end());
-                let reader = if is_readable { stream.reader.take() } else { None };
                 self.gaps = self.gaps - before + after;
-                self.woken.append(reader);
+                self.changed.extend(is_readable.then_some(Wait::Bytes(number)));
                 if !is_permitted {
                     return Err("it sent bytes of a stream that it was not permitted");
                 }
@@ -492,7 +449,6 @@ impl Multiplexer {
 
     fn on_reset(&mut self, number: Number) -> Result<(), Violation> {
         let Some(stream) = self.find(number)? else { return Ok(()) };
-        let reader = stream.reader.take();
         match &stream.incoming {
             Incoming::Open(bytes) => {
                 let gaps = bytes.gaps();
@@ -502,13 +458,13 @@ impl Multiplexer {
             Incoming::Stopped => self.finish_incoming(number),
             Incoming::Reset | Incoming::Finished => {}
         }
-        self.woken.append(reader);
+        self.changed.push(Wait::Bytes(number));
         Ok(())
     }
 }
 
-fn number_of(index: u32, opener: Role) -> Number {
-    index << 1 | Number::from(opener == Role::Server)
+fn number_of(index: u32, by_initiator: bool) -> Number {
+    index << 1 | Number::from(!by_initiator)
 }
 
 fn cost(data: &[u8]) -> u64 {
@@ -516,5 +472,4 @@ fn cost(data: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "multiplexer_tests.rs"]
 mod tests;

@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 
 use haul_base::{Ecn, Rng};
-use haul_udp::{Full, Method, SendError, Sent, UdpSocket};
+
+use crate::{Full, Method, SendError, Sent, UdpSocket};
 
 const VARIABLE: &str = "HAUL_FAULTS";
 /// Datagrams that pass one that is held back, at most.
@@ -87,7 +88,7 @@ struct Held {
 
 /// Decides what becomes of each datagram, before a socket sends it.
 #[derive(Debug)]
-pub(crate) struct Faults {
+pub struct Faults {
     plan: Plan,
     rng: Rng,
     held: VecDeque<Held>,
@@ -172,7 +173,7 @@ impl Faults {
 
 impl Faults {
     /// What `HAUL_FAULTS` asks for; says on the log what it does, or why it does nothing.
-    pub(crate) fn from_environment() -> Option<Self> {
+    pub fn from_environment() -> Option<Self> {
         let text = std::env::var(VARIABLE).ok()?;
         match Plan::parse(&text) {
             Ok(plan) => {
@@ -187,7 +188,10 @@ impl Faults {
     }
 
     /// As [`UdpSocket::send`], and as bad as planned. What is held back when nothing more is sent is lost.
-    pub(crate) fn send(
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send`].
+    pub fn send(
         &mut self,
         socket: &UdpSocket,
         data: &[u8],

@@ -4,12 +4,8 @@ use super::*;
 
 const LIMITS: StreamLimits = StreamLimits { window: 1_000, most: 3, frame: 100 };
 
-fn noop() -> &'static Waker {
-    Waker::noop()
-}
-
 fn pair() -> [Multiplexer; 2] {
-    [Role::Client, Role::Server].map(|role| Multiplexer::new(role, LIMITS))
+    [true, false].map(|initiator| Multiplexer::new(initiator, LIMITS))
 }
 
 /// Byte `at` of the direction of a stream that `writer` sends.
@@ -78,7 +74,7 @@ impl World {
     }
 
     fn write(&mut self, end: usize, number: Number, len: usize) {
-        let Poll::Ready(Ok((offset, room))) = self.ends[end].room(number, noop()) else { return };
+        let Some(Ok((offset, room))) = self.ends[end].room(number) else { return };
         let direction = self.directions.get_mut(&(end, number)).unwrap();
         assert!(!direction.finished && !direction.reset && offset == direction.written);
         let bytes: Vec<u8> =
@@ -96,9 +92,9 @@ impl World {
         if direction.stopped || direction.ended {
             return false;
         }
-        match self.ends[end].read(number, &mut into, noop()) {
-            Poll::Pending => false,
-            Poll::Ready(Ok(0)) => {
+        match self.ends[end].read(number, &mut into) {
+            None => false,
+            Some(Ok(0)) => {
                 assert!(
                     direction.finished && direction.read == direction.written,
                     "a silent end: {direction:?}"
@@ -106,15 +102,15 @@ impl World {
                 direction.ended = true;
                 true
             }
-            Poll::Ready(Ok(read)) => {
+            Some(Ok(read)) => {
                 let at = direction.read..;
                 assert!(into[..read].iter().zip(at).all(|(&got, at)| got == byte(1 - end, number, at)));
                 direction.read += read as u64;
                 assert!(direction.read <= direction.written);
                 true
             }
-            Poll::Ready(Err(error)) => {
-                assert!(direction.reset && error.kind() == io::ErrorKind::ConnectionReset);
+            Some(Err(GivenUp)) => {
+                assert!(direction.reset);
                 direction.ended = true;
                 true
             }
@@ -122,15 +118,15 @@ impl World {
     }
 
     fn message(&mut self, end: usize) {
-        if self.ends[end].reserve(&[end as u8; 40], noop()).is_ready() {
+        if self.ends[end].reserve(&[end as u8; 40]).is_some() {
             self.on_the_way[1 - end].push(Frame::Message(&[end as u8; 40]).to_bytes());
             self.messages[end].0 += 1;
         }
     }
 
     fn recv(&mut self, end: usize) -> bool {
-        let Poll::Ready(Ok(message)) = self.ends[end].message(noop()) else { return false };
-        assert_eq!(message.data, [1 - end as u8; 40]);
+        let Some((_, message)) = self.ends[end].message() else { return false };
+        assert_eq!(message, [1 - end as u8; 40]);
         self.messages[1 - end].1 += 1;
         true
     }
@@ -139,12 +135,12 @@ impl World {
         let number = (!self.known[end].is_empty()).then(|| self.known[end][which % self.known[end].len()]);
         match (what, number) {
             (0, _) => {
-                if let Poll::Ready(Ok(number)) = self.ends[end].open(noop()) {
+                if let Some(number) = self.ends[end].open() {
                     self.learn(end, number);
                 }
             }
             (1, _) => {
-                if let Poll::Ready(Ok(number)) = self.ends[end].accept(noop()) {
+                if let Some(number) = self.ends[end].accept() {
                     self.learn(end, number);
                 }
             }
@@ -184,7 +180,7 @@ impl World {
                     changed = true;
                 }
                 changed |= !self.on_the_way[1 - end].is_empty();
-                while let Poll::Ready(Ok(number)) = self.ends[end].accept(noop()) {
+                while let Some(number) = self.ends[end].accept() {
                     self.learn(end, number);
                 }
                 for number in self.known[end].clone() {
@@ -235,8 +231,8 @@ proptest! {
     fn a_peer_that_sends_anything_gets_no_more_memory_than_the_limits(
         frames in proptest::collection::vec((0_u8..8, 0_u32..12, 0_u64..3_000, 0_usize..100), 0..300),
     ) {
-        let mut end = Multiplexer::new(Role::Server, LIMITS);
-        prop_assert!(end.open(noop()).is_ready());
+        let mut end = Multiplexer::new(false, LIMITS);
+        prop_assert!(end.open().is_some());
         let bytes = [7; 100];
         for (kind, number, offset, len) in frames {
             let frame = match kind {
@@ -256,7 +252,7 @@ proptest! {
             }
             prop_assert!(end.streams.len() <= LIMITS.most as usize + 1);
             prop_assert!(end.to_accept.len() <= LIMITS.most as usize);
-            let waiting: usize = end.messages.received.iter().map(|message| message.data.len()).sum();
+            let waiting: usize = end.messages.received.iter().map(|(_, data)| data.len()).sum();
             prop_assert!(waiting as u64 <= LIMITS.window && end.messages.received.len() <= 16);
         }
     }
@@ -282,7 +278,7 @@ fn who_breaks_the_rules_is_found_out() {
         (&[Frame::Message(&full)], "more messages"),
     ];
     for (frames, wanted) in cases {
-        let mut end = Multiplexer::new(Role::Server, LIMITS);
+        let mut end = Multiplexer::new(false, LIMITS);
         let results: Vec<_> = frames.iter().map(|&frame| end.on_frame(0, frame)).collect();
         let (last, before) = results.split_last().unwrap();
         assert!(before.iter().all(Result::is_ok), "{frames:?}");
@@ -290,7 +286,7 @@ fn who_breaks_the_rules_is_found_out() {
     }
     // Every second byte: the ranges would cost more memory than the bytes.
     let limits = StreamLimits { window: 1 << 20, ..LIMITS };
-    let mut end = Multiplexer::new(Role::Server, limits);
+    let mut end = Multiplexer::new(false, limits);
     let mut holes = (1..).step_by(2).map(|offset| end.on_frame(0, data(0, offset, false, b"x")));
     let refused = holes.by_ref().take(1 << 17).position(|it| it.is_err());
     assert_eq!(refused, Some(MOST_GAPS + 1));
@@ -300,19 +296,19 @@ fn who_breaks_the_rules_is_found_out() {
 fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
     let [mut client, mut server] = pair();
     for round in 0..10 {
-        let Poll::Ready(Ok(number)) = client.open(noop()) else { panic!("round {round}") };
+        let Some(number) = client.open() else { panic!("round {round}") };
         assert!(client.finish(number) && !client.finish(number));
         let (owed, frame) = client.next_owed().unwrap();
         server.on_frame(0, frame).unwrap();
         client.on_left(owed);
-        assert!(matches!(server.accept(noop()), Poll::Ready(Ok(it)) if it == number));
-        assert!(matches!(server.read(number, &mut [0; 9], noop()), Poll::Ready(Ok(0))));
+        assert!(matches!(server.accept(), Some(it) if it == number));
+        assert!(matches!(server.read(number, &mut [0; 9]), Some(Ok(0))));
         assert!(server.finish(number));
         while let Some((owed, frame)) = server.next_owed() {
             client.on_frame(0, frame).unwrap();
             server.on_left(owed);
         }
-        assert!(matches!(client.read(number, &mut [0; 9], noop()), Poll::Ready(Ok(0))));
+        assert!(matches!(client.read(number, &mut [0; 9]), Some(Ok(0))));
         assert!(client.streams.is_empty() && server.streams.is_empty());
     }
 }
@@ -320,16 +316,16 @@ fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
 /// What is owed for streams that are over has nowhere to go while the other end acknowledges nothing.
 #[test]
 fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
-    let mut end = Multiplexer::new(Role::Server, LIMITS);
+    let mut end = Multiplexer::new(false, LIMITS);
     let mut opened = 0;
     for index in 0..1_000 {
-        let last = Frame::Data { stream: number_of(index, Role::Client), offset: 0, last: true, bytes: b"" };
+        let last = Frame::Data { stream: number_of(index, true), offset: 0, last: true, bytes: b"" };
         if end.on_frame(0, last).is_err() {
             break;
         }
         opened += 1;
-        let Poll::Ready(Ok(number)) = end.accept(noop()) else { panic!("stream {index}") };
-        assert!(matches!(end.read(number, &mut [0], noop()), Poll::Ready(Ok(0))) && end.finish(number));
+        let Some(number) = end.accept() else { panic!("stream {index}") };
+        assert!(matches!(end.read(number, &mut [0]), Some(Ok(0))) && end.finish(number));
         // There is no room for it.
         let (owed, _) = end.next_owed().unwrap();
         end.owe(owed);
@@ -338,46 +334,37 @@ fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
 }
 
 #[test]
-fn an_end_without_streams_waits_and_is_told_when_the_connection_ends() {
+fn an_end_without_streams_waits() {
     let [mut client, _] = pair();
-    let numbers: Vec<_> = (0..LIMITS.most)
-        .map(|_| match client.open(noop()) {
-            Poll::Ready(Ok(number)) => number,
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert!(client.open(noop()).is_pending() && client.accept(noop()).is_pending());
-    assert!(client.read(numbers[0], &mut [0], noop()).is_pending());
-    client.end(Error::Closed);
-    assert_eq!(client.take_woken().into_iter().count(), 3, "two tasks that wait for streams, and a reader");
-    assert!(matches!(client.open(noop()), Poll::Ready(Err(Error::Closed))));
-    assert!(matches!(client.accept(noop()), Poll::Ready(Err(Error::Closed))));
-    let Poll::Ready(Err(error)) = client.read(numbers[0], &mut [0], noop()) else { panic!("a silent end") };
-    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    let numbers: Vec<_> = (0..LIMITS.most).map(|_| client.open().unwrap()).collect();
+    assert!(client.open().is_none() && client.accept().is_none());
+    assert!(client.read(numbers[0], &mut [0]).is_none());
 }
 
 #[test]
-fn who_waits_is_woken_for_what_it_waits_for() {
+fn what_has_changed_is_told_once_and_nothing_else_is() {
     let [mut client, _] = pair();
+    let changed = |client: &mut Multiplexer| client.take_changed().collect::<Vec<_>>();
     let full = [1; 400];
-    assert!(client.message(noop()).is_pending() && client.accept(noop()).is_pending());
-    assert!(client.reserve(&full, noop()).is_ready() && client.reserve(&full, noop()).is_ready());
-    assert!(client.reserve(&full, noop()).is_pending());
-    // Looking for what is owed, as each of them does, wakes nobody.
-    assert!(client.next_owed().is_none() && client.take_woken().into_iter().next().is_none());
+    assert!(client.message().is_none() && client.accept().is_none());
+    assert!(client.reserve(&full).is_some() && client.reserve(&full).is_some());
+    assert!(client.reserve(&full).is_none());
+    assert_eq!(changed(&mut client), []);
     client.give_back(&full);
-    assert_eq!(client.take_woken().into_iter().count(), 1, "the sender");
+    assert_eq!(changed(&mut client), [Wait::MessageRoom]);
     client.reset(0);
-    assert!(client.flushed(noop()).is_ready() && client.open(noop()).is_ready());
+    assert!(client.flushed().is_some() && client.open().is_some());
+    assert_eq!(changed(&mut client), []);
     client.reset(0);
-    assert!(client.flushed(noop()).is_pending());
+    assert!(client.flushed().is_none());
+    assert_eq!(changed(&mut client), [Wait::Room(0)]);
     let (owed, _) = client.next_owed().unwrap();
     client.owe(owed);
-    assert!(client.take_woken().into_iter().next().is_none());
+    assert_eq!(changed(&mut client), []);
     let (owed, _) = client.next_owed().unwrap();
-    assert!(client.flushed(noop()).is_pending(), "it has not left");
+    assert!(client.flushed().is_none(), "it has not left");
     client.on_left(owed);
-    assert_eq!(client.take_woken().into_iter().count(), 1, "who waits until nothing is owed");
+    assert_eq!(changed(&mut client), [Wait::NothingOwed]);
     client.on_frame(0, Frame::Message(b"x")).unwrap();
-    assert_eq!(client.take_woken().into_iter().count(), 1, "who waits for a message");
+    assert_eq!(changed(&mut client), [Wait::Message]);
 }

@@ -1,12 +1,12 @@
 //! The frame in front of each message of a connection with streams (docs/wire-format.md).
 
 /// Number of a stream. The low bit says which end has opened it: 0 for the client.
-pub(crate) type Number = u32;
+pub type Number = u32;
 
 /// Bytes before those of a message of the application.
-pub(super) const MESSAGE_HEADER: usize = 1;
+pub const MESSAGE_HEADER: usize = 1;
 /// Bytes before those of a stream.
-pub(super) const DATA_HEADER: usize = 13;
+pub const DATA_HEADER: usize = 13;
 
 const MESSAGE: u8 = 0;
 const DATA: u8 = 1;
@@ -19,13 +19,18 @@ const STREAMS: u8 = 7;
 
 /// A message as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Frame<'f> {
+pub enum Frame<'f> {
+    /// One of the application.
     Message(&'f [u8]),
     /// Bytes of a stream; behind those that are `last` nothing comes.
     Data {
+        /// Which stream.
         stream: Number,
+        /// Where they lie in it.
         offset: u64,
+        /// Whether the stream ends behind them.
         last: bool,
+        /// The bytes.
         bytes: &'f [u8],
     },
     /// The sender gives the stream up.
@@ -34,7 +39,9 @@ pub(super) enum Frame<'f> {
     Stop(Number),
     /// The receiver takes bytes up to this offset.
     StreamLimit {
+        /// Which stream.
         stream: Number,
+        /// The offset.
         limit: u64,
     },
     /// The receiver takes messages up to this sum of their costs.
@@ -44,7 +51,8 @@ pub(super) enum Frame<'f> {
 }
 
 impl<'f> Frame<'f> {
-    pub(super) fn parse(message: &'f [u8]) -> Option<Self> {
+    /// Reads a frame, which takes the whole message. `None` if there is no such frame.
+    pub fn parse(message: &'f [u8]) -> Option<Self> {
         let (&kind, body) = message.split_first()?;
         if kind == MESSAGE {
             return Some(Self::Message(body));
@@ -70,7 +78,8 @@ impl<'f> Frame<'f> {
         }
     }
 
-    pub(super) fn to_bytes(self) -> Vec<u8> {
+    /// The message.
+    pub fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Message(bytes) => [&[MESSAGE], bytes].concat(),
             Self::Data { stream, offset, last, bytes } => {
