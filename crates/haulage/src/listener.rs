@@ -3,7 +3,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use haul_engine::{EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, spawn};
+use haul_engine::{
+    ConnectionOptions, EngineError as Error, Incoming, ListenOptions as EngineOptions, Monitor, Terms, spawn,
+};
 use haul_proto::LossModel;
 use haul_wire::control::{Fault, FaultCode, Request};
 
@@ -81,7 +83,8 @@ impl Listener {
         };
         let engine = haul_engine::Listener::bind_admitting(engine, Box::new(admit))?;
         let endpoint = Endpoint { engine: engine.endpoint().clone() };
-        endpoint.engine.set_options(options.connection);
+        let loss_model = options.loss_model.clone();
+        endpoint.engine.set_options(ConnectionOptions { loss_model, ..options.connection });
         Ok(Self { engine, endpoint, streams: Arc::default(), loss_model: options.loss_model })
     }
 

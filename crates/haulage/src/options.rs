@@ -25,7 +25,8 @@ pub struct Options {
     pub offload: bool,
     /// Streams of bytes: socket buffers to ask the kernel for, at both ends; `None`: what suits most.
     pub socket_buffer: Option<Bytes>,
-    /// Streams of bytes that this end sends: the model by which the pattern of losses is judged; `None`: the shipped one.
+    /// The model by which the pattern of losses is judged of what this end sends, also in messages if the recipe has
+    /// `rate_control`; `None`: the shipped one. It replaces that of `connection`.
     pub loss_model: Option<Arc<LossModel>>,
     /// How connections run.
     pub connection: ConnectionOptions,
@@ -51,9 +52,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// A server's answer to the first packet takes no longer than any other.
+    /// A server's answer to the first packet takes no longer than any other, and one model judges all losses.
     pub(crate) fn channel(&self) -> ConnectionOptions {
-        ConnectionOptions { open_timeout: self.timeout, ..self.connection }
+        let loss_model = self.loss_model.clone();
+        ConnectionOptions { open_timeout: self.timeout, loss_model, ..self.connection.clone() }
     }
 
     pub(crate) fn open(&self) -> OpenOptions {

@@ -5,8 +5,12 @@
 mod common;
 
 use std::fs;
+use std::sync::{Arc, Mutex};
 
-use haulage::{ConnectionError, Endpoint, Listener, Options, preset};
+use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
+use haulage::{
+    Connection, ConnectionError, Endpoint, ListenOptions, Listener, LossModel, Options, preset, registry,
+};
 
 use common::{TIMEOUT, exchange};
 
@@ -28,6 +32,40 @@ fn one_endpoint_has_connections_with_several_servers_over_ipv4_and_ipv6() {
     for (number, (client, server)) in ends.iter().enumerate() {
         exchange(client, server, &number.to_string());
     }
+}
+
+/// What the `models` of all connections were given.
+static GIVEN: Mutex<Vec<Arc<LossModel>>> = Mutex::new(Vec::new());
+
+/// Takes the model of losses in the place of `rate_control`.
+#[derive(Debug)]
+struct Models;
+
+impl MicroProtocol for Models {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {}
+}
+
+#[test]
+fn each_end_of_a_connection_is_given_its_own_model_of_losses() {
+    let mut registry = registry();
+    registry.register(Registration::new("models", 1, "takes the model", |_, setup| {
+        GIVEN.lock().unwrap().extend(setup.take::<Arc<LossModel>>());
+        Ok(Box::new(Models))
+    }));
+    let [client_model, server_model] = [(); 2].map(|()| Arc::new(LossModel::shipped().clone()));
+    let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
+    (listening.registry, listening.loss_model) = (Arc::new(registry), Some(server_model.clone()));
+    let registry = listening.registry.clone();
+    let options = Options { registry, loss_model: Some(client_model.clone()), ..Options::default() };
+    let listener = Listener::bind_with(listening).unwrap();
+    let recipe = preset("msg").unwrap().with("models");
+    let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
+    exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
+    let given = GIVEN.lock().unwrap();
+    let times = |wanted| given.iter().filter(|model| Arc::ptr_eq(model, wanted)).count();
+    assert_eq!((times(&client_model), times(&server_model), given.len()), (1, 1, 2));
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
+use crate::transfer::context::check_signatures;
 use crate::transfer::facts;
 
 /// How often a wait looks whether it should end.
@@ -177,11 +178,10 @@ impl Pipe<'_> {
             Carrier::Bytes(recipe, options) => {
                 self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(Error::from)?)
             }
-            Carrier::Messages(_) if options.loss_model.is_some() => Err(fault::usage(
-                "--diagnosis-model judges signatures, and this recipe looks at none",
-                "it takes a stream of bytes: `--preset bulk`, or another recipe of an object",
-            )),
             Carrier::Messages(mut recipe) => {
+                if options.loss_model.is_some() {
+                    check_signatures(&recipe)?;
+                }
                 let framing = stdio::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);

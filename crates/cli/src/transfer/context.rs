@@ -103,13 +103,7 @@ impl Context {
                 "give it to `haul serve` or `haul cp` on the machine that sends",
             ));
         }
-        let recipe = self.settings.object_recipe()?;
-        let evidence = recipe.get("rate_control", "diagnosis").unwrap_or("on");
-        if recipe.has("rate_control") && ["on", "signature"].contains(&evidence) {
-            return Ok(());
-        }
-        let message = "--diagnosis-model judges signatures, and this recipe looks at none";
-        Err(fault::usage(message, "it takes `rate_control`, with `--diagnosis on` or `signature`"))
+        check_signatures(&self.settings.object_recipe()?)
     }
 
     /// A report that has failed, with the names of what was to be used.
@@ -134,4 +128,14 @@ impl Context {
             tell(words);
         }
     }
+}
+
+/// Refuses a recipe that looks at no signatures.
+pub(crate) fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
+    let evidence = recipe.get("rate_control", "diagnosis").unwrap_or("on");
+    if recipe.has("rate_control") && ["on", "signature"].contains(&evidence) {
+        return Ok(());
+    }
+    let message = "--diagnosis-model judges signatures, and this recipe looks at none";
+    Err(fault::usage(message, "it takes `rate_control`, with `--diagnosis on` or `signature`"))
 }

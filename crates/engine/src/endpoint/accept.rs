@@ -82,7 +82,7 @@ fn begin(
     id: ConnectionId,
     peer: (SocketAddr, bool),
 ) -> Option<Arc<Connection>> {
-    let options = *lock(&shared.options);
+    let options = lock(&shared.options).clone();
     let made = Connection::new(now, resumption, id, peer, &options, Ends::default());
     let made = made.map(Arc::new).inspect_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::CloseReason;
 use haul_base::{Bytes, Ecn, Machine, PathId, Received, Span, Time};
+use haul_proto::LossModel;
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::control::Cipher;
@@ -43,7 +44,7 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
 /// How one end of a connection is to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConnectionOptions {
     /// Bytes of messages that may wait to be sent; above, sending waits.
     pub queue: Bytes,
@@ -58,6 +59,8 @@ pub struct ConnectionOptions {
     /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
     /// all. It saves a wake-up and costs a processor.
     pub busy_poll: Duration,
+    /// The model by which the pattern of losses is judged, if the recipe has `rate_control`; `None`: the shipped one.
+    pub loss_model: Option<Arc<LossModel>>,
 }
 
 impl Default for ConnectionOptions {
@@ -69,6 +72,7 @@ impl Default for ConnectionOptions {
             open_timeout: Duration::from_secs(5),
             keep_alive: None,
             busy_poll: Duration::ZERO,
+            loss_model: None,
         }
     }
 }
@@ -173,6 +177,10 @@ impl Connection {
             queue_bytes: options.queue.0 as usize,
             ends,
             ..Setup::new(now)
+        };
+        let setup = match options.loss_model.clone() {
+            Some(model) => setup.provide(model),
+            None => setup,
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let stack = build(&resumption.compiled, setup)?;
