@@ -211,8 +211,10 @@ mod tests {
         let stats = SenderStats { ceiling_changes: 1, ..stats };
         assert_eq!(ceiling_of_all(&stats, Some(Rate::from_mbps(9))), None);
 
-        let waiting = Waiting { ceiling: Span::from_secs(3), pacer: Span::from_secs(1), ..Waiting::default() };
-        let stats = SenderStats { waiting, datagram_bytes: 60_000_000, peak_delivery_bps: 90_000_000, ..stats };
+        let waiting =
+            Waiting { ceiling: Span::from_secs(3), pacer: Span::from_secs(1), ..Waiting::default() };
+        let stats =
+            SenderStats { waiting, datagram_bytes: 60_000_000, peak_delivery_bps: 90_000_000, ..stats };
         let facts = Facts {
             cipher: String::new(),
             controller: String::new(),

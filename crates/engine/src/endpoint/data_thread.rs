@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
-use haul_host::Sensors;
+use haul_host::{HostDrops, Sensors};
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
 use haul_proto::{ReceiverStats, SenderStats};
@@ -89,6 +89,7 @@ pub(crate) struct DataThread {
     /// The receiver's.
     host: Option<HostWatch>,
     host_sample: Option<HostSample>,
+    host_drops: Option<HostDrops>,
     is_complete: bool,
     published_at: Time,
     probe_polled: Time,
@@ -112,6 +113,7 @@ impl DataThread {
             published,
             host,
             host_sample: None,
+            host_drops: HostDrops::of_this_process().ok(),
             is_complete: false,
             published_at: Time::ZERO,
             probe_polled: Time::ZERO,
@@ -212,7 +214,7 @@ impl DataThread {
 
     /// Takes what is waiting, a bounded number of calls.
     fn receive(&mut self) -> Result<Received, EngineError> {
-        let Self { reader, shared, connection, frames, side, probe_polled, .. } = self;
+        let Self { reader, shared, connection, frames, side, host_drops, probe_polled, .. } = self;
         reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
             let source = batch.source;
             for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
@@ -229,7 +231,10 @@ impl DataThread {
                 *probe_polled = Time::ZERO;
             }
             let mut packets = received(batch.data, batch.stride, batch.ecn, arrival);
-            packets.socket_drops = batch.drops;
+            packets.socket_drops = match host_drops {
+                Some(host) => batch.drops.map(|drops| host.count(now, drops)),
+                None => batch.drops,
+            };
             connection.on_own_packets(now, &mut packets);
         })
     }
