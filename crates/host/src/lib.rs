@@ -11,6 +11,8 @@
 //! | `steal` | `/proc/stat`, first line, eighth number |
 //! | `early_drops` | `/proc/net/softnet_stat`, and `rx_dropped`, `rx_missed_errors`, `rx_fifo_errors` of the interface |
 //!
+//! [`HostDrops`] tells damaged datagrams from drops, by `InCsumErrors` of `/proc/net/snmp` and `Udp6InCsumErrors` of `/proc/net/snmp6`.
+//!
 //! `socket_fill` is for whoever has the socket (`haul_udp::SocketMemory`), and `sleep_average` no kernel since Linux 2.6.22 has.
 //!
 //! Files stay open and are read again with `pread`. No look costs more than a thousandth of a core, whatever the machine:
@@ -19,6 +21,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("haul-host reads what Linux has in /proc");
 
+mod damaged;
 mod early;
 mod pace;
 mod parse;
@@ -36,6 +39,7 @@ use early::EarlyDrops;
 use pace::Pace;
 use source::Source;
 
+pub use damaged::HostDrops;
 pub use source::SensorError;
 
 /// How often pressures and steal are read: the kernel averages the former anew every 2 s and counts the latter in

@@ -2,9 +2,9 @@
 
 use haul_base::{Span, Time};
 
-/// A look costs no more than one part in so many of the time to the next one. There are three kinds of looks, so that all together
+/// A look costs no more than one part in so many of the time to the next one. There are four kinds of looks, so that all together
 /// stay below 0.1 % of a core.
-const RARITY: u64 = 3_000;
+const RARITY: u64 = 4_000;
 
 /// When the next look is due.
 #[derive(Debug)]
@@ -41,6 +41,6 @@ mod tests {
         pace.looked(at(10), Span::from_micros(5));
         assert!(!pace.is_due(at(59)) && pace.is_due(at(60)));
         pace.looked(at(60), Span::from_micros(200));
-        assert!(!pace.is_due(at(659)) && pace.is_due(at(660)), "200 us in 600 ms");
+        assert!(!pace.is_due(at(859)) && pace.is_due(at(860)), "200 us in 800 ms");
     }
 }

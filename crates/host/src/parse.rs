@@ -55,11 +55,42 @@ pub(crate) fn backlog_drops(text: &[u8]) -> Option<u32> {
     lines.split('\n').try_fold(0, |sum: u32, line| Some(sum.wrapping_add(dropped(line)?)))
 }
 
+/// UDP datagrams over IPv4 with a wrong checksum, of `/proc/net/snmp`: a line of names and one of numbers (`snmp_seq_show_tcp_udp` of
+/// Linux). The low half is used.
+pub(crate) fn damaged_datagrams(text: &[u8]) -> Option<u32> {
+    let mut lines = std::str::from_utf8(text).ok()?.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let place = names.split(' ').position(|name| name == "InCsumErrors")?;
+    number(numbers.split(' ').nth(place)?).map(|count: u64| count as u32)
+}
+
+/// The same over IPv6, of `/proc/net/snmp6`: a name and a number a line (`snmp6_seq_show` of Linux).
+pub(crate) fn damaged_datagrams_6(text: &[u8]) -> Option<u32> {
+    let mut lines = std::str::from_utf8(text).ok()?.lines();
+    let count = lines.find_map(|line| line.strip_prefix("Udp6InCsumErrors"))?;
+    number(count.trim()).map(|count: u64| count as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn damaged_datagrams_are_found_by_the_name_of_their_column() {
+        let text = b"Tcp: RtoAlgorithm InCsumErrors\nTcp: 1 8\nUdp: InDatagrams InErrors InCsumErrors IgnoredMulti\n\
+            Udp: 13987 146 4294967441 0\nUdpLite: InDatagrams InCsumErrors\nUdpLite: 0 5\n";
+        assert_eq!(damaged_datagrams(text), Some(145));
+        for strange in
+            ["", "Udp: InCsumErrors\n", "Udp: InCsumErrors\nUdp: many\n", "Udp: InErrors\nUdp: 3\n"]
+        {
+            assert_eq!(damaged_datagrams(strange.as_bytes()), None, "{strange:?}");
+        }
+        let text = b"Udp6InErrors                    \t4\nUdp6InCsumErrors                \t3\nUdpLite6InCsumErrors\t9\n";
+        assert_eq!(damaged_datagrams_6(text), Some(3));
+        assert_eq!(damaged_datagrams_6(b"Udp6InCsumErrors"), None);
+    }
 
     #[test]
     fn texts_of_linux_6_18() {
@@ -136,6 +167,7 @@ mod tests {
         fn any_bytes_are_borne(text in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(pressure(&text).is_none_or(|share| share <= 1_000));
             let _ = (run_delay(&text), steal_ticks(&text), statistic(&text), backlog_drops(&text));
+            let _ = (damaged_datagrams(&text), damaged_datagrams_6(&text));
         }
     }
 }

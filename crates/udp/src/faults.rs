@@ -2,7 +2,7 @@
 //! socket, datagrams are dropped, duplicated, held back, damaged, cut and replayed, as a seed decides.
 //!
 //! `HAUL_FAULTS="loss=0.01,duplicate=0.02,reorder=0.05,corrupt=0.01,truncate=0.005,replay=0.01,seed=7"` turns
-//! it on for whatever the process sends; what is not named does not happen.
+//! it on for the sockets of sessions; what is not named does not happen.
 
 use std::collections::VecDeque;
 

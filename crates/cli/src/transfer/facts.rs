@@ -100,8 +100,18 @@ pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) 
 }
 
 fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<LimitedBy> {
-    let found = limit_of_sender(&evidence(stats, facts.round_trip, facts.ceiling, moving));
+    let ceiling = ceiling_of_all(stats, facts.ceiling);
+    let found = limit_of_sender(&LimitEvidence {
+        ceiling,
+        ..evidence(stats, facts.round_trip, facts.ceiling, moving)
+    });
     found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
+}
+
+/// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile: the mean
+/// rate of the run is no share of the last one.
+pub(crate) fn ceiling_of_all(stats: &SenderStats, agreed: Option<Rate>) -> Option<Rate> {
+    stats.law.map_or(agreed, |law| law.ceiling).filter(|_| stats.ceiling_changes == 0)
 }
 
 /// What a sender has measured in the time `moving`; `round_trip` and `ceiling` count where it does not know them.
@@ -189,7 +199,34 @@ fn peak_of(status: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use haul_proto::{LawNow, Waiting};
+
     use super::*;
+
+    #[test]
+    fn a_mean_rate_is_no_share_of_a_ceiling_that_was_changed() {
+        let law = Some(LawNow { name: "bbr", ceiling: Some(Rate::from_bps(1_000)) });
+        let stats = SenderStats { law, ..SenderStats::default() };
+        assert_eq!(ceiling_of_all(&stats, None), Some(Rate::from_bps(1_000)));
+        let stats = SenderStats { ceiling_changes: 1, ..stats };
+        assert_eq!(ceiling_of_all(&stats, Some(Rate::from_mbps(9))), None);
+
+        let waiting =
+            Waiting { ceiling: Span::from_secs(3), pacer: Span::from_secs(1), ..Waiting::default() };
+        let stats =
+            SenderStats { waiting, datagram_bytes: 60_000_000, peak_delivery_bps: 90_000_000, ..stats };
+        let facts = Facts {
+            cipher: String::new(),
+            controller: String::new(),
+            round_trip: Span::from_millis(1),
+            ceiling: None,
+            cpu: Cpu::ALL,
+            other: None,
+        };
+        let found = limit_as_sender(&facts, &stats, Span::from_secs(5)).unwrap();
+        assert_eq!(found.what, "rate_ceiling");
+        assert_eq!(found.evidence, "it was given one on the way, and 96.0 Mbit/s was sent");
+    }
 
     #[test]
     fn a_receiver_says_only_what_it_can_know() {

@@ -81,8 +81,9 @@ fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
             report.cpu = CpuSeconds { sender: own_cpu, receiver: None };
             if let Some(law) = sending.stats.law {
                 law.name.clone_into(&mut report.controller);
-                report.capacity = law.ceiling.map(|rate| (rate, "ceiling"));
             }
+            let ceiling = facts::ceiling_of_all(&sending.stats, facts.ceiling);
+            report.capacity = ceiling.map(|rate| (rate, "ceiling"));
             add_sending(&mut report, counted_sending(facts, &sending.stats, measured.moving));
         }
         Some(Counters::Receiving(stats)) => {

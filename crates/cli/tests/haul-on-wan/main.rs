@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod damage;
 mod pipes;
 mod random_paths;
 mod suspended;

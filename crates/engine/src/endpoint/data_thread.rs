@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Rate, Span, Time};
-use haul_host::Sensors;
+use haul_host::{HostDrops, Sensors};
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
 use haul_proto::{DiagnosedWindow, ReceiverStats, SenderStats};
@@ -145,6 +145,7 @@ pub(crate) struct DataThread {
     /// The receiver's.
     host: Option<HostWatch>,
     host_sample: Option<HostSample>,
+    host_drops: Option<HostDrops>,
     is_complete: bool,
     published_at: Time,
     probe_polled: Time,
@@ -167,6 +168,7 @@ impl DataThread {
             published,
             host,
             host_sample: None,
+            host_drops: HostDrops::of_this_process().ok(),
             is_complete: false,
             published_at: Time::ZERO,
             probe_polled: Time::ZERO,
@@ -267,7 +269,7 @@ impl DataThread {
 
     /// Takes what is waiting, a bounded number of calls.
     fn receive(&mut self) -> Result<Received, EngineError> {
-        let Self { reader, shared, connection, side, probe_polled, .. } = self;
+        let Self { reader, shared, connection, side, host_drops, probe_polled, .. } = self;
         reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
             let source = batch.source;
             for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
@@ -286,7 +288,10 @@ impl DataThread {
                 *probe_polled = Time::ZERO;
             }
             let mut packets = received(batch.data, batch.stride, batch.ecn, arrival);
-            packets.socket_drops = batch.drops;
+            packets.socket_drops = match host_drops {
+                Some(host) => batch.drops.map(|drops| host.count(now, drops)),
+                None => batch.drops,
+            };
             connection.on_own_packets(now, &mut packets);
         })
     }

@@ -131,6 +131,8 @@ pub struct SenderStats {
     pub law: Option<LawNow>,
     /// How often a rule of the recipe has exchanged the control law.
     pub law_switches: u64,
+    /// How often the ceiling of the control law has become another.
+    pub ceiling_changes: u64,
     /// Where time went while nothing could be sent.
     pub waiting: Waiting,
     /// Time in which nothing that was sent was acknowledged, for two seconds or more each time.
@@ -166,6 +168,7 @@ impl SenderStats {
             ("rate_control", "packets") => self.packets = value,
             ("rate_control", "bytes") => self.datagram_bytes = value,
             ("rate_control", "switches") => self.law_switches = value,
+            ("rate_control", "ceiling_changes") => self.ceiling_changes = value,
             ("rate_control", "peak_delivery_bps") => self.peak_delivery_bps = value,
             ("retransmit", "resent") => self.resent = value,
             ("retransmit", "lost") => self.lost = value,

@@ -59,6 +59,7 @@ struct RateControl {
     /// Packets that have arrived and that were lost, for the rules.
     settled: (u64, u64),
     switches: u64,
+    ceiling_changes: u64,
     controller: Box<dyn RateController>,
     /// The session has brought a controller that is ready; others are built when the stack starts.
     brought: bool,
@@ -126,6 +127,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         rules,
         settled: (0, 0),
         switches: 0,
+        ceiling_changes: 0,
         controller,
         brought: is_brought,
         pacer: Pacer::new(parameters.span("debt")),
@@ -187,6 +189,7 @@ impl RateControl {
             controller.take_over(limits.effective_rate(rtt.smoothed()), rtt);
         }
         let before = self.limits.rate;
+        self.ceiling_changes += u64::from(law.ceiling != self.law.ceiling);
         (self.controller, self.law) = (controller, law);
         if let Permit::Go(limits) = self.controller.permit()
             && limits.within(self.controller.ceiling()).rate > before
@@ -492,6 +495,7 @@ impl MicroProtocol for RateControl {
         each("packets", self.sent.packets);
         each("bytes", self.sent.bytes);
         each("switches", self.switches);
+        each("ceiling_changes", self.ceiling_changes);
         each("peak_delivery_bps", self.observer.peak().as_bps());
         let lost = self.diagnostician.counts();
         for (name, cause) in LOST_BY {

@@ -46,6 +46,17 @@ fn what_leaves_follows_the_law_and_its_changes() {
 }
 
 #[test]
+fn changes_of_the_ceiling_are_counted() {
+    let mut pair = begun(&object_recipe("8Mbit"));
+    let steps = [(200, "8Mbit", 0), (400, "2Mbit", 1), (600, "2Mbit", 1), (800, "8Mbit", 2)];
+    for (millis, rate, changes) in steps {
+        pair.run_until(at(millis), &mut Path::default());
+        pair.a.reconfigure(at(millis), &object_recipe(rate)).unwrap();
+        assert_eq!(statistic(&pair.a, "rate_control", "ceiling_changes"), changes, "{rate}");
+    }
+}
+
+#[test]
 fn a_higher_rate_ends_the_pause_of_a_low_one() {
     let mut pair = begun(&object_recipe("1kbit"));
     pair.run_until(at(1_000), &mut Path::default());

@@ -1,0 +1,24 @@
+//! A path that damages packets. Their UDP checksums are wrong, so the receiving kernel drops them and counts them with its socket's
+//! drops; the host has lost none of them.
+
+use haul_sim::{CorruptionSpec, Effect};
+
+use super::*;
+
+#[test]
+fn packets_that_come_damaged_were_not_lost_by_the_receiving_host() {
+    if !privileged("packets_that_come_damaged_were_not_lost_by_the_receiving_host") {
+        return;
+    }
+    let mut path = lossy(0.0, Span::from_millis(10));
+    let (share, effect) = (Probability::new(0.02).unwrap(), Effect::Flip);
+    path.stages.push(StageSpec::Corruption(CorruptionSpec { share, effect }));
+    let far = Far::beyond(37, &path, &[]);
+    let report = far.succeed(&["bench", "--json", "--rate", "40Mbit", "--bytes", "20MB", &far.url]);
+    let causes = report["lost_by_cause"].as_object().unwrap();
+    let count = |cause: &str| causes[cause].as_f64().unwrap();
+    let all: f64 = causes.values().map(|count| count.as_f64().unwrap()).sum();
+    println!("{causes:?}, {} at {}", report["limited_by"], report["goodput_bps"]);
+    assert!(all > 150.0 && count("receiver_host") <= 0.02 * all, "{causes:?}");
+    assert_ne!(report["limited_by"], "receiver_host");
+}

@@ -1,0 +1,169 @@
+//! Datagrams that came damaged. Linux counts those whose UDP checksum is wrong with the drops of their socket (`udp_recvmsg`,
+//! `sk_drops`), but a medium damages packets, not this host.
+
+use haul_base::{Span, Time};
+
+use crate::pace::Pace;
+use crate::source::{SensorError, Source};
+use crate::{parse, thread_time};
+
+/// How often the count of damaged datagrams is read at most, unless a look costs much.
+const INTERVAL: Span = Span::from_millis(1);
+
+/// Tells how many of a socket's drops are the host's. The count of damaged datagrams is the network namespace's: beside other sockets
+/// that get some, a drop by the host may not be called so, but never the other way round.
+pub struct HostDrops {
+    udp: Option<Source>,
+    udp6: Option<Source>,
+    split: Split,
+    pace: Pace,
+}
+
+impl std::fmt::Debug for HostDrops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostDrops")
+            .field("split", &self.split)
+            .field("pace", &self.pace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HostDrops {
+    /// Of sockets of the process's network namespace, from now on. What the kernel does not let this process read is no error: then
+    /// all drops are the host's.
+    ///
+    /// # Errors
+    /// If a file that is there cannot be opened, for example because the process has too many open.
+    pub fn of_this_process() -> Result<Self, SensorError> {
+        let mut drops = Self {
+            udp: Source::open("/proc/net/snmp")?,
+            udp6: Source::open("/proc/net/snmp6")?,
+            split: Split::default(),
+            pace: Pace::new(INTERVAL),
+        };
+        drops.split.damaged = drops.damaged();
+        Ok(drops)
+    }
+
+    /// How many of the `dropped` buffers of the socket, a total that wraps, are the host's. Files are read only when there are new
+    /// ones, and no more often than the other sensors may; in between, new ones are taken for what the last ones were.
+    pub fn count(&mut self, now: Time, dropped: u32) -> u32 {
+        if dropped == self.split.dropped {
+            return self.split.told;
+        }
+        let damaged = self.pace.is_due(now).then(|| {
+            let begun = thread_time();
+            let damaged = self.damaged();
+            self.pace.looked(now, thread_time().saturating_sub(begun));
+            damaged
+        });
+        self.split.take(dropped, damaged)
+    }
+
+    /// All that came damaged, wrapping.
+    fn damaged(&mut self) -> u32 {
+        let read = |file: &mut Option<Source>, parse: fn(&[u8]) -> Option<u32>| {
+            file.as_mut().and_then(|file| file.read_whole(parse)).unwrap_or(0)
+        };
+        read(&mut self.udp, parse::damaged_datagrams)
+            .wrapping_add(read(&mut self.udp6, parse::damaged_datagrams_6))
+    }
+}
+
+/// The counters, all of which wrap.
+#[derive(Debug, Default)]
+struct Split {
+    /// As they were last.
+    dropped: u32,
+    damaged: u32,
+    /// Drops since the last look.
+    new: u32,
+    /// Damaged datagrams that the last look saw before the socket counted them with a packet.
+    early: u32,
+    /// Whether what the last look saw was all damaged.
+    is_damage: bool,
+    /// The host's up to the last look, and as they were told last: too many may have been told, and then no more are until
+    /// there are as many.
+    host: u32,
+    told: u32,
+}
+
+impl Split {
+    /// The socket has dropped so many; so many came damaged, if that was looked at.
+    fn take(&mut self, dropped: u32, damaged: Option<u32>) -> u32 {
+        self.new = self.new.wrapping_add(dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped)));
+        if let Some(damaged) = damaged {
+            let grown = damaged.wrapping_sub(std::mem::replace(&mut self.damaged, damaged));
+            // A counter that went back counts anew.
+            let grown = if grown > u32::MAX / 2 { 0 } else { grown };
+            let damaged = grown.saturating_add(self.early);
+            let by_host = self.new.saturating_sub(damaged);
+            self.early = grown.min(damaged.saturating_sub(self.new));
+            self.host = self.host.wrapping_add(by_host);
+            (self.is_damage, self.new) = (by_host == 0, 0);
+        }
+        let known = self.host.wrapping_add(if self.is_damage { 0 } else { self.new });
+        if known.wrapping_sub(self.told) <= u32::MAX / 2 {
+            self.told = known;
+        }
+        self.told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(looks: &[(u32, Option<u32>)]) -> Vec<u32> {
+        let mut split = Split::default();
+        looks.iter().map(|&(dropped, damaged)| split.take(dropped, damaged)).collect()
+    }
+
+    #[test]
+    fn what_came_damaged_is_not_the_hosts() {
+        assert_eq!(told(&[(1, Some(0)), (4, Some(0))]), [1, 4], "the host's alone");
+        assert_eq!(told(&[(1, Some(1)), (4, Some(4))]), [0, 0], "damaged alone");
+        assert_eq!(told(&[(1, Some(1)), (6, Some(3)), (7, Some(4))]), [0, 3, 3], "both");
+        assert_eq!(
+            told(&[(1, Some(3)), (3, Some(3)), (4, Some(3))]),
+            [0, 0, 1],
+            "counted before the socket has"
+        );
+        assert_eq!(
+            told(&[(1, Some(900)), (2, Some(900)), (900, Some(900))]),
+            [0, 0, 898],
+            "another socket's"
+        );
+    }
+
+    #[test]
+    fn between_two_looks_drops_are_what_the_last_ones_were() {
+        assert_eq!(told(&[(1, Some(0)), (2, None), (3, None), (4, Some(0))]), [1, 2, 3, 4]);
+        assert_eq!(told(&[(1, Some(1)), (2, None), (3, None), (4, Some(4))]), [0, 0, 0, 0]);
+        assert_eq!(
+            told(&[(1, Some(1)), (2, None), (9, None), (9 + 1, Some(1))]),
+            [0, 0, 0, 9],
+            "caught up with"
+        );
+        let too_many = [(1, Some(0)), (5, None), (6, Some(5)), (9, Some(5)), (10, Some(5))];
+        assert_eq!(told(&too_many), [1, 5, 5, 5, 5], "1 and 3 and 1 are the host's");
+    }
+
+    #[test]
+    fn counters_that_wrap_go_on_and_one_that_went_back_damages_nothing() {
+        let near = u32::MAX - 1;
+        let mut split = Split { dropped: near, damaged: near, ..Split::default() };
+        assert_eq!(split.take(1, Some(near)), 3);
+        assert_eq!(split.take(4, Some(1)), 3);
+        assert_eq!(split.take(6, Some(0)), 5, "it went back");
+    }
+
+    #[test]
+    fn without_drops_nothing_is_read() {
+        let mut drops = HostDrops::of_this_process().unwrap();
+        assert_eq!(drops.count(Time::ZERO, 0), 0);
+        assert!(drops.pace.is_due(Time::ZERO));
+        assert_eq!(drops.count(Time::ZERO, 2), 2);
+        assert!(!drops.pace.is_due(Time::ZERO));
+    }
+}
