@@ -26,20 +26,23 @@ fn goodput(run: &Value, seconds: std::ops::Range<usize>) -> f64 {
     list[seconds].iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() / count / 1e6
 }
 
+/// What the law has in these seconds, Mbit/s.
+fn run(law: &str, seconds: u64, what: &str, look: std::ops::Range<usize>) -> f64 {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("recovery.toml");
+    fs::write(&file, scenario(law, seconds, what)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_haul-lab")).arg("sim").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{law}: {said}"));
+    let silences = &all["runs"][0]["sessions"][0]["silences"];
+    assert!(*silences == 0 || what.contains("pause"), "{law}, {what}");
+    goodput(&all["runs"][0], look)
+}
+
 /// Runs all laws; those that have less than `least` Mbit/s in these seconds, with what they have.
 fn slow(seconds: u64, what: &str, look: std::ops::Range<usize>, least: f64) -> Vec<(&'static str, f64)> {
-    let dir = tempfile::tempdir().unwrap();
-    let of = |law: &'static str| {
-        let file = dir.path().join(format!("{law}.toml"));
-        fs::write(&file, scenario(law, seconds, what)).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_haul-lab")).arg("sim").arg(&file).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{law}: {said}"));
-        let silences = &all["runs"][0]["sessions"][0]["silences"];
-        assert!(*silences == 0 || what.contains("pause"), "{law}, {what}");
-        (law, goodput(&all["runs"][0], look.clone()))
-    };
-    let found: Vec<_> = haul_proto::law_names().into_iter().map(of).collect();
+    let names = haul_proto::law_names().into_iter();
+    let found: Vec<_> = names.map(|law| (law, run(law, seconds, what, look.clone()))).collect();
     println!("{what}: {found:?}");
     found.into_iter().filter(|(_, rate)| *rate < least).collect()
 }
@@ -67,6 +70,21 @@ fn laws_are_back_three_seconds_after_the_round_trip_has_become_ten_times_as_long
     let wait = ["fast", "ledbat_plus_plus"];
     let slow = slow(35, event, 13..18, ENOUGH);
     assert!(slow.iter().all(|(law, _)| wait.contains(law)), "{slow:?}");
+}
+
+/// At every point of the cycle in which `bbr` probes for bandwidth, and where a probe has just ended most of all: what was
+/// delivered through a window that was too small is not what the path takes.
+#[test]
+fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
+    let rates = (0..24).map(|n| {
+        let event = format!(
+            "}}]\nevent = [{{ at = '{}ms', path = 'wan', stage = 'delay', change = {{ delay = '100ms' }}",
+            10_000 + n * 125
+        );
+        (n, run("bbr", 35, &event, 16..21))
+    });
+    let rates: Vec<_> = rates.filter(|(_, rate)| *rate < ENOUGH).collect();
+    assert_eq!(rates, []);
 }
 
 #[test]

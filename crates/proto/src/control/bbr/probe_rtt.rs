@@ -112,6 +112,8 @@ impl Bbr {
             if stayed > rise / 2 {
                 self.round_trip.adopt(now, found);
                 self.long_term = None;
+                // The window was too small for the path, and what was delivered meanwhile says nothing of its bandwidth.
+                self.max_bandwidth.reset(self.max_bandwidth.get());
             } else if delivered > Rate::ZERO {
                 self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
             }
