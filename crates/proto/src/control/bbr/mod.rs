@@ -547,6 +547,10 @@ impl RateController for Bbr {
         self.in_outage |= count >= OUTAGE;
     }
 
+    fn allows_rare_reports(&self) -> bool {
+        true
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         Some(self.ceiling).filter(|&ceiling| ceiling < Rate::MAX)
     }
