@@ -402,7 +402,9 @@ impl Bbr {
         let now = sample.now;
         if self.phase == Phase::Startup {
             let least = self.round_trip.queue_threshold(self.serialization());
-            let is_queued = sample.queue_delay.is_some_and(|delay| delay > least);
+            // Delays that varied as much in the round before, at half the rate, are jitter.
+            let is_longer = sample.rtt.latest() > self.round_trip.last_round().most;
+            let is_queued = is_longer && sample.queue_delay.is_some_and(|delay| delay > least);
             self.queued_samples = if is_queued { self.queued_samples + 1 } else { 0 };
             self.is_filled |= self.plateau.is_reached() || self.queued_samples >= STARTUP_QUEUED;
             if self.is_filled {

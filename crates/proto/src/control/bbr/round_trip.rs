@@ -25,8 +25,9 @@ pub(super) struct RoundTrip {
     probed: Span,
     probed_at: Time,
     interval: Span,
-    /// Of the present round: the least, the sum in seconds, and how many.
+    /// Of the present round: the least, the most, the sum in seconds, and how many.
     round_least: Span,
+    round_most: Span,
     round_sum: f64,
     round_samples: f64,
     /// Of the round before.
@@ -39,6 +40,7 @@ pub(super) struct RoundTrip {
 pub(super) struct Round {
     pub(super) least: Span,
     pub(super) mean: Span,
+    pub(super) most: Span,
 }
 
 impl RoundTrip {
@@ -50,9 +52,10 @@ impl RoundTrip {
             probed_at: Time::ZERO,
             interval,
             round_least: Span::MAX,
+            round_most: Span::ZERO,
             round_sum: 0.0,
             round_samples: 0.0,
-            last: Round { least: Span::ZERO, mean: Span::ZERO },
+            last: Round { least: Span::ZERO, mean: Span::ZERO, most: Span::ZERO },
             raised: 0,
         }
     }
@@ -62,6 +65,7 @@ impl RoundTrip {
     pub(super) fn on_sample(&mut self, now: Time, rtt: Span, serialization: Span) -> bool {
         let rtt = rtt.max(Span::from_micros(1));
         self.round_least = self.round_least.min(rtt);
+        self.round_most = self.round_most.max(rtt);
         self.round_sum += rtt.as_secs_f64();
         self.round_samples += 1.0;
         let is_first = self.least.is_none();
@@ -100,9 +104,10 @@ impl RoundTrip {
     pub(super) fn on_round(&mut self, serialization: Span, rise: f64) -> Round {
         if self.round_samples > 0.0 {
             let mean = Span::from_secs_f64(self.round_sum / self.round_samples);
-            self.last = Round { least: self.round_least, mean };
+            self.last = Round { least: self.round_least, mean, most: self.round_most };
         }
-        (self.round_least, self.round_sum, self.round_samples) = (Span::MAX, 0.0, 0.0);
+        (self.round_least, self.round_most) = (Span::MAX, Span::ZERO);
+        (self.round_sum, self.round_samples) = (0.0, 0.0);
         let least = self.least(Span::ZERO);
         let is_raised = self.last.least > least.mul_f64(rise).max(least + Self::queue(least) + serialization);
         self.raised = if is_raised { self.raised + 1 } else { 0 };
