@@ -23,6 +23,8 @@ const HOLD_ROUNDS: u64 = 4;
 struct Step {
     at: Time,
     from: Span,
+    /// To where, when it was last seen to go up.
+    to: Span,
     /// Half way up: a delay below that has not stayed.
     half: Span,
     least: Span,
@@ -39,12 +41,13 @@ pub(crate) struct LongerPath {
     last: Option<(Time, Span)>,
     step: Option<Step>,
     added: Span,
+    risen: Option<Span>,
 }
 
 impl Default for LongerPath {
     fn default() -> Self {
         let round_trips = WindowedMin::new(LONG_MEMORY);
-        Self { round_trips, shortest: None, last: None, step: None, added: Span::ZERO }
+        Self { round_trips, shortest: None, last: None, step: None, added: Span::ZERO, risen: None }
     }
 }
 
@@ -71,6 +74,14 @@ impl LongerPath {
         self.added
     }
 
+    /// Takes a sample of a law's own; gives by how much the path has become longer, once that is certain: no more than the
+    /// step, as the rest may be a queue.
+    pub(crate) fn rise(&mut self, sample: &FeedbackSample<'_>) -> Option<Span> {
+        let longer = self.longer_round_trip(sample);
+        self.without(sample, longer);
+        self.risen.take()
+    }
+
     /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());
@@ -80,7 +91,7 @@ impl LongerPath {
                 // Both ways become longer one after the other.
                 let from = self.step.map_or(before, |step| step.from);
                 let half = (from + delay) / 2;
-                self.step = Some(Step { at: now, from, half, least: delay, acked: 0, lost: 0 });
+                self.step = Some(Step { at: now, from, to: delay, half, least: delay, acked: 0, lost: 0 });
             }
         }
         if let Some(step) = &mut self.step {
@@ -92,6 +103,7 @@ impl LongerPath {
             } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
                 if step.lost <= step.acked {
                     self.added = step.least;
+                    self.risen = Some(step.least.min(step.to.saturating_sub(step.from)));
                 }
                 self.step = None;
             }
