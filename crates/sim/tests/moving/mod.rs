@@ -206,7 +206,12 @@ fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2]
     [0, 1].map(|n| (after[n] - before[n]) as f64 * 8.0 / 40.0 / 1e8)
 }
 
-fn add_tcp(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) -> haul_sim::NodeId {
+pub(crate) fn add_tcp(
+    world: &mut World,
+    control: ControlKind,
+    there: LinkId,
+    back: LinkId,
+) -> haul_sim::NodeId {
     let port = PathId::default();
     let sender = world.add_node("tcp", SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control))));
     let receiver = TcpReceiver::new(TcpReceiverConfig::default());
