@@ -33,6 +33,15 @@ struct Step {
     lost: u64,
 }
 
+/// A step that has stayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rise {
+    /// How far the delay went up at once. The burst with which a flow begins is a small step, and then its queue stays.
+    pub(crate) at_once: Span,
+    /// By how much the round trip is longer than the shortest since, up to where the step led: what came later is a queue.
+    pub(crate) delay: Span,
+}
+
 /// What the path itself has added to the delay.
 #[derive(Debug)]
 pub(crate) struct LongerPath {
@@ -41,7 +50,7 @@ pub(crate) struct LongerPath {
     last: Option<(Time, Span)>,
     step: Option<Step>,
     added: Span,
-    risen: Option<Span>,
+    risen: Option<Rise>,
 }
 
 impl Default for LongerPath {
@@ -74,9 +83,8 @@ impl LongerPath {
         self.added
     }
 
-    /// Takes a sample of a law's own; gives by how much the path has become longer, once that is certain: no more than the
-    /// step, as the rest may be a queue.
-    pub(crate) fn rise(&mut self, sample: &FeedbackSample<'_>) -> Option<Span> {
+    /// Takes a sample; gives a step once that has stayed.
+    pub(crate) fn rise(&mut self, sample: &FeedbackSample<'_>) -> Option<Rise> {
         let longer = self.longer_round_trip(sample);
         self.without(sample, longer);
         self.risen.take()
@@ -103,7 +111,8 @@ impl LongerPath {
             } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
                 if step.lost <= step.acked {
                     self.added = step.least;
-                    self.risen = Some(step.least.min(step.to.saturating_sub(step.from)));
+                    let at_once = step.to.saturating_sub(step.from);
+                    self.risen = Some(Rise { at_once, delay: step.least.min(step.to) });
                 }
                 self.step = None;
             }

@@ -27,7 +27,7 @@ use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 use super::loss_events::LossEvents;
 use super::window::{INITIAL_WINDOW, LEAST, LONGER_PATH, MOST, unreported_bytes};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
-use crate::longer_path::LongerPath;
+use crate::longer_path::{LongerPath, Rise};
 use crate::rtt::{RttEstimator, WindowedMin};
 
 /// The line of the registry.
@@ -174,11 +174,11 @@ impl LedbatPlusPlus {
     }
 
     /// What is more than a target has made the window small, as a slowdown does.
-    fn on_longer_path(&mut self, now: Time, rise: Span) {
-        if rise <= self.target {
+    fn on_longer_path(&mut self, now: Time, rise: Rise) {
+        if rise.at_once <= self.target {
             return;
         }
-        let base = i64::try_from((self.base + rise).as_nanos()).unwrap_or(i64::MAX);
+        let base = i64::try_from((self.base + rise.delay).as_nanos()).unwrap_or(i64::MAX);
         self.shortest = WindowedMin::new(BASE_WINDOW);
         self.shortest.on_value(now, base);
         self.threshold = MOST;
@@ -195,7 +195,7 @@ impl LedbatPlusPlus {
         match self.phase {
             Phase::Start | Phase::Regaining(_) if is_used => {
                 if self.start(gain, delay, acked) {
-                    self.begin_avoidance(now);
+                    self.end_start(now, sample.next_pn);
                 }
             }
             Phase::Avoidance(Some(end)) if end <= now => {
@@ -212,6 +212,20 @@ impl LedbatPlusPlus {
             Phase::Start | Phase::Regaining(_) | Phase::Slowdown { .. } => {}
         }
         self.window = self.window.clamp(LEAST, MOST);
+    }
+
+    /// On a longer path the window has doubled since the queue began to grow: a slowdown to half of it drains that.
+    fn end_start(&mut self, now: Time, next_pn: u64) {
+        match self.phase {
+            Phase::Regaining(since) if self.threshold == MOST => {
+                self.window = (self.window / 2.0).max(LEAST);
+                self.threshold = self.window;
+                // What that queue loses is no event besides.
+                self.events.close(next_pn);
+                self.phase = Phase::Slowdown { since, until: now + self.rtt * ROUND_TRIPS };
+            }
+            _ => self.begin_avoidance(now),
+        }
     }
 
     fn begin_avoidance(&mut self, now: Time) {
@@ -342,6 +356,20 @@ mod tests {
             assert!(steady.goodput > path.capacity.mul_f64(0.88), "{mbps} {steady:?}");
             let queued = steady.mean_rtt.saturating_sub(path.rtt).as_secs_f64();
             assert!((0.035..0.065).contains(&queued), "{mbps} {queued}");
+        }
+    }
+
+    #[test]
+    fn a_longer_path_is_filled_again_and_by_the_drafts_rule_it_is_a_queue() {
+        for (longer_path, bounds) in [("true", 0.8..1.01), ("false", 0.0..0.2)] {
+            let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 10.0);
+            let law = built("ledbat_plus_plus", &[("longer_path", longer_path)], UNBOUNDED);
+            let mut run = Harness::new(law, path.clone());
+            run.run_for(Span::from_secs(10));
+            run.path.rtt = path.rtt * 10;
+            run.run_for(Span::from_secs(3));
+            let share = run.measure(Span::from_secs(3)).goodput.as_bps() as f64 / 20e6;
+            assert!(bounds.contains(&share), "{longer_path}: {share}");
         }
     }
 
