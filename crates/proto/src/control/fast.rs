@@ -147,7 +147,7 @@ mod tests {
         let law = built("fast", &[("longer_path", longer_path), ("alpha", "20")], Rate::from_mbps(100));
         let mut run = Harness::new(law, path.clone());
         run.run_for(Span::from_secs(10));
-        run.now = run.now + silent;
+        run.now += silent;
         run.path.rtt = path.rtt * 10;
         run.run_for(Span::from_secs(3));
         run.measure(Span::from_secs(3)).goodput.as_bps() as f64 / path.capacity.as_bps() as f64

@@ -1,5 +1,7 @@
 //! Laws that measure the queue by the round trip: a path that becomes longer is no queue, and the queue of others is no longer path.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use haul_base::{Rate, Span};
 use haul_proto::presets::preset;
 use haul_sim::SessionNode;

@@ -2,6 +2,8 @@
 //! on, 2 % below. The one exception: four reports a second, or one a round trip if that is longer, come in any case. With fewer the
 //! law could not find within 3 s what a path has become.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use haul_base::{Rate, Span};
 
 use super::ms;
@@ -42,7 +44,7 @@ fn stretch(mbps: f64, rtt: u64) -> (f64, f64) {
 fn cell(mbps: f64, rtt: u64, loss: f64) -> Option<String> {
     let rate = Rate::from_bps((mbps * 1e6) as u64);
     let queue = ms(rtt.max(20)).max(rate.time_for(15_000));
-    let path = Channel { loss, queue, ..Channel::clean(ms(rtt) / 2, rate) };
+    let path = Channel { queue, loss, ..Channel::clean(ms(rtt) / 2, rate) };
     let mut run = Run::new(5, 4 << 30, "bbr", None, &path, &path);
     let (start, len) = stretch(mbps, rtt);
     run.run(Span::from_secs_f64(start));
