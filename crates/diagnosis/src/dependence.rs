@@ -77,6 +77,21 @@ pub struct DelayScratch {
     rate_ranks: Vec<f64>,
 }
 
+impl DelayScratch {
+    /// Makes room for so many stretches in all buffers, so that those needed only later are not allocated then.
+    fn reserve(&mut self, stretches: usize) {
+        let Self { delays, order, delay_ranks, rate_ranks } = self;
+        delays.clear();
+        delays.reserve(stretches);
+        order.clear();
+        order.reserve(stretches);
+        for ranks in [delay_ranks, rate_ranks] {
+            ranks.clear();
+            ranks.reserve(stretches);
+        }
+    }
+}
+
 impl DelayFinding {
     /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
     ///
@@ -84,7 +99,7 @@ impl DelayFinding {
     /// whose variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as
     /// others.
     pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
-        scratch.delays.clear();
+        scratch.reserve(stretches.len().next_power_of_two());
         scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
         scratch.delays.sort_unstable();
         let delays = &scratch.delays;

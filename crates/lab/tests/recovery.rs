@@ -61,15 +61,9 @@ fn every_law_is_back_three_seconds_after_an_hour_without_anything_to_send() {
 }
 
 #[test]
-fn laws_are_back_three_seconds_after_the_round_trip_has_become_ten_times_as_long_but_for_those_that_wait_for_it()
- {
+fn every_law_is_back_three_seconds_after_the_round_trip_has_become_ten_times_as_long() {
     let event = "}]\nevent = [{ at = '10s', path = 'wan', stage = 'delay', change = { delay = '100ms' }";
-    // The shortest round trip that they know is 20 ms, and the path has 200. `fast` keeps `alpha` = 200 packets in
-    // what it takes for the queue: 200 x 1,472 bytes / 180 ms = 13 Mbit/s. `ledbat_plus_plus` sees three times its
-    // target of 60 ms, so that two packets are in flight until the ten minutes of RFC 6817 are over.
-    let wait = ["fast", "ledbat_plus_plus"];
-    let slow = slow(35, event, 13..18, ENOUGH);
-    assert!(slow.iter().all(|(law, _)| wait.contains(law)), "{slow:?}");
+    assert_eq!(slow(35, event, 13..18, ENOUGH), []);
 }
 
 /// At every point of the cycle in which `bbr` probes for bandwidth, and where a probe has just ended most of all: what was

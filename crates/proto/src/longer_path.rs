@@ -23,12 +23,23 @@ const HOLD_ROUNDS: u64 = 4;
 struct Step {
     at: Time,
     from: Span,
+    /// To where, when it was last seen to go up.
+    to: Span,
     /// Half way up: a delay below that has not stayed.
     half: Span,
     least: Span,
     /// Packets that were acknowledged and lost since.
     acked: u64,
     lost: u64,
+}
+
+/// A step that has stayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rise {
+    /// How far the delay went up at once. The burst with which a flow begins is a small step, and then its queue stays.
+    pub(crate) at_once: Span,
+    /// By how much the round trip is longer than the shortest since, up to where the step led: what came later is a queue.
+    pub(crate) delay: Span,
 }
 
 /// What the path itself has added to the delay.
@@ -39,12 +50,13 @@ pub(crate) struct LongerPath {
     last: Option<(Time, Span)>,
     step: Option<Step>,
     added: Span,
+    risen: Option<Rise>,
 }
 
 impl Default for LongerPath {
     fn default() -> Self {
         let round_trips = WindowedMin::new(LONG_MEMORY);
-        Self { round_trips, shortest: None, last: None, step: None, added: Span::ZERO }
+        Self { round_trips, shortest: None, last: None, step: None, added: Span::ZERO, risen: None }
     }
 }
 
@@ -71,6 +83,13 @@ impl LongerPath {
         self.added
     }
 
+    /// Takes a sample; gives a step once that has stayed.
+    pub(crate) fn rise(&mut self, sample: &FeedbackSample<'_>) -> Option<Rise> {
+        let longer = self.longer_round_trip(sample);
+        self.without(sample, longer);
+        self.risen.take()
+    }
+
     /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());
@@ -80,7 +99,7 @@ impl LongerPath {
                 // Both ways become longer one after the other.
                 let from = self.step.map_or(before, |step| step.from);
                 let half = (from + delay) / 2;
-                self.step = Some(Step { at: now, from, half, least: delay, acked: 0, lost: 0 });
+                self.step = Some(Step { at: now, from, to: delay, half, least: delay, acked: 0, lost: 0 });
             }
         }
         if let Some(step) = &mut self.step {
@@ -92,6 +111,8 @@ impl LongerPath {
             } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
                 if step.lost <= step.acked {
                     self.added = step.least;
+                    let at_once = step.to.saturating_sub(step.from);
+                    self.risen = Some(Rise { at_once, delay: step.least.min(step.to) });
                 }
                 self.step = None;
             }

@@ -4,6 +4,7 @@ mod common;
 mod diagnosis;
 mod feedback;
 mod hosts;
+mod longer_path;
 mod moving;
 mod reverse_path;
 mod senses;

@@ -153,7 +153,7 @@ impl Formula for Cubic {
 mod tests {
     use haul_base::{Rate, Span};
 
-    use super::super::testing::{Harness, Loss, PathModel, assert_near, built};
+    use super::super::testing::{Harness, Loss, PathModel, assert_near, built, literal_sample};
     use super::*;
     use crate::rtt::RttEstimator;
 
@@ -172,7 +172,8 @@ mod tests {
         let mut window = begin;
         let round = |n| {
             let now = start + rtt * n;
-            let seen = Seen { now, acked: window, rtt: &estimator, is_round: true, is_used };
+            let sample = literal_sample(now, &estimator);
+            let seen = Seen { now, acked: window, rtt: &estimator, sample: &sample, is_round: true, is_used };
             law.observe(&seen);
             window = law.avoid(window, &seen);
             window

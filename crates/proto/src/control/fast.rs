@@ -1,14 +1,19 @@
 //! FAST TCP (Wei, Jin, Low, Hegde: IEEE/ACM Transactions on Networking 14(6), 2006, equation 3): each round trip
 //! `w = min(2 w, (1 - g) w + g (baseRTT / RTT w + a))`. In equilibrium each flow has `a` packets in the queue.
 //!
-//! `baseRTT` is the least round trip ever seen, as the paper has it, so that a route that becomes longer looks like a queue. Losses halve
-//! the window, as in the authors' implementation. `RTT` is the smoothed one, of which the paper says only that it is an average.
+//! `baseRTT` is the least round trip ever seen, as the paper has it, but for our deviation: a round trip that doubles at once and
+//! stays so for a second and four round trips is that of a longer path ([`LongerPath`]), since no queue fills so fast; then the
+//! window doubles each round trip until a queue shows. After 10 s without feedback the
+//! base is measured anew, as by a new flow. `longer_path = false` turns both off. Losses halve the window, as in the
+//! authors' implementation. `RTT` is the smoothed one, of which the paper says only that it is an average.
 
 use haul_base::{Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
+use crate::longer_path::LongerPath;
+use crate::rtt::MIN_RTT_WINDOW;
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -30,6 +35,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "0.5",
             help: "share of the way to the wanted window per round trip",
         },
+        LONGER_PATH,
     ],
     build: |parameters, config| {
         let formula = Fast {
@@ -37,10 +43,16 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             gamma: parameters.number("gamma"),
             base: Span::MAX,
             update_at: Time::ZERO,
+            seen_at: Time::ZERO,
+            path: parameters.flag(LONGER_PATH.name).then(LongerPath::default),
+            regains: false,
         };
         Ok(Box::new(Windowed::new(formula, parameters, config)))
     },
 };
+
+/// More delay than this part of the path's shows a queue (RFC 9406, section 4.2).
+const QUEUE_DIVISOR: u64 = 8;
 
 #[derive(Debug)]
 struct Fast {
@@ -48,6 +60,11 @@ struct Fast {
     gamma: f64,
     base: Span,
     update_at: Time,
+    seen_at: Time,
+    /// `None` if the base is the least round trip ever.
+    path: Option<LongerPath>,
+    /// The path has become longer, and its capacity is looked for.
+    regains: bool,
 }
 
 impl Fast {
@@ -59,7 +76,16 @@ impl Fast {
 
 impl Formula for Fast {
     fn observe(&mut self, seen: &Seen<'_>) {
-        self.base = self.base.min(seen.rtt.min()).max(Span::from_micros(1));
+        let silent = seen.now.since(std::mem::replace(&mut self.seen_at, seen.now));
+        if let Some(path) = &mut self.path {
+            if silent > MIN_RTT_WINDOW {
+                self.base = Span::MAX;
+            } else if let Some(rise) = path.rise(seen.sample).filter(|rise| rise.at_once > self.base) {
+                (self.base, self.regains) = (self.base + rise.delay, true);
+            }
+        }
+        self.base = self.base.min(seen.rtt.latest()).max(Span::from_micros(1));
+        self.regains &= seen.rtt.latest() <= self.base + self.base / QUEUE_DIVISOR;
     }
 
     fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
@@ -68,10 +94,14 @@ impl Formula for Fast {
         }
         let rtt = seen.rtt.smoothed().max(self.base);
         self.update_at = seen.now + rtt;
+        if self.regains {
+            return 2.0 * window;
+        }
         self.next(window, self.base.as_secs_f64(), rtt.as_secs_f64())
     }
 
     fn shrink(&mut self, window: f64) -> f64 {
+        self.regains = false;
         window / 2.0
     }
 }
@@ -85,7 +115,8 @@ mod tests {
 
     #[test]
     fn the_update_is_that_of_the_paper() {
-        let fast = Fast { alpha: 200.0, gamma: 0.5, base: Span::MAX, update_at: Time::ZERO };
+        let (base, update_at, seen_at) = (Span::MAX, Time::ZERO, Time::ZERO);
+        let fast = Fast { alpha: 200.0, gamma: 0.5, base, update_at, seen_at, path: None, regains: false };
         assert_near(fast.next(1_000.0, 0.1, 0.125), 500.0 + 0.5 * (800.0 + 200.0), 1e-9);
         assert_near(fast.next(10.0, 0.1, 0.1), 20.0, 1e-9);
         assert_near(fast.next(1_000.0, 0.1, 0.1), 1_100.0, 1e-9);
@@ -108,6 +139,24 @@ mod tests {
             assert_eq!(steady.lost, 0);
             assert!(steady.goodput > path.capacity.mul_f64(0.99), "{steady:?}");
         }
+    }
+
+    /// Share of 20 Mbit/s from 3 to 6 s after the round trip has grown from 20 to 200 ms, once the sender was silent so long.
+    fn on_longer_path(longer_path: &str, silent: Span) -> f64 {
+        let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 20.0);
+        let law = built("fast", &[("longer_path", longer_path), ("alpha", "20")], Rate::from_mbps(100));
+        let mut run = Harness::new(law, path.clone());
+        run.run_for(Span::from_secs(10));
+        run.now += silent;
+        run.path.rtt = path.rtt * 10;
+        run.run_for(Span::from_secs(3));
+        run.measure(Span::from_secs(3)).goodput.as_bps() as f64 / path.capacity.as_bps() as f64
+    }
+
+    #[test]
+    fn a_longer_path_is_filled_again_and_by_the_papers_rule_it_is_a_queue() {
+        assert!(on_longer_path("true", Span::ZERO) > 0.8);
+        assert!(on_longer_path("false", Span::ZERO) < 0.3);
     }
 
     #[test]

@@ -43,6 +43,10 @@ impl RateController for Fixed {
         false
     }
 
+    fn allows_rare_reports(&self) -> bool {
+        true
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         Some(self.rate)
     }

@@ -13,7 +13,11 @@
 //! packets for two round trips, and slow start to the window before. The first comes two round trips after the first slow start, each
 //! other after nine times what the last one took: a tenth of the time at most.
 //!
-//! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Losses are reacted to once in a
+//! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Our deviation: a round trip
+//! that grows at once by more than the target and stays so for a second and four round trips is that of a longer path
+//! ([`LongerPath`]): no queue fills so fast, and with two packets in flight it is not of our making. A slowdown in which the delay stays
+//! high is no proof, as others may fill the queue. Then the base is as much longer, and slow start looks for
+//! the capacity as after a slowdown. `longer_path = false` turns this off. Losses are reacted to once in a
 //! round trip. Choices: the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
 //! steps of `gain` would take minutes to make up for an outage.
 
@@ -21,8 +25,9 @@ use haul_base::{Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::loss_events::LossEvents;
-use super::window::{INITIAL_WINDOW, LEAST, MOST, unreported_bytes};
+use super::window::{INITIAL_WINDOW, LEAST, LONGER_PATH, MOST, unreported_bytes};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
+use crate::longer_path::{LongerPath, Rise};
 use crate::rtt::{RttEstimator, WindowedMin};
 
 /// The line of the registry.
@@ -45,6 +50,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "1",
             help: "share of the window that twice the target takes a round trip, half at most (the draft: 1)",
         },
+        LONGER_PATH,
     ],
     build: |parameters, config| Ok(Box::new(LedbatPlusPlus::new(parameters, config))),
 };
@@ -99,6 +105,8 @@ struct LedbatPlusPlus {
     newest: usize,
     shortest: WindowedMin,
     base: Span,
+    /// `None` if the base is the shortest round trip of ten minutes.
+    path: Option<LongerPath>,
     in_silence: bool,
     datagram: f64,
     rtt: Span,
@@ -122,6 +130,7 @@ impl LedbatPlusPlus {
             newest: 0,
             shortest: WindowedMin::new(BASE_WINDOW),
             base: config.initial_rtt,
+            path: parameters.flag(LONGER_PATH.name).then(LongerPath::default),
             in_silence: false,
             datagram: 1_472.0,
             rtt: config.initial_rtt,
@@ -156,11 +165,24 @@ impl LedbatPlusPlus {
 
     /// Slow start, for so many acknowledged packets; gives whether it has ended.
     fn start(&mut self, gain: f64, delay: f64, acked: f64) -> bool {
-        if self.phase == Phase::Start && delay > START_SHARE {
+        // Where no window is known, up to which it leads back.
+        if self.threshold == MOST && delay > START_SHARE {
             return true;
         }
         self.window = (self.window + gain * acked).min(self.threshold);
         self.window >= self.threshold
+    }
+
+    /// What is more than a target has made the window small, as a slowdown does.
+    fn on_longer_path(&mut self, now: Time, rise: Rise) {
+        if rise.at_once <= self.target {
+            return;
+        }
+        let base = i64::try_from((self.base + rise.delay).as_nanos()).unwrap_or(i64::MAX);
+        self.shortest = WindowedMin::new(BASE_WINDOW);
+        self.shortest.on_value(now, base);
+        self.threshold = MOST;
+        self.phase = Phase::Regaining(now);
     }
 
     fn on_acked(&mut self, sample: &FeedbackSample<'_>, acked: f64) {
@@ -173,7 +195,7 @@ impl LedbatPlusPlus {
         match self.phase {
             Phase::Start | Phase::Regaining(_) if is_used => {
                 if self.start(gain, delay, acked) {
-                    self.begin_avoidance(now);
+                    self.end_start(now, sample.next_pn);
                 }
             }
             Phase::Avoidance(Some(end)) if end <= now => {
@@ -190,6 +212,20 @@ impl LedbatPlusPlus {
             Phase::Start | Phase::Regaining(_) | Phase::Slowdown { .. } => {}
         }
         self.window = self.window.clamp(LEAST, MOST);
+    }
+
+    /// On a longer path the window has doubled since the queue began to grow: a slowdown to half of it drains that.
+    fn end_start(&mut self, now: Time, next_pn: u64) {
+        match self.phase {
+            Phase::Regaining(since) if self.threshold == MOST => {
+                self.window = (self.window / 2.0).max(LEAST);
+                self.threshold = self.window;
+                // What that queue loses is no event besides.
+                self.events.close(next_pn);
+                self.phase = Phase::Slowdown { since, until: now + self.rtt * ROUND_TRIPS };
+            }
+            _ => self.begin_avoidance(now),
+        }
     }
 
     fn begin_avoidance(&mut self, now: Time) {
@@ -241,6 +277,9 @@ impl RateController for LedbatPlusPlus {
         if self.events.is_new_or_marked(sample) {
             self.on_event(sample.now);
             self.events.close(sample.next_pn);
+        }
+        if let Some(rise) = self.path.as_mut().and_then(|path| path.rise(sample)) {
+            self.on_longer_path(sample.now, rise);
         }
         if sample.acked_packets > 0 {
             self.on_acked(sample, sample.acked_packets as f64);
@@ -317,6 +356,20 @@ mod tests {
             assert!(steady.goodput > path.capacity.mul_f64(0.88), "{mbps} {steady:?}");
             let queued = steady.mean_rtt.saturating_sub(path.rtt).as_secs_f64();
             assert!((0.035..0.065).contains(&queued), "{mbps} {queued}");
+        }
+    }
+
+    #[test]
+    fn a_longer_path_is_filled_again_and_by_the_drafts_rule_it_is_a_queue() {
+        for (longer_path, bounds) in [("true", 0.8..1.01), ("false", 0.0..0.2)] {
+            let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 10.0);
+            let law = built("ledbat_plus_plus", &[("longer_path", longer_path)], UNBOUNDED);
+            let mut run = Harness::new(law, path.clone());
+            run.run_for(Span::from_secs(10));
+            run.path.rtt = path.rtt * 10;
+            run.run_for(Span::from_secs(3));
+            let share = run.measure(Span::from_secs(3)).goodput.as_bps() as f64 / 20e6;
+            assert!(bounds.contains(&share), "{longer_path}: {share}");
         }
     }
 

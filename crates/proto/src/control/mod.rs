@@ -189,6 +189,12 @@ pub trait RateController: Debug + Send {
         None
     }
 
+    /// Whether reports may be further apart than a round trip, up to a quarter of a second, so that they are at most 2 % of the
+    /// packets (1 % above 100 Mbit/s). Its rate and window must hold so long, [`FeedbackSample::report_interval`].
+    fn allows_rare_reports(&self) -> bool {
+        false
+    }
+
     /// Whether it takes a mark of congestion (ECN CE) for a loss. Recipes with a law that does not send no ECN-capable packets:
     /// RFC 3168, section 6.1, demands an answer to marks.
     fn answers_marks(&self) -> bool {
@@ -228,6 +234,10 @@ macro_rules! forward_to_law {
 
         fn report_interval(&self) -> Option<haul_base::Span> {
             self.law.report_interval()
+        }
+
+        fn allows_rare_reports(&self) -> bool {
+            self.law.allows_rare_reports()
         }
 
         fn answers_marks(&self) -> bool {

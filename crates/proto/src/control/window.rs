@@ -23,6 +23,14 @@ pub(super) const INITIAL_WINDOW: ParameterSpec = ParameterSpec {
     help: "packets in flight at the start (RFC 6928: 10)",
 };
 
+/// Whether such a law deviates from its source where a path becomes longer.
+pub(super) const LONGER_PATH: ParameterSpec = ParameterSpec {
+    name: "longer_path",
+    kind: ParameterKind::Flag,
+    default: "true",
+    help: "whether a round trip that grows at once and stays so is that of a longer path (the source: false)",
+};
+
 /// More than any path holds, packets.
 pub(super) const MOST: f64 = 1e9;
 /// The least window, packets (RFC 9002, section 7.2).
@@ -48,6 +56,7 @@ pub(super) struct Seen<'a> {
     /// Packets newly acknowledged, above 0.
     pub(super) acked: f64,
     pub(super) rtt: &'a RttEstimator,
+    pub(super) sample: &'a FeedbackSample<'a>,
     /// A round trip has ended since the last feedback.
     pub(super) is_round: bool,
     /// The window is in use: if it is not, the formula may lower it and no more.
@@ -292,7 +301,7 @@ impl<F: Formula> RateController for Windowed<F> {
         }
         self.in_recovery = self.events.in_recovery(sample);
         if acked > 0.0 {
-            self.on_acked(&Seen { now: sample.now, acked, rtt: sample.rtt, is_round, is_used });
+            self.on_acked(&Seen { now: sample.now, acked, rtt: sample.rtt, sample, is_round, is_used });
         }
     }
 

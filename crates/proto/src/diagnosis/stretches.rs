@@ -124,6 +124,8 @@ impl Stretches {
             return;
         }
         self.tested.clear();
+        // As much as the list has: what grows with it grows when it does.
+        self.tested.reserve(self.list.len().next_power_of_two());
         self.tested.extend(self.list.iter().map(|ended| ended.stretch));
         self.finding = DelayFinding::of(&self.tested, empty, &mut self.scratch);
     }

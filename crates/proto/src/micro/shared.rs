@@ -33,10 +33,14 @@ impl Default for SendWindow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportDelay(pub Span);
 
-/// The report interval that the control law wants, if it wants one. Written by `rate_control`, asked for by `bitmap_ack` with
-/// `when = "law"`.
+/// What the control law says of the report interval. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LawInterval(pub(crate) Option<Span>);
+pub(crate) struct LawInterval {
+    /// The one that it wants, if it wants one: asked for by `bitmap_ack` with `when = "law"`.
+    pub(crate) wanted: Option<Span>,
+    /// Whether reports may be further apart than a round trip.
+    pub(crate) may_be_rare: bool,
+}
 
 /// Number of the chunk of the object that is being sent for the first time. Written by `object`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

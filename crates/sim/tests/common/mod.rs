@@ -10,8 +10,8 @@ use haul_proto::{
     ReceiverEvent, Seal, Sender, SenderConfig, SenderEvent, SenderStats, Unauthentic, build_controller,
 };
 use haul_sim::{
-    BottleneckSpec, CorruptionSpec, Distribution, Effect, Ended, Limit, LinkId, NodeId, Outage, PathSpec,
-    QueueSpec, ReorderingSpec, SessionNode, StageSpec, UDP_OVERHEAD, World,
+    BottleneckSpec, CorruptionSpec, Distribution, Effect, Ended, JitterSpec, Limit, LinkId, NodeId, Order,
+    Outage, PathSpec, QueueSpec, ReorderingSpec, SessionNode, StageSpec, UDP_OVERHEAD, World,
 };
 use haul_stack::Recipe;
 
@@ -130,6 +130,8 @@ pub(crate) struct Channel {
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
     pub(crate) reorder: f64,
+    /// Delays up to this on top, in order.
+    pub(crate) jitter: Span,
     pub(crate) corrupt: f64,
     pub(crate) truncate: f64,
     pub(crate) outages: Vec<Outage>,
@@ -150,6 +152,7 @@ impl Channel {
             loss: 0.0,
             duplicate: 0.0,
             reorder: 0.0,
+            jitter: Span::ZERO,
             corrupt: 0.0,
             truncate: 0.0,
             outages: Vec::new(),
@@ -162,6 +165,7 @@ impl Channel {
         let queue = QueueSpec::TailDrop(Limit::Time(self.queue));
         let corruption = |p, effect| StageSpec::Corruption(CorruptionSpec { share: share(p), effect });
         let late = Distribution::Uniform(Span::from_millis(5));
+        let jitter = JitterSpec { delay: Distribution::Uniform(self.jitter), order: Order::Keep };
         let stages = [
             (true, StageSpec::Mtu(self.mtu + UDP_OVERHEAD)),
             (!self.outages.is_empty(), StageSpec::Outages(self.outages.clone())),
@@ -174,6 +178,7 @@ impl Channel {
                 self.reorder > 0.0,
                 StageSpec::Reordering(ReorderingSpec { share: share(self.reorder), extra: late }),
             ),
+            (self.jitter > Span::ZERO, StageSpec::Jitter(jitter)),
             (true, StageSpec::Delay(self.delay)),
         ];
         PathSpec { stages: stages.into_iter().filter(|(used, _)| *used).map(|(_, stage)| stage).collect() }

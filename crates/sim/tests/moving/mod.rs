@@ -175,6 +175,22 @@ fn bbr_takes_what_each_phase_of_a_path_offers() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
+#[test]
+fn delays_that_vary_do_not_end_startup() {
+    for seed in 1..=6 {
+        let there = Channel { jitter: ms(20), ..path(100.0, 40, 40) };
+        let mut run = Run::new(seed, 4 << 30, "bbr", None, &there, &path(100.0, 40, 40));
+        let mut received = |until| {
+            run.run(ms(until));
+            run.session.receiver(&run.world).stats().object_bytes
+        };
+        let before = received(1_000);
+        let mbps = (received(3_000) - before) as f64 * 8.0 / 2.0 / 1e6;
+        println!("TABLE jitter of 20 ms, seed {seed}: {mbps:.1} Mbit/s from 1 to 3 s");
+        assert!(mbps > 0.75 * object(100.0), "{seed}: {mbps} Mbit/s");
+    }
+}
+
 /// Shares of 100 Mbit/s in the last 40 of 60 s: ours, and a TCP flow's that begins with it or later.
 fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2] {
     let path = path(100.0, rtt, queue);
@@ -190,7 +206,12 @@ fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2]
     [0, 1].map(|n| (after[n] - before[n]) as f64 * 8.0 / 40.0 / 1e8)
 }
 
-fn add_tcp(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) -> haul_sim::NodeId {
+pub(crate) fn add_tcp(
+    world: &mut World,
+    control: ControlKind,
+    there: LinkId,
+    back: LinkId,
+) -> haul_sim::NodeId {
     let port = PathId::default();
     let sender = world.add_node("tcp", SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control))));
     let receiver = TcpReceiver::new(TcpReceiverConfig::default());

@@ -1,5 +1,7 @@
 //! Reports fit the reverse path: a small share of the data packets, and no queue where it is narrow.
 
+mod table;
+
 use haul_base::{Rate, Span};
 
 use crate::common::{Channel, Run};

@@ -273,6 +273,7 @@ impl Bbr {
         self.is_filled = false;
         self.long_term = None;
         self.plateau.reset(self.max_bandwidth.get());
+        self.round_trip.forget_earlier();
     }
 
     /// The draft's `RaiseInflightLongtermSlope`.

@@ -402,7 +402,9 @@ impl Bbr {
         let now = sample.now;
         if self.phase == Phase::Startup {
             let least = self.round_trip.queue_threshold(self.serialization());
-            let is_queued = sample.queue_delay.is_some_and(|delay| delay > least);
+            // Delays that varied as much before, at a quarter of the rate, are jitter.
+            let is_longer = self.round_trip.is_longer(sample.rtt.latest());
+            let is_queued = is_longer && sample.queue_delay.is_some_and(|delay| delay > least);
             self.queued_samples = if is_queued { self.queued_samples + 1 } else { 0 };
             self.is_filled |= self.plateau.is_reached() || self.queued_samples >= STARTUP_QUEUED;
             if self.is_filled {
@@ -545,6 +547,10 @@ impl RateController for Bbr {
 
     fn on_silence(&mut self, _: Time, count: u32) {
         self.in_outage |= count >= OUTAGE;
+    }
+
+    fn allows_rare_reports(&self) -> bool {
+        true
     }
 
     fn ceiling(&self) -> Option<Rate> {

@@ -15,6 +15,9 @@ const CONFIRMS: u64 = 64;
 /// Rounds in a row that must be longer. A choice: one could be a burst of others.
 const RAISED_ROUNDS: u32 = 2;
 
+/// With fewer round trips it is not known how much they vary. A choice.
+const ENOUGH: f64 = 20.0;
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct RoundTrip {
@@ -25,12 +28,15 @@ pub(super) struct RoundTrip {
     probed: Span,
     probed_at: Time,
     interval: Span,
-    /// Of the present round: the least, the sum in seconds, and how many.
+    /// Of the present round: the least, the most, the sum in seconds, and how many.
     round_least: Span,
+    round_most: Span,
     round_sum: f64,
     round_samples: f64,
     /// Of the round before.
     last: Round,
+    /// Of all rounds before that: the most, and how many.
+    earlier: (Span, f64),
     raised: u32,
 }
 
@@ -39,6 +45,8 @@ pub(super) struct RoundTrip {
 pub(super) struct Round {
     pub(super) least: Span,
     pub(super) mean: Span,
+    most: Span,
+    samples: f64,
 }
 
 impl RoundTrip {
@@ -50,9 +58,11 @@ impl RoundTrip {
             probed_at: Time::ZERO,
             interval,
             round_least: Span::MAX,
+            round_most: Span::ZERO,
             round_sum: 0.0,
             round_samples: 0.0,
-            last: Round { least: Span::ZERO, mean: Span::ZERO },
+            last: Round { least: Span::ZERO, mean: Span::ZERO, most: Span::ZERO, samples: 0.0 },
+            earlier: (Span::ZERO, 0.0),
             raised: 0,
         }
     }
@@ -62,6 +72,7 @@ impl RoundTrip {
     pub(super) fn on_sample(&mut self, now: Time, rtt: Span, serialization: Span) -> bool {
         let rtt = rtt.max(Span::from_micros(1));
         self.round_least = self.round_least.min(rtt);
+        self.round_most = self.round_most.max(rtt);
         self.round_sum += rtt.as_secs_f64();
         self.round_samples += 1.0;
         let is_first = self.least.is_none();
@@ -100,9 +111,13 @@ impl RoundTrip {
     pub(super) fn on_round(&mut self, serialization: Span, rise: f64) -> Round {
         if self.round_samples > 0.0 {
             let mean = Span::from_secs_f64(self.round_sum / self.round_samples);
-            self.last = Round { least: self.round_least, mean };
+            let (most, samples) = self.earlier;
+            self.earlier = (most.max(self.last.most), samples + self.last.samples);
+            let (least, most, samples) = (self.round_least, self.round_most, self.round_samples);
+            self.last = Round { least, mean, most, samples };
         }
-        (self.round_least, self.round_sum, self.round_samples) = (Span::MAX, 0.0, 0.0);
+        (self.round_least, self.round_most) = (Span::MAX, Span::ZERO);
+        (self.round_sum, self.round_samples) = (0.0, 0.0);
         let least = self.least(Span::ZERO);
         let is_raised = self.last.least > least.mul_f64(rise).max(least + Self::queue(least) + serialization);
         self.raised = if is_raised { self.raised + 1 } else { 0 };
@@ -127,6 +142,17 @@ impl RoundTrip {
     /// Rounds in which a queue is wanted do not count.
     pub(super) fn excuse(&mut self) {
         self.raised = 0;
+    }
+
+    /// Whether this one is longer than all of the rounds before the last one were. The last one's may have a queue in them.
+    pub(super) fn is_longer(&self, rtt: Span) -> bool {
+        self.earlier.1 >= ENOUGH && rtt > self.earlier.0
+    }
+
+    /// How the round trips have varied so far is no longer of use.
+    pub(super) fn forget_earlier(&mut self) {
+        self.earlier = (Span::ZERO, 0.0);
+        (self.last.most, self.last.samples) = (Span::ZERO, 0.0);
     }
 
     /// The round trips of the round that ended last.
@@ -165,6 +191,24 @@ mod tests {
         assert_eq!(trip.least(guess), Span::from_millis(60));
         trip.on_sample(at(110_002), Span::from_millis(20), Span::ZERO);
         assert_eq!(trip.least(guess), Span::from_millis(20));
+    }
+
+    #[test]
+    fn a_round_trip_is_longer_only_than_enough_others_before_the_last_round() {
+        let mut trip = trip();
+        let mut is_longer = |least: u64| {
+            (least..least + 10).for_each(|ms| {
+                trip.on_sample(at(100_000), Span::from_millis(ms), Span::ZERO);
+            });
+            trip.on_round(Span::ZERO, 1.25);
+            [15, 20, 50].map(|ms| trip.is_longer(Span::from_millis(ms)))
+        };
+        assert_eq!(is_longer(10), [false; 3]);
+        assert_eq!(is_longer(1), [false; 3]);
+        assert_eq!(is_longer(40), [false, true, true]);
+        assert_eq!(is_longer(70), [false, false, true], "those of 40 to 49 are known now");
+        trip.forget_earlier();
+        assert!(!trip.is_longer(Span::from_millis(90)));
     }
 
     #[test]

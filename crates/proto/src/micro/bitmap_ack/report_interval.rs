@@ -6,18 +6,32 @@
 use haul_base::{Rate, Span, Time};
 use haul_wire::packet::FeedbackHeader;
 
+use crate::micro::shared::LawInterval;
 use crate::one_way::OneWay;
+use crate::rtt::WindowedMin;
 
 /// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
 const START_REPORTS: u64 = 80;
-/// Data packets per report. With the early reports that losses cause, less than 1 % of the packets of 100 Mbit/s and more are
-/// reports, and less than 2 % of 20 to 100 Mbit/s.
+/// Data packets per packet of a report. With the early reports that losses cause, at most 1 % of the packets of 100 Mbit/s and
+/// more are reports, and at most 2 % of less. Where reports are further apart than a
+/// round trip, the law needs more of them.
 const PACKETS_FAST: u64 = 160;
 const PACKETS_SLOW: u64 = 96;
+const PACKETS_RARE: u64 = 72;
 const FAST: Rate = Rate::from_mbps(80);
-/// The packet count alone makes the interval no longer than this, and no longer than a round trip: a law must see what its
-/// rate does.
+/// The packet count alone makes the interval no longer than this, and no longer than a round trip, unless the law allows
+/// [`RARE`]: one with a window would have sent all that it may.
 const LONGEST_BY_COUNT: Span = Span::from_millis(50);
+/// The same for laws that allow it, or a round trip if that is more: within 3 s, in which a law has to find what a path has
+/// become, come twelve reports. A choice.
+const RARE: Span = Span::from_millis(250);
+/// But no longer than this part of the time since the start: until then the law has not found its rate. A choice.
+const RARE_PART: u64 = 64;
+/// The least spacing of data packets in so long counts: where a lost report has stopped the sender, a longer interval would stop
+/// it again.
+const SPACING_MEMORY: Span = Span::from_secs(1);
+/// Weight of the newest in the mean number of packets of a report.
+const SIZE_GAIN: f64 = 1.0 / 8.0;
 /// The interval is never longer.
 pub(super) const LONGEST: Span = Span::from_secs(1);
 /// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if that is more.
@@ -47,26 +61,62 @@ pub(super) struct ReportArrival {
 }
 
 /// The spacing and rate of data packets at the receiver, measured over at least a round trip.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DataArrivals {
     /// Receiver's clock, packets and bytes when the measurement began.
     start: Option<(u32, u64, u64)>,
+    /// Nanoseconds between two packets.
+    spacings: WindowedMin,
     /// Mean time between two packets, and UDP payload rate, of the last measurement.
     measured: Option<(Span, Rate)>,
+    /// The least such time lately.
+    least_spacing: Span,
 }
 
 impl DataArrivals {
-    fn on_report(&mut self, header: &FeedbackHeader, least: Span) {
-        let now = (header.received_at, header.packets, header.bytes);
-        let (at, packets, bytes) = *self.start.get_or_insert(now);
+    fn new() -> Self {
+        Self {
+            start: None,
+            spacings: WindowedMin::new(SPACING_MEMORY),
+            measured: None,
+            least_spacing: Span::ZERO,
+        }
+    }
+
+    fn on_report(&mut self, now: Time, header: &FeedbackHeader, least: Span) {
+        let counted = (header.received_at, header.packets, header.bytes);
+        let (at, packets, bytes) = *self.start.get_or_insert(counted);
         let elapsed = Span::from_micros(u64::from(header.received_at.wrapping_sub(at)));
         let count = header.packets.saturating_sub(packets);
         if elapsed < least || count == 0 {
             return;
         }
         let rate = Rate::from_transfer(header.bytes.saturating_sub(bytes), elapsed);
-        self.measured = Some((elapsed / count, rate));
-        self.start = Some(now);
+        let spacing = elapsed / count;
+        self.measured = Some((spacing, rate));
+        let nanos = i64::try_from(spacing.as_nanos()).unwrap_or(i64::MAX);
+        self.least_spacing = Span::from_nanos(self.spacings.on_value(now, nanos).unsigned_abs());
+        self.start = Some(counted);
+    }
+}
+
+/// How many packets a report takes: more than one where many segments have gaps.
+#[derive(Debug)]
+struct ReportSize {
+    mean: f64,
+    /// When the present one was sent (receiver's clock), and its packets so far.
+    present: (u32, u32),
+}
+
+impl ReportSize {
+    fn on_packet(&mut self, sent_at: u32) {
+        let (at, packets) = self.present;
+        if at == sent_at {
+            self.present.1 = packets.saturating_add(1);
+            return;
+        }
+        self.mean += (f64::from(packets) - self.mean) * SIZE_GAIN;
+        self.present = (sent_at, 1);
     }
 }
 
@@ -118,11 +168,13 @@ pub(super) struct ReportInterval {
     /// What the receiver was asked for, and when.
     asked: Option<(Span, Time)>,
     data: DataArrivals,
+    size: ReportSize,
     reverse: ReversePath,
     /// The shortest interval that the reverse path carries, as far as it is known.
     sustainable: Span,
     /// When `sustainable` changed, or a report had queued.
     changed: Time,
+    began: Time,
 }
 
 impl ReportInterval {
@@ -131,10 +183,12 @@ impl ReportInterval {
             shortest,
             present: shortest,
             asked: None,
-            data: DataArrivals::default(),
+            data: DataArrivals::new(),
+            size: ReportSize { mean: 1.0, present: (0, 1) },
             reverse: ReversePath::default(),
             sustainable: Span::ZERO,
             changed: now,
+            began: now,
         }
     }
 
@@ -149,22 +203,24 @@ impl ReportInterval {
         self.present = shortest;
     }
 
-    /// Takes the newest report. `law` is the interval that the control law wants, if it decides; the reverse path bounds it.
+    /// Takes the newest report. `law` is what the control law says of the interval; the reverse path bounds that.
     /// Returns whether the receiver is to be asked for another interval.
     pub(super) fn on_report(
         &mut self,
         report: ReportArrival,
         header: &FeedbackHeader,
         min_rtt: Span,
-        law: Option<Span>,
+        law: LawInterval,
     ) -> bool {
         if header.packets == 0 {
             return false;
         }
-        self.data.on_report(header, min_rtt.max(QUEUED));
+        self.data.on_report(report.at, header, min_rtt.max(QUEUED));
+        self.size.on_packet(header.sent_at);
         let queued = self.reverse.on_report(report, header.sent_at, QUEUED.max(min_rtt / 4));
         self.adapt(report.at, queued);
-        let wanted = law.unwrap_or_else(|| self.by_count(report.number, min_rtt)).min(LONGEST);
+        let wanted =
+            law.wanted.unwrap_or_else(|| self.by_count(report, min_rtt, law.may_be_rare)).min(LONGEST);
         self.present = wanted.max(self.sustainable).max(self.shortest);
         self.is_due(report.at)
     }
@@ -180,12 +236,20 @@ impl ReportInterval {
         }
     }
 
-    fn by_count(&self, reports: u64, min_rtt: Span) -> Span {
-        let measured = self.data.measured.filter(|_| reports >= START_REPORTS);
-        let interval = measured.map_or(Span::ZERO, |(spacing, rate)| {
-            spacing * if rate >= FAST { PACKETS_FAST } else { PACKETS_SLOW }
-        });
-        interval.min(LONGEST_BY_COUNT).min(min_rtt)
+    fn by_count(&self, report: ReportArrival, min_rtt: Span, may_be_rare: bool) -> Span {
+        let Some((spacing, rate)) = self.data.measured.filter(|_| report.number >= START_REPORTS) else {
+            return Span::ZERO;
+        };
+        let is_fast = rate >= FAST;
+        let spanned = |spacing: Span, packets: u64| spacing.mul_f64(packets as f64 * self.size.mean);
+        let wanted = spanned(spacing, if is_fast { PACKETS_FAST } else { PACKETS_SLOW });
+        let often = LONGEST_BY_COUNT.min(min_rtt);
+        if wanted <= often || !may_be_rare {
+            return wanted.min(often);
+        }
+        let longest = RARE.max(min_rtt).min(report.at.since(self.began) / RARE_PART);
+        let rare = spanned(self.data.least_spacing, if is_fast { PACKETS_FAST } else { PACKETS_RARE });
+        rare.min(longest).max(often)
     }
 
     fn is_due(&self, now: Time) -> bool {
@@ -224,6 +288,7 @@ mod tests {
         rtt: Span,
         /// Queueing delay of the reverse path.
         queue: Span,
+        law: LawInterval,
         requests: Vec<Span>,
     }
 
@@ -231,7 +296,8 @@ mod tests {
         fn new(packets_per_ms: f64, rtt: Span) -> Self {
             let now = Time::ZERO + ms(1_000);
             let interval = ReportInterval::new(now, SHORTEST);
-            Self { interval, now, reports: 0, packets_per_ms, rtt, queue: Span::ZERO, requests: Vec::new() }
+            let (queue, law) = (Span::ZERO, LawInterval::default());
+            Self { interval, now, reports: 0, packets_per_ms, rtt, queue, law, requests: Vec::new() }
         }
 
         /// Reports leave at the interval that was asked for. `queue` turns the queueing delay before a report, and the time since
@@ -254,7 +320,7 @@ mod tests {
                 };
                 let at = self.now + self.rtt / 2 + self.queue;
                 let report = ReportArrival { at, pn: self.reports, number: self.reports };
-                if self.interval.on_report(report, &header, self.rtt, None) {
+                if self.interval.on_report(report, &header, self.rtt, self.law) {
                     self.requests.extend(self.interval.take_request(at));
                 }
             }
@@ -297,6 +363,45 @@ mod tests {
         let mut local = Sim::new(1.0, Span::from_micros(100));
         local.run_without_queue(ms(2_000));
         assert_eq!((local.interval.get(), local.requests.len()), (SHORTEST, 0));
+    }
+
+    /// Data packets per report once the interval has settled.
+    fn packets_per_report(packets_per_ms: f64, rtt: u64) -> f64 {
+        let mut sim = Sim::new(packets_per_ms, ms(rtt));
+        sim.law.may_be_rare = true;
+        sim.run_without_queue(ms(60_000));
+        let before = sim.reports;
+        sim.run_without_queue(ms(30_000));
+        30_000.0 * packets_per_ms / (sim.reports - before) as f64
+    }
+
+    #[test]
+    fn a_law_that_allows_it_has_fewer_reports_but_four_a_second_or_one_a_round_trip() {
+        assert!((66.0..78.0).contains(&packets_per_report(1.0, 1)));
+        assert!((66.0..78.0).contains(&packets_per_report(0.085, 800)));
+        assert!((20.0..23.0).contains(&packets_per_report(0.085, 20)));
+        let mut young = Sim::new(0.085, ms(20));
+        young.law.may_be_rare = true;
+        young.run_without_queue(ms(3_000));
+        assert!(young.interval.get() <= ms(60), "{}", young.interval.get());
+    }
+
+    #[test]
+    fn a_stretch_without_data_does_not_make_reports_rarer() {
+        let mut sim = Sim::new(1.7, ms(20));
+        sim.law.may_be_rare = true;
+        sim.run_without_queue(ms(20_000));
+        let before = sim.interval.get();
+        sim.packets_per_ms /= 1.01;
+        sim.run_without_queue(ms(200));
+        assert!(sim.interval.get() <= before * 11 / 10, "{before}, then {}", sim.interval.get());
+    }
+
+    #[test]
+    fn a_report_of_several_packets_counts_as_so_many() {
+        let mut size = ReportSize { mean: 1.0, present: (0, 1) };
+        (0..600).for_each(|n| size.on_packet(n / 3));
+        assert!((size.mean - 3.0).abs() < 0.01, "{size:?}");
     }
 
     #[test]

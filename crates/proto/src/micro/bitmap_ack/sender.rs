@@ -301,7 +301,9 @@ impl Sender {
 
     fn on_arrival(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
         let report = ReportArrival { at: context.arrival().at, pn, number: self.reports };
-        let law = (self.when == When::Law).then(|| context.shared(self.bindings().law).0.unwrap_or_default());
+        let law = *context.shared(self.bindings().law);
+        let wanted = (self.when == When::Law).then(|| law.wanted.unwrap_or_default());
+        let law = LawInterval { wanted, ..law };
         if self.interval.on_report(report, header, context.path().min_rtt, law) {
             context.want_control();
         }

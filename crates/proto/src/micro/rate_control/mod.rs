@@ -366,7 +366,10 @@ impl RateControl {
         let (rate, bindings) = (law.rate.min(self.quota.rate), self.bindings());
         *context.shared(bindings.rate) = RateNow(RateState { rate, ..law });
         *context.shared(bindings.sending_rate) = SendingRate(rate);
-        *context.shared(bindings.interval) = LawInterval(self.controller.report_interval());
+        *context.shared(bindings.interval) = LawInterval {
+            wanted: self.controller.report_interval(),
+            may_be_rare: self.controller.allows_rare_reports(),
+        };
     }
 }
 
