@@ -215,8 +215,9 @@ impl Pipe<'_> {
         });
         let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
-        let next = || listener.accept_any().wait_for(LOOK);
-        match self.patiently(next, |error| matches!(error, AcceptError::TimedOut(_)))?.map_err(Error::from)? {
+        let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
+        let accepted = self.patiently(next, |error| matches!(**error, AcceptError::TimedOut(_)))?;
+        match accepted.map_err(|error| Error::from(*error))? {
             Accepted::Messages(connection) => {
                 let framing = stdio::framing(self.args.frame, &connection.recipe());
                 self.talk(&connection, framing, self.args.reverse)

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
 
 use blake3::Hasher;
 use haul_diagnosis::{
@@ -35,22 +34,15 @@ fn samples(files: &[PathBuf], words: &mut Words, hash: &mut Hasher) -> Result<Ve
     Ok(samples)
 }
 
-/// The day of a time in seconds since 1970, as ISO 8601 writes it.
-fn day(seconds: u64) -> String {
-    let time = OffsetDateTime::from_unix_timestamp(seconds.cast_signed());
-    time.unwrap_or(OffsetDateTime::UNIX_EPOCH).date().to_string()
-}
-
 fn provenance(args: &TrainArgs, hash: &Hasher) -> Provenance {
     let uname = rustix::system::uname();
     let word = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let files = |cause: &str, files: &[PathBuf]| format!("{} files of losses by the {cause}", files.len());
     Provenance {
         data: format!("{}, {}", files("host", &args.host), files("network", &args.network)),
         data_hash: hash.finalize().to_hex().to_string(),
         system: format!("{} {} {}", word(uname.sysname()), word(uname.release()), word(uname.machine())),
-        date: day(now),
+        date: OffsetDateTime::now_utc().date().to_string(),
         ..Provenance::default()
     }
 }
@@ -118,10 +110,6 @@ fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
     })
 }
 
-fn write_model(to: &Path, text: &str) -> Result<(), Fault> {
-    fs::write(to, text).map_err(|error| fault::io(format_args!("cannot write {}", to.display()), &error))
-}
-
 /// Fits a model, writes it and says how well it fits. Gives the exit code.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let mut hash = Hasher::new();
@@ -137,7 +125,8 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let trained = fit(&host, &network, args.word_length, provenance(args, &hash)).map_err(few)?;
     let held_out = cross_validate(&host, &network, args.word_length, FOLDS).map_err(few)?;
     let text = trained.model.write();
-    write_model(&args.output, &text)?;
+    fs::write(&args.output, &text)
+        .map_err(|error| fault::io(format_args!("cannot write {}", args.output.display()), &error))?;
     let model_hash = blake3::hash(text.as_bytes()).to_hex();
     if as_object {
         out_json(&object(&trained, &held_out, &model_hash).to_string());
@@ -145,23 +134,4 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
         out_verbatim(&report(&trained, &held_out, &model_hash));
     }
     Ok(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_are_those_of_the_calendar() {
-        for (seconds, wanted) in [
-            (0, "1970-01-01"),
-            (951_782_399, "2000-02-28"),
-            (951_782_400, "2000-02-29"),
-            (1_709_251_200, "2024-03-01"),
-            (4_107_542_399, "2100-02-28"),
-            (4_107_542_400, "2100-03-01"),
-        ] {
-            assert_eq!(day(seconds), wanted);
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The counters of a data path as JSON, for the trace and for `haul ctl`.
+//! The counters of a data path: what it has carried, and all of them as JSON, for the trace and for `haul ctl`.
 
 use haul_base::{Cause, HostSample, Rate, Span};
 use haul_diagnosis::write_signature;
@@ -7,6 +7,15 @@ use haul_proto::{Attribution, DiagnosedWindow};
 use serde_json::json;
 
 use crate::output::{ByCause, EventLog};
+
+/// Object bytes that have arrived, as far as this side knows.
+pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
+    match counters {
+        Some(Counters::Sending(sending)) => sending.stats.object_acked,
+        Some(Counters::Receiving(stats)) => stats.object_bytes,
+        None => 0,
+    }
+}
 
 pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     match counters {

@@ -16,7 +16,7 @@ use crate::fault;
 use crate::output::{EventLog, Progress, Snapshot, Stall};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
-use crate::transfer::counters::write_windows;
+use crate::transfer::counters::{carried, write_windows};
 use crate::transfer::link::{Sides, link, wake};
 use crate::transfer::quota::Part;
 use crate::transfer::sessions::{self, Unchanged};
@@ -181,11 +181,7 @@ fn tick(elapsed: Duration) -> Duration {
 
 /// A number that rises with everything that is done.
 fn done(numbers: &JobProgress, transfer: &Transfer) -> u64 {
-    let carried = match transfer.counters() {
-        Some(Counters::Sending(sending)) => sending.stats.object_acked,
-        Some(Counters::Receiving(stats)) => stats.object_bytes,
-        None => 0,
-    };
+    let carried = carried(transfer.counters().as_ref());
     let entries = numbers.files_done() + numbers.failed();
     [numbers.bytes_done(), numbers.bytes_known(), entries].into_iter().fold(carried, u64::wrapping_add)
 }

@@ -82,8 +82,11 @@ pub(crate) fn counted(facts: &Facts, transfer: &Transfer, moving: Span) -> Count
 }
 
 pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedSending {
-    let limit = limit_as_sender(facts, stats, moving).map(|LimitedBy { what, evidence }| (what, evidence));
-    let (limited_by, evidence) = limit.unwrap_or_default();
+    let ceiling = ceiling_of_all(stats, facts.ceiling);
+    let seen = LimitEvidence { ceiling, ..evidence(stats, facts.round_trip, facts.ceiling, moving) };
+    let (limited_by, evidence) = limit_of_sender(&seen)
+        .map(|Limit { what, evidence }| (what.to_owned(), evidence))
+        .unwrap_or_default();
     CountedSending {
         packets: stats.packets,
         resent: stats.resent,
@@ -97,15 +100,6 @@ pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) 
         limited_by,
         evidence,
     }
-}
-
-fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<LimitedBy> {
-    let ceiling = ceiling_of_all(stats, facts.ceiling);
-    let found = limit_of_sender(&LimitEvidence {
-        ceiling,
-        ..evidence(stats, facts.round_trip, facts.ceiling, moving)
-    });
-    found.map(|Limit { what, evidence }| LimitedBy { what: what.to_owned(), evidence })
 }
 
 /// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile: the mean
@@ -148,21 +142,15 @@ pub(crate) fn limit_as_receiver(
     packets: u64,
     socket_drops: u64,
 ) -> LimitedBy {
-    if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
-        return limited_by(
-            "receiver_host",
-            format!("this machine's kernel dropped {socket_drops} socket buffers"),
-        );
-    }
-    if let Some(ceiling) = ceiling.filter(|&ceiling| goodput >= ceiling.mul_f64(CEILING_SHARE)) {
-        return limited_by("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"));
-    }
-    let words =
-        format!("{goodput} arrived, none of it was dropped here, and the rest shows only at the sender");
-    limited_by(NOT_SEEN_HERE, words)
-}
-
-fn limited_by(what: &str, evidence: String) -> LimitedBy {
+    let is_at = |ceiling: &Rate| goodput >= ceiling.mul_f64(CEILING_SHARE);
+    let (what, evidence) = if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
+        ("receiver_host", format!("this machine's kernel dropped {socket_drops} socket buffers"))
+    } else if let Some(ceiling) = ceiling.filter(is_at) {
+        ("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"))
+    } else {
+        let seen = "none of it was dropped here, and the rest shows only at the sender";
+        (NOT_SEEN_HERE, format!("{goodput} arrived, {seen}"))
+    };
     LimitedBy { what: what.to_owned(), evidence }
 }
 
@@ -223,8 +211,8 @@ mod tests {
             cpu: Cpu::ALL,
             other: None,
         };
-        let found = limit_as_sender(&facts, &stats, Span::from_secs(5)).unwrap();
-        assert_eq!(found.what, "rate_ceiling");
+        let found = counted_sending(&facts, &stats, Span::from_secs(5));
+        assert_eq!(found.limited_by, "rate_ceiling");
         assert_eq!(found.evidence, "it was given one on the way, and 96.0 Mbit/s was sent");
     }
 

@@ -4,55 +4,49 @@ use data_encoding::HEXLOWER;
 use haul_base::{Cause, CauseCounts, Rate, Span};
 use haul_engine::Counters;
 use haul_mover::{Failures, MoveReport};
-use haul_proto::ReceiverStats;
 use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
 
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
 use crate::transfer::bench::Carried;
 use crate::transfer::context::Context;
+use crate::transfer::counters;
 use crate::transfer::drive::{Measured, Moved};
 use crate::transfer::facts::{self, Facts, counted_sending};
 use crate::transfer::link::Sides;
 
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
-    let facts = sides.facts();
     let Moved { result, notes, measured } = moved;
-    let counters = measured.counters;
-    let mut report = of_measured(context, facts, &measured);
-    report.elapsed = elapsed;
+    let mut report = of_measured(context, sides.facts(), &measured);
     match result {
         Ok(done) => add_files(&mut report, &done),
         Err(fault) => {
-            fail(&mut report, fault, counters.as_ref());
+            fail(&mut report, fault, &measured);
             report.noted = notes.len() as u64;
             report.notes = notes.into_iter().take(MAX_NOTES).collect();
         }
     }
-    report.goodput = Rate::from_transfer(report.bytes - report.resumed_bytes.min(report.bytes), elapsed);
-    if facts.other.is_some() {
+    if sides.facts().other.is_some() {
         report.happened_here();
     }
-    complete(report, sides, counters.as_ref())
+    complete(report, elapsed, sides, measured.counters.as_ref())
 }
 
 /// The report of a run without files.
 pub(crate) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> RunReport {
-    let facts = sides.facts();
     let Carried { bytes, measured } = carried;
-    let counters = measured.counters;
-    let mut report = of_measured(context, facts, &measured);
-    report.elapsed = measured.moving;
+    let mut report = of_measured(context, sides.facts(), &measured);
     match bytes {
         Ok(bytes) => report.bytes = bytes,
-        Err(fault) => fail(&mut report, fault, counters.as_ref()),
+        Err(fault) => fail(&mut report, fault, &measured),
     }
-    report.goodput = Rate::from_transfer(report.bytes, report.elapsed);
-    complete(report, sides, counters.as_ref())
+    complete(report, measured.moving, sides, measured.counters.as_ref())
 }
 
-/// Adds what limited it and what the other side has told.
-fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -> RunReport {
+/// Adds how fast it was, what limited it and what the other side has told.
+fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Option<&Counters>) -> RunReport {
+    report.elapsed = elapsed;
+    report.goodput = Rate::from_transfer(report.bytes.saturating_sub(report.resumed_bytes), elapsed);
     if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
         let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts().ceiling);
         report.limited_by = Some(facts::limit_as_receiver(report.goodput, ceiling, stats.packets, drops));
@@ -88,7 +82,10 @@ fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
         }
         Some(Counters::Receiving(stats)) => {
             report.cpu = CpuSeconds { sender: None, receiver: own_cpu };
-            add_receiver(&mut report, &stats);
+            // It sees what arrived, not what was sent.
+            let (sent, resent) = (stats.packets + stats.duplicates, stats.duplicates);
+            report.packets = Packets { sent, resent };
+            report.lost.add(Cause::ReceiverHost, u64::from(stats.socket_drops));
         }
         None => {}
     }
@@ -141,12 +138,6 @@ fn add_sending(report: &mut RunReport, sending: CountedSending) {
     report.limited_by = Some(limit).filter(|limit| !limit.what.is_empty());
 }
 
-/// A receiver sees what arrived, not what was sent.
-fn add_receiver(report: &mut RunReport, stats: &ReceiverStats) {
-    report.packets = Packets { sent: stats.packets + stats.duplicates, resent: stats.duplicates };
-    report.lost.add(Cause::ReceiverHost, u64::from(stats.socket_drops));
-}
-
 fn add_files(report: &mut RunReport, done: &MoveReport) {
     report.bytes = done.bytes;
     report.files = done.files;
@@ -167,11 +158,7 @@ fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
     FileFailure { machine: None, path: Name(path.clone()), fault: fault.clone(), below: all.below(path) }
 }
 
-fn fail(report: &mut RunReport, fault: Fault, counters: Option<&Counters>) {
+fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {
     report.error = Some(fault);
-    report.bytes = match counters {
-        Some(Counters::Sending(sending)) => sending.stats.object_acked,
-        Some(Counters::Receiving(stats)) => stats.object_bytes,
-        None => 0,
-    };
+    report.bytes = counters::carried(measured.counters.as_ref());
 }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
-use haul_engine::{Control, Counters, Transfer};
+use haul_engine::{Control, Transfer};
 use haul_proto::group::{Group, Member, SenderId};
 use haul_wire::control::ControlMessage;
 use parking_lot::Mutex;
+
+use crate::transfer::counters::carried;
 
 /// A round lasts so long: some round trips of any path, so that what is measured was sent at the new rate.
 const ROUND: Duration = Duration::from_millis(500);
@@ -23,10 +25,7 @@ struct Sender {
 impl Member for Sender {
     /// Object bytes. One that has ended has nothing to count any more.
     fn received(&self) -> u64 {
-        match self.transfer.upgrade().and_then(|transfer| transfer.counters()) {
-            Some(Counters::Receiving(stats)) => stats.object_bytes,
-            _ => 0,
-        }
+        carried(self.transfer.upgrade().and_then(|transfer| transfer.counters()).as_ref())
     }
 
     /// Leaves it to the next round if it reads nothing: the others wait for the table. A session that has ended needs no rate.

@@ -46,7 +46,8 @@ impl Shared {
         let attributes = Attributes { mtime_secs, mtime_nanos, mode };
         let apply =
             |fd: BorrowedFd<'_>| self.metadata.apply(fd, attributes, extras.as_deref(), FileType::Directory);
-        match self.place.with_destination(apply) {
+        let directory = self.place.directory(&[]);
+        match directory.and_then(|directory| apply(directory.as_fd())) {
             Ok(undone) => self.note(b".", undone),
             // It may belong to somebody else, and keeps what it has then.
             Err(Errno::PERM | Errno::ACCESS) => {}
@@ -138,10 +139,5 @@ impl Place {
         if self.base.mode_when_made().is_some() {
             self.loosened.settled(&[]);
         }
-    }
-
-    fn with_destination<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
-        let directory = self.directory(&[])?;
-        act(directory.as_fd())
     }
 }
