@@ -76,7 +76,7 @@ fn main() {
     let warm = std::thread::scope(|scope| {
         scope.spawn(|| agree_with_client(1));
         let endpoint = Endpoint::client().unwrap();
-        block_on(endpoint.connect(&url, &recipe, &registry, &options, Ends::default())).unwrap()
+        block_on(endpoint.connect(&url, &recipe, &options, Ends::default())).unwrap()
     });
     send(&warm, &[7; 8]);
     let warm_station = accept(&listener);
@@ -105,8 +105,7 @@ fn main() {
         scope.spawn(|| agree_with_client(number));
         let stations = scope.spawn(hear);
         for reading in 0..number as u64 {
-            let mut client =
-                block_on(sensors.connect(&url, &recipe, &registry, &options, Ends::default())).unwrap();
+            let mut client = block_on(sensors.connect(&url, &recipe, &options, Ends::default())).unwrap();
             file.keep(&mut client).unwrap();
             std::thread::sleep(AWAITED);
             send(&client, &reading.to_be_bytes());

@@ -1,7 +1,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use haul_engine::{ConnectionOptions, EndpointStats, HaulUrl, ResumptionFile};
+use haul_engine::{EndpointStats, HaulUrl, OpenOptions, ResumptionFile};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::operation::of_future;
@@ -74,8 +74,7 @@ impl Endpoint {
             let message = "messages of a connection with streams take no sink and no source".to_owned();
             return Err(RecipeError::Unbuildable { protocol: "streams".to_owned(), message }.into());
         }
-        let open = options.open();
-        let mut channel = self.engine.connect(&url, recipe, &options.registry, &open, ends).await?;
+        let mut channel = self.engine.connect(&url, recipe, &options.open(), ends).await?;
         if let Some(path) = &options.resumption {
             ResumptionFile::new(path).keep(&mut channel)?;
         }
@@ -92,7 +91,7 @@ impl Endpoint {
     pub fn resume(&self, options: &Options) -> Result<Connection, OpenError> {
         let file = ResumptionFile::new(options.resumption.clone().unwrap_or_default());
         let ends = Ends::default();
-        Ok(Connection::of(file.resume(&self.engine, &options.registry, &options.channel(), ends)?))
+        Ok(Connection::of(file.resume(&self.engine, &options.open(), ends)?))
     }
 
     /// The known server, if it is that of the URL and still knows this client by the same recipe.
@@ -111,8 +110,8 @@ impl Endpoint {
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;
         }
-        let short = ConnectionOptions { open_timeout: options.timeout.min(ANSWER), ..options.channel() };
-        let channel = file.resume(&self.engine, &options.registry, &short, Ends::default()).ok()?;
+        let short = OpenOptions { timeout: options.timeout.min(ANSWER), ..options.open() };
+        let channel = file.resume(&self.engine, &short, Ends::default()).ok()?;
         poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| Connection::of(channel))
     }
 

@@ -17,7 +17,8 @@ pub struct Options {
     pub registry: Arc<Registry>,
     /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
     pub ciphers: Vec<Cipher>,
-    /// For connecting, for the TLS handshake, and for the server's answer: each may take so long.
+    /// For connecting, for the TLS handshake, and for the server's answer to the request or to the first packet: each may
+    /// take so long.
     pub timeout: Duration,
     /// Ceiling of a stream of bytes that is never exceeded; recipes have parameters of their own.
     pub rate: Option<Rate>,
@@ -37,29 +38,26 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
+        let OpenOptions { registry, ciphers, timeout, connection } = OpenOptions::default();
+        let (rate, socket_buffer, loss_model, resumption) = (None, None, None, None);
         Self {
-            registry: Arc::new(registry()),
-            ciphers: OpenOptions::default().ciphers,
-            timeout: Duration::from_secs(10),
-            rate: None,
+            registry,
+            ciphers,
+            timeout,
+            rate,
             offload: true,
-            socket_buffer: None,
-            loss_model: None,
-            connection: ConnectionOptions::default(),
-            resumption: None,
+            socket_buffer,
+            loss_model,
+            connection,
+            resumption,
         }
     }
 }
 
 impl Options {
-    /// A server's answer to the first packet takes no longer than any other, and one model judges all losses.
-    pub(crate) fn channel(&self) -> ConnectionOptions {
-        let loss_model = self.loss_model.clone();
-        ConnectionOptions { open_timeout: self.timeout, loss_model, ..self.connection.clone() }
-    }
-
     pub(crate) fn open(&self) -> OpenOptions {
-        OpenOptions { ciphers: self.ciphers.clone(), timeout: self.timeout, channel: self.channel() }
+        let Self { registry, ciphers, timeout, loss_model, connection, .. } = self.clone();
+        OpenOptions { registry, ciphers, timeout, connection: ConnectionOptions { loss_model, ..connection } }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use haul_engine::{Endpoint, OpenOptions, block_on};
 use haulage::{
     Bytes, Connection, ConnectionError, ConnectionOptions, Ends, Error, Event, Listener, Options, Recipe,
-    RecvStream, SendError, SendOptions, SendStream, Url, WaitError, preset, registry,
+    RecvStream, SendError, SendOptions, SendStream, Url, WaitError, preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -354,8 +354,8 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
     let open = [&[1][..], &number.to_be_bytes(), &0_u64.to_be_bytes(), b"x"].concat();
     for (frame, wanted) in [(&open[..], "more streams"), (&[9, 9, 9][..], "no frame"), (&[][..], "no frame")]
     {
-        let (registry, options) = (Arc::new(registry()), OpenOptions::default());
-        let liar = block_on(endpoint.connect(&url, &recipe(), &registry, &options, Ends::default())).unwrap();
+        let options = OpenOptions::default();
+        let liar = block_on(endpoint.connect(&url, &recipe(), &options, Ends::default())).unwrap();
         let poll = |context: &mut Context<'_>| liar.poll_send(context, frame, SendOptions::default());
         liar.wait_for(Some(TIMEOUT), "room", poll).unwrap();
         let there = listener.accept().wait_for(TIMEOUT).unwrap();

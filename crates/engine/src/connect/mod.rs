@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
 use haul_wire::control::{
@@ -50,20 +51,27 @@ impl ConnectOptions {
     }
 }
 
-/// How a client opens a connection.
+/// How a client opens a connection, with a handshake or without.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
+    /// The micro-protocols that the recipe can name.
+    pub registry: Arc<Registry>,
     /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
     pub ciphers: Vec<Cipher>,
-    /// As [`ConnectOptions::timeout`].
+    /// As [`ConnectOptions::timeout`]. A server's answer to the first packet takes no longer either.
     pub timeout: Duration,
     /// How the connection runs.
-    pub channel: ConnectionOptions,
+    pub connection: ConnectionOptions,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT, channel: ConnectionOptions::default() }
+        Self {
+            registry: Arc::new(registry()),
+            ciphers: ENCRYPTED.to_vec(),
+            timeout: TIMEOUT,
+            connection: ConnectionOptions::default(),
+        }
     }
 }
 
@@ -122,11 +130,10 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
 pub(crate) async fn agree(
     url: &HaulUrl,
     recipe: &Recipe,
-    registry: &Registry,
     options: &OpenOptions,
     readiness: &impl Readiness,
 ) -> Result<SavedResumption, EngineError> {
-    let request = Request::Connect { recipe: recipe.to_toml(), versions: registry.versions(recipe) };
+    let request = Request::Connect { recipe: recipe.to_toml(), versions: options.registry.versions(recipe) };
     let hello = hello(options.ciphers.clone(), request, default_settings());
     let mut server = reach(url, hello, options.timeout, readiness).await?;
     let began = Instant::now();

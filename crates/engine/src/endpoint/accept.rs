@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader};
 
+use super::address::PeerAddress;
 use super::connection::{Connection, Header, ResumptionState, received};
 use super::path_probe::BARE;
 use super::shared::Shared;
@@ -55,6 +57,7 @@ fn find_or_begin(
     };
     let (resumption, live, last) = (entry.resumption.clone(), entry.live.clone(), entry.last_epoch);
     let is_validated = entry.validated == Some(source.ip().to_canonical());
+    let peer = PeerAddress { at: source, moves: is_validated.then_some(0) };
     drop(table);
     if !FrameKeys::new(&resumption.secret, id, Role::Server).verifies_initial(header) {
         counters.unauthentic.add_one();
@@ -64,7 +67,7 @@ fn find_or_begin(
         return Some(live);
     }
     if id.epoch > last {
-        return begin(shared, now, &resumption, id, (source, is_validated));
+        return begin(shared, now, &resumption, id, peer);
     }
     // The latest was accepted before, and this end has closed it.
     if id.epoch == last {
@@ -80,14 +83,14 @@ fn begin(
     now: Time,
     resumption: &ResumptionState,
     id: ConnectionId,
-    peer: (SocketAddr, bool),
+    peer: PeerAddress,
 ) -> Option<Arc<Connection>> {
     let options = lock(&shared.options).clone();
-    let made = Connection::new(now, resumption, id, peer, &options, Ends::default());
+    let made = Connection::new(now, resumption, id, peer, Duration::ZERO, &options, Ends::default());
     let made = made.map(Arc::new).inspect_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
-        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), peer.0);
+        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), peer.at);
     });
     let made = made.ok()?;
     let mut table = lock(&shared.table);

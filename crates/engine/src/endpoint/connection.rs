@@ -52,8 +52,6 @@ pub struct ConnectionOptions {
     pub inbox: Bytes,
     /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
     pub datagram: u16,
-    /// How long a client waits for the server's first packet before it gives up.
-    pub open_timeout: Duration,
     /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
     pub keep_alive: Option<Duration>,
     /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
@@ -69,7 +67,6 @@ impl Default for ConnectionOptions {
             queue: Bytes(1 << 20),
             inbox: Bytes(4 << 20),
             datagram: 1_200,
-            open_timeout: Duration::from_secs(5),
             keep_alive: None,
             busy_poll: Duration::ZERO,
             loss_model: None,
@@ -143,11 +140,13 @@ pub(super) enum Header {
 }
 
 impl Connection {
+    /// A client's gives up when nothing of the server has come for `opening`.
     pub(super) fn new(
         now: Time,
         resumption: &ResumptionState,
         id: ConnectionId,
-        (peer, is_validated): (SocketAddr, bool),
+        peer: PeerAddress,
+        opening: Duration,
         options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
@@ -157,8 +156,7 @@ impl Connection {
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
-                let opening =
-                    Opening::new(now, OPENING_DELAY, wait, options.open_timeout.into(), options.datagram);
+                let opening = Opening::new(now, OPENING_DELAY, wait, opening.into(), options.datagram);
                 Phase::Opening(Box::new(opening))
             }
             Role::Server => Phase::Running,
@@ -184,16 +182,7 @@ impl Connection {
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let stack = build(&resumption.compiled, setup)?;
-        let state = State {
-            keep_alive: every,
-            ..State::new(
-                now,
-                stack,
-                PeerAddress { at: peer, moves: is_validated.then_some(0) },
-                phase,
-                options,
-            )
-        };
+        let state = State { keep_alive: every, ..State::new(now, stack, peer, phase, options) };
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }

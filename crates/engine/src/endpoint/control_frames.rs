@@ -7,7 +7,7 @@ use haul_base::{Span, Time};
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, Header, State};
 use super::path_probe::BARE;
 use super::phase::{Closing, KeepAlive, Phase};
 use super::socket::EndpointSocket;
@@ -107,6 +107,47 @@ impl Connection {
         let number = alive.number;
         if let Some(peer) = state.peer.validated() {
             self.send_frame(shared, peer, ControlFrameKind::Ping, number);
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
+        let frames = self.keys.frames();
+        shared.send(&state.peer.challenge(&shared.challenge_key, &frames, address), address);
+    }
+
+    /// Authentic packets with the highest packet number so far have come from `from`.
+    pub(super) fn on_newest_from(
+        &self,
+        shared: &EndpointSocket,
+        state: &State,
+        from: SocketAddr,
+        header: Header,
+    ) {
+        // The initial header has been answered by a challenge already.
+        let is_challenged = state.peer.validated().is_none() && header == Header::Present;
+        if state.peer.at != from && !is_challenged {
+            self.challenge(shared, state, from);
+        }
+    }
+
+    /// A response has come: if it is right, the connection moves to its address.
+    pub(super) fn on_response(
+        &self,
+        shared: &EndpointSocket,
+        state: &mut State,
+        from: SocketAddr,
+        number: u32,
+    ) {
+        let opens = state.peer.validated().is_none();
+        let expected = || state.peer.expected_response(&shared.challenge_key, &self.id(), from);
+        if state.peer.validated() == Some(from) || number != expected() {
+            return;
+        }
+        state.peer.move_to(from);
+        if opens {
+            self.send_frame(shared, from, ControlFrameKind::Opened, 0);
         }
     }
 }

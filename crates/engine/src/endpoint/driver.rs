@@ -7,29 +7,27 @@
 //! thread runs timers and waits for room in a full socket.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io;
 use std::mem::take;
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
-use haul_udp::UdpSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::event_loop::dispatch;
-use super::shared::Shared;
+use super::shared::{Driver, SOCKET, Shared, WAKER, system};
 use super::timers::Timers;
 use crate::guard::{caught, lock};
-use crate::socket_reader::{Received, SocketReader};
+use crate::socket_reader::Received;
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::{ThreadWaker, wait_ready};
-use crate::{EngineError, Waker, WakerList};
+use crate::{EngineError, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
@@ -41,9 +39,6 @@ const MOST_DUE: usize = 256;
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Which descriptor of an epoll instance is ready; others say it by their number.
-const SOCKET: u64 = u64::MAX;
-const WAKER: u64 = u64::MAX - 1;
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) };
 
@@ -55,45 +50,6 @@ thread_local! {
 /// Whether this thread runs the code of an endpoint's driver.
 pub(super) fn is_driver() -> bool {
     DRIVES.get()
-}
-
-fn system(error: Errno) -> EngineError {
-    EngineError::system("cannot wait for the UDP socket", error)
-}
-
-/// What the drivers of an endpoint wait for, and with.
-pub(super) struct Driver {
-    reader: Mutex<SocketReader>,
-    /// Where the inline driver waits for the socket.
-    inline: OwnedFd,
-    inline_waker: Waker,
-    is_inline_taken: AtomicBool,
-    /// Where the endpoint's thread waits for it, and for the TCP connections of handshakes.
-    background: OwnedFd,
-    /// The tasks that wait for these, by descriptor, each until its deadline.
-    handshakes: Mutex<HashMap<RawFd, (Instant, task::Waker)>>,
-}
-
-impl Driver {
-    pub(super) fn new(socket: &UdpSocket) -> Result<Self, EngineError> {
-        let inline_waker = Waker::new()?;
-        let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        let exclusive = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-        // The order of these two decides who is woken first.
-        epoll::add(&inline, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
-        epoll::add(&background, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
-        epoll::add(&inline, inline_waker.fd(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)
-            .map_err(system)?;
-        Ok(Self {
-            reader: Mutex::new(SocketReader::new(socket)),
-            inline,
-            inline_waker,
-            is_inline_taken: AtomicBool::new(false),
-            background,
-            handshakes: Mutex::default(),
-        })
-    }
 }
 
 impl Shared {

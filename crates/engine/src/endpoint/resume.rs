@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use haul_stack::{Ends, Recipe, Registry};
+use haul_stack::{Ends, Recipe};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
+use super::address::PeerAddress;
 use super::connection::{Connection, ResumptionState};
 use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::table::Entry;
 use super::terms::compile;
-use super::{Channel, ConnectionOptions, Endpoint};
+use super::{Channel, Endpoint};
 use crate::connect::{OpenOptions, agree};
 use crate::guard::lock;
 use crate::identity::random;
@@ -27,15 +28,14 @@ impl Endpoint {
         &self,
         url: &HaulUrl,
         recipe: &Recipe,
-        registry: &Arc<Registry>,
         options: &OpenOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
         // A recipe that does not compile here fails before anything is sent.
-        compile(registry, recipe, first)?;
+        compile(&options.registry, recipe, first)?;
         let shared = &**self.shared();
-        let mut saved = agree(url, recipe, registry, options, shared).await;
+        let mut saved = agree(url, recipe, options, shared).await;
         // The identity is random; if one of the ends has it already, a second try draws another.
         let is_taken = match &saved {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
@@ -43,18 +43,18 @@ impl Endpoint {
             Err(_) => false,
         };
         if is_taken {
-            saved = agree(url, recipe, registry, options, shared).await;
+            saved = agree(url, recipe, options, shared).await;
         }
         let mut saved = saved?;
         saved.next_epoch();
-        self.begin(saved, recipe, registry, &options.channel, ends)
+        self.begin(saved, recipe, options, ends)
     }
 }
 
 impl ResumptionFile {
     /// Comes back to the server without a handshake: messages may be sent at once and travel with the
     /// first packet. If the server has forgotten the client it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`ConnectionOptions::open_timeout`]; [`Channel::poll_confirmed`] finds out
+    /// [`EngineError::UdpBlocked`] after [`OpenOptions::timeout`]; [`Channel::poll_confirmed`] finds out
     /// before anything is sent.
     ///
     /// # Errors
@@ -62,13 +62,12 @@ impl ResumptionFile {
     pub fn resume(
         &self,
         endpoint: &Endpoint,
-        registry: &Arc<Registry>,
-        options: &ConnectionOptions,
+        options: &OpenOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let saved = self.take()?;
         let recipe = saved.recipe()?;
-        let mut channel = endpoint.begin(saved, &recipe, registry, options, ends)?;
+        let mut channel = endpoint.begin(saved, &recipe, options, ends)?;
         channel.keep();
         Ok(channel)
     }
@@ -90,8 +89,7 @@ impl Endpoint {
         &self,
         saved: SavedResumption,
         recipe: &Recipe,
-        registry: &Arc<Registry>,
-        options: &ConnectionOptions,
+        options: &OpenOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let resumption = ResumptionState {
@@ -99,7 +97,7 @@ impl Endpoint {
             identity: saved.identity,
             secret: saved.secret.clone(),
             cipher: saved.cipher,
-            compiled: compile(registry, recipe, saved.cipher)?,
+            compiled: compile(&options.registry, recipe, saved.cipher)?,
             round_trip: saved.round_trip,
         };
         let shared = self.shared();
@@ -111,8 +109,9 @@ impl Endpoint {
             salt: u64::from_be_bytes(salt),
         };
         let now = shared.clock.now();
+        let peer = PeerAddress { at: shared.reachable(saved.server), moves: Some(0) };
         let connection =
-            Connection::new(now, &resumption, id, (shared.reachable(saved.server), true), options, ends)?;
+            Connection::new(now, &resumption, id, peer, options.timeout, &options.connection, ends)?;
         let connection = Arc::new(connection);
         let live = Some(connection.clone());
         let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };

@@ -1,21 +1,69 @@
 //! What the drivers of an endpoint and the applications' threads share.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{self, Context, Poll};
+use std::time::Instant;
 
 use derive_more::Deref;
 use haul_udp::UdpSocket;
+use rustix::event::epoll;
+use rustix::io::Errno;
 
 use super::ConnectionOptions;
 use super::connection::Connection;
-use super::driver::Driver;
 use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use super::table::Table;
 use crate::guard::lock;
+use crate::socket_reader::SocketReader;
 use crate::wake::WakerList;
-use crate::{EngineError, Monitor};
+use crate::{EngineError, Monitor, Waker};
+
+/// Which descriptor of an epoll instance is ready; others say it by their number.
+pub(super) const SOCKET: u64 = u64::MAX;
+pub(super) const WAKER: u64 = u64::MAX - 1;
+
+pub(super) fn system(error: Errno) -> EngineError {
+    EngineError::system("cannot wait for the UDP socket", error)
+}
+
+/// What the drivers of an endpoint wait for, and with.
+pub(super) struct Driver {
+    pub(super) reader: Mutex<SocketReader>,
+    /// Where the inline driver waits for the socket.
+    pub(super) inline: OwnedFd,
+    pub(super) inline_waker: Waker,
+    pub(super) is_inline_taken: AtomicBool,
+    /// Where the endpoint's thread waits for it, and for the TCP connections of handshakes.
+    pub(super) background: OwnedFd,
+    /// The tasks that wait for these, by descriptor, each until its deadline.
+    pub(super) handshakes: Mutex<HashMap<RawFd, (Instant, task::Waker)>>,
+}
+
+impl Driver {
+    fn new(socket: &UdpSocket) -> Result<Self, EngineError> {
+        let inline_waker = Waker::new()?;
+        let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let exclusive = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        // The order of these two decides who is woken first.
+        epoll::add(&inline, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
+        epoll::add(&background, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
+        epoll::add(&inline, inline_waker.fd(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)
+            .map_err(system)?;
+        Ok(Self {
+            reader: Mutex::new(SocketReader::new(socket)),
+            inline,
+            inline_waker,
+            is_inline_taken: AtomicBool::new(false),
+            background,
+            handshakes: Mutex::default(),
+        })
+    }
+}
 
 /// The connections of an endpoint, and what it knows of its peers.
 #[derive(Deref)]

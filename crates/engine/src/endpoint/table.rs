@@ -142,12 +142,15 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use haul_base::Span;
     use haul_proto::micro::registry;
     use haul_stack::{CompiledStack, Ends, Recipe};
     use haul_wire::control::Cipher;
     use proptest::prelude::*;
 
+    use super::super::address::PeerAddress;
     use super::*;
     use crate::Role;
     use crate::crypto::ResumptionSecret;
@@ -185,11 +188,14 @@ mod tests {
         }
 
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
-            let from = ("127.0.0.1:9".parse().unwrap(), true);
+            let from = PeerAddress { at: "127.0.0.1:9".parse().unwrap(), moves: Some(0) };
             let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ConnectionOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());
-            Arc::new(Connection::new(Time::ZERO, &resumption, connection, from, &options, ends).unwrap())
+            Arc::new(
+                Connection::new(Time::ZERO, &resumption, connection, from, Duration::ZERO, &options, ends)
+                    .unwrap(),
+            )
         }
     }
 

@@ -4,11 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_engine::{Channel, ConnectionOptions, Endpoint, HaulUrl, ResumptionFile};
+use haul_engine::{Channel, Endpoint, HaulUrl, OpenOptions, ResumptionFile};
 use haul_stack::Ends;
 use haul_wire::packet::CONTROL_FRAME_KIND;
 
-use crate::connections::{client_of, connection, own_registry, recv, send, until};
+use crate::connections::{client_of, connection, recv, send, until};
 use crate::support::{Relay, TIMEOUT, Waits, listener};
 
 /// Whose address an attacker writes on copies of packets.
@@ -93,12 +93,7 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
     drop(first);
     let mut again = None;
     let copy = intercepted(&relay, || {
-        let resumed = file.resume(
-            &Endpoint::client().unwrap(),
-            &own_registry(),
-            &ConnectionOptions::default(),
-            Ends::default(),
-        );
+        let resumed = file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default());
         let resumed = again.insert(resumed.unwrap());
         send(resumed, b"one");
     });

@@ -117,9 +117,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let file = ResumptionFile::new(directory.path().join("resumption"));
     file.keep(&mut client).unwrap();
     drop((client, server));
-    let again = file
-        .resume(&Endpoint::client().unwrap(), &own_registry(), &ConnectionOptions::default(), Ends::default())
-        .unwrap();
+    let again = file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default()).unwrap();
     assert!(again.path().rtt < guess, "{:?}", again.path());
 }
 
@@ -191,7 +189,7 @@ fn packets_behind_an_initial_header_are_no_larger_than_others() {
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let mut options = OpenOptions::default();
-    options.channel.datagram = LARGEST;
+    options.connection.datagram = LARGEST;
     let (terms, recipe) = (Terms::new(own_registry()), presets::preset("msg").unwrap().unwrap());
     let (client, accepted) = connect_and_agree(&listener, &terms, &url, &recipe, &own_registry(), &options);
     accepted.unwrap();
@@ -307,9 +305,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     // The connection is over, and the next one has begun: its packets are of no more use.
     client.close(TIMEOUT).unwrap();
     drop((client, server));
-    let again = file
-        .resume(&Endpoint::client().unwrap(), &own_registry(), &ConnectionOptions::default(), Ends::default())
-        .unwrap();
+    let again = file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default()).unwrap();
     send(&again, b"three");
     let server = connection(&listener);
     assert_eq!(recv(&server), b"three");
@@ -338,14 +334,8 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     relay.heard.lock().unwrap().clear();
     let connections = listener.stats().connections;
     for round in 0..3 {
-        let client = file
-            .resume(
-                &Endpoint::client().unwrap(),
-                &own_registry(),
-                &ConnectionOptions::default(),
-                Ends::default(),
-            )
-            .unwrap();
+        let client =
+            file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default()).unwrap();
         send(&client, format!("round {round}").as_bytes());
         let server = connection(&listener);
         assert_eq!(recv(&server), format!("round {round}").as_bytes());
@@ -373,10 +363,8 @@ fn a_server_that_knows_nothing_of_a_client_is_silent() {
     let mut listening = listen_options("127.0.0.1");
     listening.addr = addr;
     let other = Listener::bind(listening).unwrap();
-    let options =
-        ConnectionOptions { open_timeout: Duration::from_millis(300), ..ConnectionOptions::default() };
-    let client =
-        file.resume(&Endpoint::client().unwrap(), &own_registry(), &options, Ends::default()).unwrap();
+    let options = OpenOptions { timeout: Duration::from_millis(300), ..OpenOptions::default() };
+    let client = file.resume(&Endpoint::client().unwrap(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
     assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
     until("the client's packets are not counted", || other.endpoint().stats().unknown > 0);
@@ -458,7 +446,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let channel =
         ConnectionOptions { keep_alive: Some(Duration::from_millis(400)), ..ConnectionOptions::default() };
-    let options = OpenOptions { channel, ..OpenOptions::default() };
+    let options = OpenOptions { connection: channel, ..OpenOptions::default() };
     let (client, accepted) =
         connect_and_agree(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
     accepted.unwrap();

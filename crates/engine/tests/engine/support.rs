@@ -337,5 +337,6 @@ pub(crate) fn connect_by(
     ends: Ends,
 ) -> Result<Channel, EngineError> {
     let endpoint = endpoint.map_or_else(|| Endpoint::client().unwrap(), Clone::clone);
-    block_on(endpoint.connect(url, recipe, registry, options, ends))
+    let options = OpenOptions { registry: registry.clone(), ..options.clone() };
+    block_on(endpoint.connect(url, recipe, &options, ends))
 }

@@ -221,7 +221,7 @@ fn a_thread_that_polls_busily_is_woken_without_a_packet() {
         keep_alive: Some(Duration::from_millis(100)),
         ..ConnectionOptions::default()
     };
-    let options = OpenOptions { channel, ..OpenOptions::default() };
+    let options = OpenOptions { connection: channel, ..OpenOptions::default() };
     let (client, _server) = pair_with(&endpoint, &listener, &url, &options);
     client.wait_confirmed(TIMEOUT).unwrap();
     std::thread::scope(|scope| {

@@ -3,13 +3,12 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_engine::{
     Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, Message, OpenOptions, block_on,
 };
-use haul_proto::{micro, presets};
+use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 
 use super::job::{Stream, load};
@@ -48,11 +47,10 @@ pub(super) fn channel(
     let text: String = load(directory, "url.json")?;
     let url: HaulUrl =
         text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
-    let registry = Arc::new(micro::registry());
     let channel = ConnectionOptions { datagram: 1_472, ..channel };
-    let options = OpenOptions { channel, ..OpenOptions::default() };
+    let options = OpenOptions { connection: channel, ..OpenOptions::default() };
     Endpoint::client()
-        .and_then(|it| block_on(it.connect(&url, recipe, &registry, &options, Ends::default())))
+        .and_then(|it| block_on(it.connect(&url, recipe, &options, Ends::default())))
         .map_err(|e| engine("cannot connect", &e))
 }
 

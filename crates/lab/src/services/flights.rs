@@ -81,10 +81,10 @@ mod tests {
     }
 
     fn client(url: &HaulUrl, rate: &str) -> Channel {
-        let (registry, options) = (Arc::new(micro::registry()), OpenOptions::default());
+        let options = OpenOptions::default();
         let endpoint = Endpoint::client().unwrap();
         let recipe = viz(rate);
-        let channel = block_on(endpoint.connect(url, &recipe, &registry, &options, Ends::default())).unwrap();
+        let channel = block_on(endpoint.connect(url, &recipe, &options, Ends::default())).unwrap();
         submit(&channel, rate.as_bytes()).unwrap();
         channel
     }
