@@ -71,6 +71,9 @@ pub enum EngineError {
         /// The direction in which nothing arrives.
         direction: Direction,
     },
+    /// This machine, a firewall rule or a security module, does not let UDP packets leave; what the system said.
+    #[error("UDP packets may not leave this machine: {0}")]
+    UdpForbidden(String),
     /// The control channel broke; the reason that the system or the other side gives.
     #[error("the connection to the other side was lost: {0}")]
     ControlLost(String),
@@ -182,7 +185,7 @@ impl EngineError {
             Self::Peer(fault) => fault.code,
             Self::Cipher(_) => FaultCode::NotPermitted,
             Self::Version(_) => FaultCode::VersionMismatch,
-            Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
+            Self::UdpBlocked { .. } | Self::UdpForbidden(_) => FaultCode::UdpBlocked,
             Self::TimedOut { .. } | Self::Silent(_) => FaultCode::PeerSilent,
             Self::Protocol(_) | Self::Closed | Self::System { .. } | Self::MicroProtocol { .. } => {
                 FaultCode::Internal
@@ -206,6 +209,9 @@ impl EngineError {
             }
             Self::Peer(fault) => return fault.hint.clone(),
             Self::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
+            Self::UdpForbidden(_) => {
+                "look there for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
+            }
             Self::Tls { .. } | Self::ControlLost(_) | Self::TimedOut { .. } | Self::Silent(_) => {
                 "run the same command again"
             }
@@ -279,6 +285,7 @@ impl From<EngineError> for io::Error {
             | EngineError::Closed
             | EngineError::Silent(_)
             | EngineError::UdpBlocked { .. }
+            | EngineError::UdpForbidden(_)
             | EngineError::MicroProtocol { .. }
             | EngineError::Protocol(_)
             | EngineError::System { .. } => io::ErrorKind::ConnectionAborted,
@@ -316,6 +323,13 @@ mod tests {
         let fault = EngineError::UdpBlocked { port: 7011, direction: Direction::ServerToClient }.fault();
         assert_eq!(fault.code, FaultCode::UdpBlocked);
         assert!(fault.message.contains("7011") && fault.message.contains("from the server to the client"));
+    }
+
+    #[test]
+    fn what_may_not_leave_is_blocked_here() {
+        let fault = EngineError::UdpForbidden("Operation not permitted".to_owned()).fault();
+        assert_eq!(fault.code, FaultCode::UdpBlocked);
+        assert!(fault.message.contains("not permitted") && fault.hint.contains("firewall rule"), "{fault}");
     }
 
     #[test]

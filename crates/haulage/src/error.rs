@@ -40,7 +40,7 @@ impl From<Error> for OpenError {
             }
             Error::Certificate(_) | Error::Expired(_) => Self::NotTrusted(error.into()),
             Error::Peer(_) => Self::Refused(error.into()),
-            Error::UdpBlocked { .. } => Self::UdpBlocked(error.into()),
+            Error::UdpBlocked { .. } | Error::UdpForbidden(_) => Self::UdpBlocked(error.into()),
             Error::TimedOut { .. } => Self::TimedOut(error.into()),
             error => Self::Failed(error.into()),
         }

@@ -44,6 +44,8 @@ impl IoFault {
     fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
         let (code, scope, hint) = classify(side, errno);
         let why = why(errno);
+        // The directory itself, below which all other paths are.
+        let path = if path.is_empty() { b"." } else { path };
         Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
     }
 
@@ -146,6 +148,12 @@ mod tests {
     fn odd_bytes_of_a_path_are_shown_as_escapes() {
         assert_eq!(show(b"a\nb\xff"), "a\\nb\\xff");
         assert_eq!(show("größe".as_bytes()), "größe");
+    }
+
+    #[test]
+    fn the_root_has_a_name() {
+        let fault = IoFault::destination("write to", b"", Errno::ROFS).fault;
+        assert_eq!(fault.message, "cannot write to `.`: Read-only file system");
     }
 
     #[test]

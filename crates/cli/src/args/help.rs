@@ -112,10 +112,23 @@ Examples:
   sensor-tool | haul pipe --preset msg @url        every line a message, with the least delay
   camera | haul pipe --preset viz --rate 50Mbit --frame 1200B @url
 
-msg, viz and sensor carry messages, the other presets a stream of bytes. All but
+viz, msg, sensor and streams carry messages, the other presets a stream of bytes. All but
 viz and sensor deliver everything in order. viz repeats nothing and says at the end what was lost;
 sensor leaves out lines that equal the last one. fixed takes a --rate; fobs, rbudp and
 their relatives send at 900 Mbit/s without one.
 
 Exit codes: 0 done, 1 failed, 2 usage, 5 unreachable, UDP blocked, the other side gone or stopped,
 6 not authorised, 130 interrupted here.";
+
+#[cfg(test)]
+mod tests {
+    use crate::settings::Preset;
+
+    #[test]
+    fn the_help_of_pipes_names_every_preset_of_messages_and_no_other() {
+        let (of_messages, _) = super::PIPE.split_once(" carry messages").unwrap();
+        let of_messages = of_messages.lines().last().unwrap().replace(" and ", ", ");
+        let presets = Preset::all().into_iter().filter(Preset::carries_messages);
+        assert_eq!(of_messages, presets.map(|preset| preset.name).collect::<Vec<_>>().join(", "));
+    }
+}

@@ -1,7 +1,7 @@
 //! `haul diagnose`: why the packets of a signature were lost.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words, read_signatures};
@@ -9,34 +9,13 @@ use serde_json::{Value, json};
 
 use crate::args::DiagnoseArgs;
 use crate::fault::{self, Fault, shown};
-use crate::output::{Lines, out, out_json, size, tell};
+use crate::output::{Lines, out, out_json, tell};
+use crate::text_file::{text_of, wrong};
 
 /// The exit code if some files could be read and others not.
 const SOME_FAILED: u8 = 3;
 
 const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the order in which they left";
-
-/// Longer files are refused: they are read as a whole.
-const MOST_BYTES: u64 = 1 << 28;
-
-/// The text of a file that was opened; `hint` says what it should be if it is no text.
-fn text_of(file: &Path, opened: io::Result<impl Read>, hint: &'static str) -> Result<String, Fault> {
-    let mut bytes = Vec::new();
-    let read = opened.and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
-    let read = read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
-    if read as u64 > MOST_BYTES {
-        let message = format!("{} has more than {}", file.display(), size(MOST_BYTES));
-        return Err(fault::usage(message, "divide it, or write its windows in short"));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let (valid, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
-        let before = String::from_utf8_lossy(&bytes[..valid]);
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        let place = (before.matches('\n').count() + 1, line.chars().count() + 1);
-        let problem = format!("the byte {:#04x} is no text", bytes[valid]);
-        wrong(file, place, &problem, hint)
-    })
-}
 
 /// The text of a signature file or a trace; `-` is stdin.
 fn text_of_windows(file: &Path) -> Result<String, Fault> {
@@ -45,11 +24,6 @@ fn text_of_windows(file: &Path) -> Result<String, Fault> {
         return text_of(file, Ok(io::stdin()), hint);
     }
     text_of(file, fs::File::open(file), hint)
-}
-
-/// What is wrong with a file at a line and a column.
-fn wrong(file: &Path, (line, column): (usize, usize), problem: &str, hint: &'static str) -> Fault {
-    fault::usage(format!("{}: line {line}, column {column}: {problem}", file.display()), hint)
 }
 
 /// The windows in the trace of a transfer, and their signatures as text, each in the line of its event; other lines are

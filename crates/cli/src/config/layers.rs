@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use haul_base::suggestion;
@@ -14,17 +15,21 @@ use super::{Layer, Origin, Setting};
 use crate::args::Assignment;
 use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
+use crate::text_file::{text_of, toml_problem};
+
+/// What to do about a file that is no TOML.
+const CORRECT: &str = "correct the file: it is TOML, and `haul --show-config` lists the keys";
 
 /// What the file says to `command`.
 pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Result<Layer, Fault> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| fault::io(format!("cannot read {}", path.display()), &e))?;
+    let text = text_of(path, File::open(path), CORRECT)?;
     parse(command, options, path, &text)
 }
 
 pub(super) fn parse(command: &str, options: &[OptionSpec], path: &Path, text: &str) -> Result<Layer, Fault> {
-    let table: Table =
-        text.parse().map_err(|e| fault::usage(format!("{}: {e}", path.display()), "correct the file"))?;
+    let table: Table = text.parse().map_err(|error| {
+        fault::usage(format!("{}: {}", path.display(), toml_problem(text, &error)), CORRECT)
+    })?;
     let mut reader = Reader { path, layer: Layer::default() };
     let commands = OptionSpec::commands();
     let all = OptionSpec::of_all_commands();

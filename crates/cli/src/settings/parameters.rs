@@ -2,7 +2,7 @@
 
 use haul_base::{Bytes, Rate, Span, UnitError};
 use haul_proto::law_names;
-use haul_wire::control::Cipher;
+use haul_wire::control::{Cipher, MAX_RATE_BPS};
 
 use super::{Crypto, Settings};
 use crate::config::truth;
@@ -27,9 +27,10 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "rate",
-        help: || "a ceiling such as 800Mbit, or unlimited".to_owned(),
+        help: || "a ceiling such as 800Mbit, up to 1000Tbit, or unlimited".to_owned(),
         set: |s, v| {
-            s.rate = if v == "unlimited" { None } else { Some(v.parse().map_err(text)?) };
+            let [low, high] = [1, MAX_RATE_BPS].map(Rate::from_bps);
+            s.rate = if v == "unlimited" { None } else { Some(within(v, low, high)?) };
             Ok(())
         },
         show: |s| s.rate.map_or_else(|| "unlimited".to_owned(), spell_rate),

@@ -1,6 +1,7 @@
 //! Presets: recipes with a name, compiled in, and recipe files. A recipe gives the parameters of a session; one with a
 //! table for each of its micro-protocols also says what the session's transport is made of.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, Span};
@@ -10,6 +11,7 @@ use super::parameters::IN_STACKS;
 use super::{Crypto, PARAMETERS, Parameter, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
+use crate::text_file::{text_of, toml_problem};
 use haul_base::suggestion;
 
 /// The presets of this release that only set parameters; those of micro-protocols are [`haulage::PRESETS`].
@@ -70,8 +72,11 @@ impl Preset {
     }
 
     fn load(path: &Path) -> Result<Self, Fault> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| fault::io(format!("cannot read the recipe {}", path.display()), &e))?;
+        let text = text_of(
+            path,
+            File::open(path),
+            "a recipe is TOML; `haul presets NAME` prints one to start from",
+        )?;
         let name = path.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy());
         Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text })
     }
@@ -111,7 +116,8 @@ impl Preset {
             socket_buffer: Bytes(64 << 20),
             stack: None,
         };
-        let table: Table = self.text.parse().map_err(|e| self.problem(&format!("{e}")))?;
+        let table: Table =
+            self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
         if table.values().any(Value::is_table) {
             self.apply_stack(&mut settings)?;
         } else {

@@ -52,6 +52,7 @@ fn values_out_of_range_or_without_unit_are_refused() {
         ("chunk", "1B"),
         ("feedback_interval", "5s"),
         ("rate", "100"),
+        ("rate", "1001Tbit"),
         ("offload", "maybe"),
         ("crypto", "rot13"),
         ("controller", "warp"),

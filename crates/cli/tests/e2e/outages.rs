@@ -133,3 +133,28 @@ fn the_control_connection_is_cut_in_the_middle() {
     run(&net.client, [Path::new("cp"), &source, Path::new(&url)]).exits(0);
     assert_same_file(&source, &root.path().join("copy"));
 }
+
+#[test]
+fn a_rule_of_this_machine_is_named_at_the_start_and_survived_in_the_middle() {
+    let Some((net, here, root, server)) = world(24 << 20) else {
+        return;
+    };
+    let rule = |verb: &str| {
+        let arguments = format!("-w {verb} OUTPUT -p udp --dport {PORT} -j DROP");
+        assert!(net.client.command("iptables").args(arguments.split(' ')).status().unwrap().success());
+    };
+    let (source, url) = (here.path().join("up"), server.at("copy"));
+    rule("-A");
+    let outcome = run(&net.client, [Path::new("cp"), &source, Path::new(&url)]).exits(5);
+    outcome.says(&["may not leave this machine", "firewall rule"]);
+    rule("-D");
+    let mut command = haul(&net.client, ["cp", "--rate", "60Mbit"]);
+    let copy = Running::start(command.arg(&source).arg(&url));
+    until("a temporary file", || std::fs::read_dir(root.path()).unwrap().count() > 0);
+    std::thread::sleep(Duration::from_millis(300));
+    rule("-A");
+    std::thread::sleep(Duration::from_millis(700));
+    rule("-D");
+    copy.wait(LIMIT).exits(0);
+    assert_same_file(&source, &root.path().join("copy"));
+}

@@ -244,6 +244,8 @@ mod carrier_tests {
             let Carrier::Messages(recipe) = choose(name, rate).unwrap() else { panic!("{name}") };
             assert_eq!(recipe.get("fixed_rate", "rate"), Some("7000000bit"), "{name}");
         }
+        let Carrier::Messages(streams) = choose("streams", rate).unwrap() else { panic!() };
+        assert_eq!(streams.get("rate_control", "rate"), Some("7000000bit"));
         let Carrier::Bytes(fixed, _) = choose("fixed", rate).unwrap() else { panic!() };
         assert_eq!(fixed.get("rate_control", "controller"), Some("fixed"));
         let error = choose("fixed", None).err().expect("a fixed rate has to be given");

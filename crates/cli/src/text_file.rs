@@ -1,0 +1,79 @@
+//! Files that users write: they are read whole, and what is wrong with one is said with its line and column.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::fault::{self, Fault};
+use crate::output::size;
+
+/// Longer files are refused.
+const MOST_BYTES: u64 = 1 << 28;
+
+/// The text of a file that was opened; `hint` says what it should be if it is no text.
+pub(crate) fn text_of(
+    file: &Path,
+    opened: io::Result<impl Read>,
+    hint: &'static str,
+) -> Result<String, Fault> {
+    let mut bytes = Vec::new();
+    let read = opened.and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
+    if read as u64 > MOST_BYTES {
+        let message = format!("{} has more than {}", file.display(), size(MOST_BYTES));
+        return Err(fault::usage(message, hint));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let (valid, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
+        let before = String::from_utf8_lossy(&bytes[..valid]);
+        let problem = format!("the byte {:#04x} is no text", bytes[valid]);
+        wrong(file, place_behind(&before), &problem, hint)
+    })
+}
+
+/// What is wrong with a file at a line and a column.
+pub(crate) fn wrong(file: &Path, (line, column): (usize, usize), problem: &str, hint: &'static str) -> Fault {
+    fault::usage(format!("{}: line {line}, column {column}: {problem}", file.display()), hint)
+}
+
+/// Why `text` is no TOML and where, in one line.
+pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let (line, column) = place_behind(before);
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    format!("line {line}, column {column}: {message}")
+}
+
+/// The line and the column that come after this text.
+fn place_behind(text: &str) -> (usize, usize) {
+    let line = text.rsplit('\n').next().unwrap_or_default();
+    (text.matches('\n').count() + 1, line.chars().count() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_text_is_refused_with_its_place_and_what_does_not_end_with_its_size() {
+        let read = |bytes: &'static [u8]| text_of(Path::new("f"), Ok(bytes), "hint");
+        assert_eq!(read("é = 1\n".as_bytes()).unwrap(), "é = 1\n");
+        let error = read(b"a\n\xc3\xa9\xff").unwrap_err();
+        assert_eq!(
+            (error.code.exit_code(), &*error.message),
+            (2, "f: line 2, column 2: the byte 0xff is no text")
+        );
+        let error = text_of(Path::new("f"), Ok(io::repeat(b'x')), "hint").unwrap_err();
+        assert!(error.code.exit_code() == 2 && error.message.contains("more than"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_toml_is_said_in_one_line() {
+        for (text, words) in [
+            ("rate = \n", "line 1, column 8: string values must be quoted; expected literal string"),
+            ("[a]\n[a]\n", "line 2, column 2: duplicate key"),
+        ] {
+            let error = text.parse::<toml::Table>().unwrap_err();
+            assert_eq!(toml_problem(text, &error).replace(", expected", "; expected"), words);
+        }
+    }
+}
