@@ -97,14 +97,19 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
     let frames = server.secrets.frame_keys(Role::Client);
     let mut probe = PathProbe::new(clock.now(), frames, server.peer, u32::from_be_bytes(random()?));
-    // Answers and data wait in the socket. The data thread repeats what is lost.
-    send_probes(&socket, &mut probe);
+    // Until the server has decided. Answers and data wait in the socket.
+    let repeat = || {
+        let now = clock.now();
+        probe.on_deadline(now);
+        send_probes(&socket, &mut probe);
+        probe.next_round.map_or(timeout, |at| at.since(now).into())
+    };
     let asked = server.hello.settings.clone();
     let check = |accept: &Accept| {
         check_rate(accept, &asked)?;
         check_recipe(accept, &asked, recipe)
     };
-    let (accept, recipe) = block_on(server.ask(timeout, &InThread, check))?;
+    let (accept, recipe) = block_on(server.ask(timeout, &InThread, repeat, check))?;
     probe.on_accepted(clock.now());
     let Reached { channel, peer, secrets, round_trip, hello, .. } = server;
     Ok(Session {
@@ -137,7 +142,7 @@ pub(crate) async fn agree(
     let hello = hello(options.ciphers.clone(), request, default_settings());
     let mut server = reach(url, hello, options.timeout, readiness).await?;
     let began = Instant::now();
-    let (accept, ()) = server.ask(options.timeout, readiness, |_| Ok(())).await?;
+    let (accept, ()) = server.ask(options.timeout, readiness, || options.timeout, |_| Ok(())).await?;
     // It has been agreed on whether or not the last message leaves.
     let _ = server.channel.send(&ControlMessage::Bye);
     Ok(SavedResumption {
@@ -186,17 +191,26 @@ async fn reach(
 }
 
 impl Reached {
-    /// Sends the request and waits for the server's answer, which must keep to what was offered: if not, the server is told.
+    /// Sends the request and waits for the server's answer, which must keep to what was offered: if not, the server is
+    /// told. Runs `repeat` meanwhile, which says how long it need not be run again.
     async fn ask<T>(
         &mut self,
         timeout: Duration,
         readiness: &impl Readiness,
+        mut repeat: impl FnMut() -> Duration,
         check: impl FnOnce(&Accept) -> Result<T, EngineError>,
     ) -> Result<(Accept, T), EngineError> {
         self.channel.send(&ControlMessage::Hello(self.hello.clone()))?;
-        let answer = self.channel.recv(after(timeout), readiness).await?;
-        let answer = answer
-            .ok_or_else(|| EngineError::timed_out("the server's answer to the request", Some(timeout)))?;
+        let deadline = after(timeout);
+        let answer = loop {
+            let until = after(repeat()).min(deadline);
+            if let Some(answer) = self.channel.recv(until, readiness).await? {
+                break answer;
+            }
+            if deadline <= Instant::now() {
+                return Err(EngineError::timed_out("the server's answer to the request", Some(timeout)));
+            }
+        };
         let ControlMessage::Accept(accept) = answer else {
             return Err(EngineError::protocol(format!("{} instead of accept", answer.name())));
         };

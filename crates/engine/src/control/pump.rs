@@ -55,6 +55,8 @@ pub(crate) struct Pump {
     next_ping: Instant,
     abandoned_at: Option<Instant>,
     at_end: bool,
+    /// How the channel has ended, behind a message that was given out before.
+    end: Option<EngineError>,
 }
 
 impl Pump {
@@ -76,6 +78,7 @@ impl Pump {
             next_ping: now + timing.ping,
             abandoned_at: None,
             at_end: false,
+            end: None,
         })
     }
 
@@ -92,12 +95,13 @@ impl Pump {
         deadline: Instant,
         readiness: &impl Readiness,
     ) -> Result<Option<ControlMessage>, EngineError> {
-        let mut served = self.take_received();
+        let mut served = self.resume();
         loop {
             served = served.and_then(|()| self.send_all());
             // What came before the end is given out before it.
             let message = self.shared.take(Some(Instant::now()))?;
             if message.is_some() {
+                self.end = served.err();
                 return Ok(message);
             }
             served?;
@@ -125,7 +129,7 @@ impl Pump {
 
     /// `Ok` after a regular end.
     fn serve(&mut self) -> Result<(), EngineError> {
-        self.take_received()?;
+        self.resume()?;
         loop {
             let now = Instant::now();
             self.tick(now)?;
@@ -273,6 +277,11 @@ impl Pump {
     fn end_of_connection(&self, reason: EngineError) -> EngineError {
         let state = self.shared.state.lock();
         if state.close_sent || state.bye_received { EngineError::Closed } else { reason }
+    }
+
+    /// Goes on where the channel was served before.
+    fn resume(&mut self) -> Result<(), EngineError> {
+        self.end.take().map_or_else(|| self.take_received(), Err)
     }
 
     /// Takes the plain bytes that TLS holds.

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicUsize;
 use haul_wire::control::{FaultCode, MAX_RULES, Rule, Verdict, encode_frame};
 
 use super::*;
-use crate::tls::pair;
+use crate::tls::{InThread, pair};
 
 /// Longer than anything takes on a busy machine.
 const SOON: Option<Duration> = Some(Duration::from_secs(60));
@@ -119,6 +119,21 @@ fn an_abort_reaches_the_peer_with_its_fault() {
     assert_eq!(b.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
     assert_eq!(b.recv(SOON).unwrap_err().fault(), fault);
     assert_eq!(b.failure().unwrap().fault(), fault);
+}
+
+/// A server may accept a session and break it off at once: both come together.
+#[test]
+fn what_ends_the_channel_right_behind_an_answer_is_not_lost_with_it() {
+    let [(tls, tcp), server] = pair();
+    let mut pump = Pump::new(tls, tcp, Timing::default()).unwrap();
+    let server = Control::start(server.0, server.1, Timing::default()).unwrap();
+    server.send(text(1)).unwrap();
+    // Returns when it is out.
+    server.abort(Fault::new(FaultCode::Usage, "what you ask for is a directory", ""));
+    let answer = block_on(pump.recv(after(SOON.unwrap()), &InThread)).unwrap();
+    assert_eq!(answer, Some(text(1)));
+    let error = Control::served_by(pump).unwrap().recv(SOON).unwrap_err();
+    assert!(matches!(&error, EngineError::Peer(fault) if fault.code == FaultCode::Usage), "{error}");
 }
 
 #[test]

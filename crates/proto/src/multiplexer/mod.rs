@@ -1,5 +1,6 @@
-//! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean, which frames this end
-//! owes, and what has changed for those who wait. Below are messages that come exactly once and in any order.
+//! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean,
+//! which frames this end owes, and what has changed for those who wait. Below are messages that come exactly once and in
+//! any order.
 
 mod reassembly;
 
