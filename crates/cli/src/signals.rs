@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::printable_bytes;
 use haul_engine::Role;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -138,7 +138,8 @@ pub(crate) enum Hangup {
 }
 
 /// Ties SIGINT, SIGTERM and, as `hangup` says, SIGHUP to a new [`Cancel`]; one that comes half a second after the first
-/// or later ends the process at once with code 130.
+/// or later ends the process at once with code 130. A file that becomes larger than `ulimit -f` permits is an error
+/// like others (EFBIG) and ends no process.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::default();
     handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;
@@ -146,6 +147,7 @@ pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
 }
 
 fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default())?;
     let mut heeded = vec![SIGINT, SIGTERM];
     match hangup {
         Hangup::PassesBy => drop(flag::register(SIGHUP, Arc::default())?),

@@ -187,6 +187,22 @@ fn nobody_needs_to_read_what_is_said() {
 }
 
 #[test]
+fn a_file_above_the_limit_of_the_process_fails_and_the_others_go_on() {
+    let here = tempfile::tempdir().unwrap();
+    let [source, copy] = ["source", "copy"].map(|name| here.path().join(name));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("large"), vec![7; 1_000_000]).unwrap();
+    fs::write(source.join("small"), "contents").unwrap();
+    let mut command = starting(&["sh", "-c", "ulimit -f 100; exec \"$@\"", "sh"]);
+    let output = command.arg("cp").args([&source, &copy]).output().unwrap();
+    exits(&output, 3);
+    let said = lossy(&output.stderr);
+    assert!(said.contains("large`: File too large") && said.contains("a limit permits"), "{said}");
+    assert_eq!(fs::read(copy.join("small")).unwrap(), b"contents");
+    assert!(!copy.join("large").exists());
+}
+
+#[test]
 fn what_ssh_has_started_ends_with_its_stdin_and_not_by_a_hangup() {
     for command in ["serve", "cp"] {
         let mut started = starting(&HEARS_HANGUPS);
