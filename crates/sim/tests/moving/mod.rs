@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
-use haul_base::{PathId, Rate, Span};
+use haul_base::{PathId, Rate, Span, Time};
 use haul_sim::tcp::{
     ControlKind, CubicConfig, MSS, TcpReceiver, TcpReceiverConfig, TcpSender, TcpSenderConfig,
 };
@@ -188,6 +188,34 @@ fn delays_that_vary_do_not_end_startup() {
         let mbps = (received(3_000) - before) as f64 * 8.0 / 2.0 / 1e6;
         println!("TABLE jitter of 20 ms, seed {seed}: {mbps:.1} Mbit/s from 1 to 3 s");
         assert!(mbps > 0.75 * object(100.0), "{seed}: {mbps} Mbit/s");
+    }
+}
+
+/// Mbit/s from 3 to 4 s after the round trip has grown from 20 to 200 ms at `at`.
+fn on_longer_path(mbps: f64, at: u64) -> f64 {
+    let path = path(mbps, 20, 40);
+    let mut run = Run::new(1, 4 << 30, "bbr", None, &path, &path);
+    let links = [run.there, run.back];
+    run.world.at(Time::ZERO + ms(at), move |world| {
+        for link in links {
+            world.change_link(link, &StageRef::Name("delay".into()), &StageChange::Delay(ms(100))).unwrap();
+        }
+    });
+    let mut received = |until| {
+        run.run(ms(until));
+        run.session.receiver(&run.world).stats().object_bytes
+    };
+    let before = received(at + 3_000);
+    (received(at + 4_000) - before) as f64 * 8.0 / 1e6
+}
+
+#[test]
+fn a_round_trip_ten_times_as_long_is_filled_within_three_seconds_in_whatever_phase_it_comes() {
+    let moments = [10_000, 10_100, 10_250, 10_500, 11_000, 11_600, 12_300, 13_000, 13_700];
+    for (mbps, at) in [20.0, 100.0].into_iter().flat_map(|mbps| moments.map(|at| (mbps, at))) {
+        let got = on_longer_path(mbps, at);
+        println!("TABLE {mbps} Mbit/s, longer at {at} ms: {got:.1} Mbit/s");
+        assert!(got >= 0.8 * object(mbps), "{mbps} Mbit/s, at {at} ms: {got} Mbit/s");
     }
 }
 

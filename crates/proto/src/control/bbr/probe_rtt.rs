@@ -112,7 +112,7 @@ impl Bbr {
             if stayed > rise / 2 {
                 self.round_trip.adopt(now, found);
                 self.long_term = None;
-                // The window was too small for the path, and what was delivered meanwhile says nothing of its bandwidth.
+                // The window of a shorter path has bounded what came since: that must not displace what came before.
                 self.max_bandwidth.reset(self.max_bandwidth.get());
             } else if delivered > Rate::ZERO {
                 self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
