@@ -92,7 +92,7 @@ pub enum EngineError {
         seconds: f64,
     },
     /// The other side was silent for too long, so many seconds: the connection has ended.
-    #[error("a sign that UDP packets get through did not come within {0:.1} seconds")]
+    #[error("no UDP packet came from the other side for {0:.1} seconds")]
     Silent(f64),
     /// The session has ended regularly.
     #[error("the session has ended")]
