@@ -85,7 +85,7 @@ pub enum ControllerError {
         known: String,
     },
     /// The controller needs a rate.
-    #[error("controller `{0}` needs a rate, for example --rate 950Mbit")]
+    #[error("controller `{0}` needs a rate, for example rate=950Mbit (--rate 950Mbit)")]
     NeedsRate(&'static str),
     /// Nothing can be sent at a rate of 0.
     #[error("a rate must be more than nothing, for example 950Mbit")]
