@@ -13,7 +13,7 @@ pub struct Sample {
     pub complexity: Option<f64>,
     /// Success proportion; `None` without losses.
     pub success_proportion: Option<f64>,
-    /// Burst density; `None` without losses.
+    /// Burst density; `None` without two losses in a burst.
     pub burst_density: Option<f64>,
 }
 

@@ -110,14 +110,15 @@ impl Signature {
         (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
     }
 
-    /// How much is lost while packets are lost, in `(0, 1]`: of the burst of each lost packet, from its first lost packet to its
-    /// last, the share that was lost; the mean over all lost packets. Fewer than [`BURST_GAP`] packets part no burst. `None`
-    /// without losses. A host that does not read loses everything until it does, and a full queue only what comes too much.
+    /// How much is lost while packets are lost, in `(0, 1)`: of the burst of each lost packet, from its first lost packet to its
+    /// last, the share that was lost, but for one packet; the mean over all lost packets. Fewer than [`BURST_GAP`] packets part
+    /// no burst. `None` without two losses in a burst. A host that does not read loses everything until it does, a full queue
+    /// only what comes too much, and a medium packets that have nothing to do with each other.
     pub fn burst_density(&self) -> Option<f64> {
         let mut runs = self.runs.iter().copied();
         let mut burst = runs.next()?;
         let (mut lost, mut sum) = (burst.packets, 0.0);
-        let weighted = |lost: u64, burst: Run| (lost as f64).powi(2) / burst.packets as f64;
+        let weighted = |lost: u64, burst: Run| lost as f64 * (lost - 1) as f64 / burst.packets as f64;
         for run in runs {
             if run.first - (burst.first + burst.packets) < BURST_GAP {
                 burst.packets = run.first + run.packets - burst.first;
@@ -127,7 +128,8 @@ impl Signature {
                 (burst, lost) = (run, run.packets);
             }
         }
-        Some((sum + weighted(lost, burst)) / self.lost as f64)
+        let density = (sum + weighted(lost, burst)) / self.lost as f64;
+        (density > 0.0).then_some(density)
     }
 
     /// The positions of the lost packets, in order.
@@ -205,17 +207,20 @@ mod tests {
             signature.received(gap);
             signature
         };
-        assert_eq!([of(""), of("111")].map(|signature| signature.burst_density()), [None; 2]);
-        assert_eq!([of("100001"), of("0")].map(|signature| signature.burst_density()), [Some(1.0); 2]);
-        // Two of three.
-        assert_eq!(of("1010").burst_density(), Some(2.0 / 3.0));
+        assert_eq!([of(""), of("111"), of("101")].map(|signature| signature.burst_density()), [None; 3]);
+        assert_eq!(
+            [of("100001"), of("1010")].map(|signature| signature.burst_density()),
+            [Some(0.75), Some(1.0 / 3.0)]
+        );
         // Two bursts, of two and of three lost packets, half and all of which are lost.
         let mut apart = packets("0110", BURST_GAP);
         apart.append(&of("000"));
-        assert_eq!(apart.burst_density(), Some((2.0 * 0.5 + 3.0) / 5.0));
+        assert_eq!(apart.burst_density(), Some((2.0 * 0.25 + 3.0 * (2.0 / 3.0)) / 5.0));
         let mut close = packets("00", BURST_GAP - 1);
         close.append(&of("00"));
-        assert_eq!(close.burst_density(), Some(4.0 / (BURST_GAP as f64 + 3.0)));
+        assert_eq!(close.burst_density(), Some(3.0 / (BURST_GAP as f64 + 3.0)));
+        // Packets that were lost far from each other are no bursts.
+        assert_eq!(Signature::of_lost(10_000, (0..10).map(|n| n * 1_000)).burst_density(), None);
     }
 
     proptest! {
