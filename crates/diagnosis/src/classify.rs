@@ -71,7 +71,22 @@ impl Model {
         } else {
             None
         };
-        diagnosis.unwrap_or(Diagnosis::NOTHING)
+        let with_bursts = |told| self.with_bursts(told, sample.burst_density);
+        diagnosis.map_or(Diagnosis::NOTHING, with_bursts)
+    }
+
+    /// What one measure tells, or if that is nothing, what the density of bursts does.
+    fn with_bursts(&self, told: Diagnosis, density: Option<f64>) -> Diagnosis {
+        let spreads = self.host.burst_density.zip(self.network.burst_density);
+        let Some(((host, network), density)) = spreads.zip(density).filter(|_| self.both_measures) else {
+            return told;
+        };
+        let likelihoods = [host, network].map(|spread| likelihood(density.ln(), spread));
+        let by_bursts = Diagnosis { p_host: self.p_host(likelihoods), ..told };
+        match told.cause() {
+            Cause::Inconclusive => by_bursts,
+            _ => self.unless_contradicted(told, Some(by_bursts)),
+        }
     }
 
     /// What one measure tells, if the other does not tell the opposite.
@@ -89,16 +104,21 @@ impl Model {
     pub fn by_success_proportion(&self, windows: &Signature) -> Diagnosis {
         let measured = windows.success_proportion();
         measured.map_or(Diagnosis::NOTHING, |value| {
-            self.posterior(Metric::SuccessProportion, value, windows.loss_rate())
+            let told = self.posterior(Metric::SuccessProportion, value, windows.loss_rate());
+            self.with_bursts(told, windows.burst_density())
         })
     }
 
     /// Equation 3, each cause as probable as the other beforehand.
     fn posterior(&self, metric: Metric, measured: f64, loss_rate: f64) -> Diagnosis {
-        let [host, network] =
+        let likelihoods =
             [&self.host, &self.network].map(|cause| likelihood(measured, cause.spread(metric, loss_rate)));
-        let p_host = if host.max(network) <= self.negligible { 0.5 } else { host / (host + network) };
-        Diagnosis { metric: Some(metric), p_host }
+        Diagnosis { metric: Some(metric), p_host: self.p_host(likelihoods) }
+    }
+
+    /// The host's probability, by the likelihoods of host and network.
+    fn p_host(&self, [host, network]: [f64; 2]) -> f64 {
+        if host.max(network) <= self.negligible { 0.5 } else { host / (host + network) }
     }
 }
 
@@ -126,6 +146,7 @@ mod tests {
             complexity: Curve(vec![Term { amount, scale: 1e-9 }]),
             complexity_deviation: 0.1,
             success_proportion: Spread { mean, deviation: 0.1 },
+            burst_density: None,
         };
         Model {
             host: cause(0.3, 0.9),
@@ -136,7 +157,8 @@ mod tests {
     }
 
     fn sample(lost: u64, complexity: f64, success: f64) -> Sample {
-        Sample { packets: 100_000, lost, complexity: Some(complexity), success_proportion: Some(success) }
+        let (complexity, success_proportion) = (Some(complexity), Some(success));
+        Sample { packets: 100_000, lost, complexity, success_proportion, burst_density: None }
     }
 
     #[test]
@@ -190,12 +212,38 @@ mod tests {
     }
 
     #[test]
+    fn bursts_tell_what_the_papers_measures_do_not_and_may_object() {
+        let cause = |cause: CauseModel, mean| {
+            let burst_density = Some(Spread { mean, deviation: 0.1 });
+            CauseModel { burst_density, ..cause }
+        };
+        let papers =
+            Model { host: cause(model().host, 0.0), network: cause(model().network, -3.0), ..model() };
+        let all = Model { both_measures: true, ..papers.clone() };
+        for (complexity, density, alone, together) in [
+            (0.3, 1.0, Cause::ReceiverHost, Cause::ReceiverHost),
+            (0.3, 0.05, Cause::ReceiverHost, Cause::Inconclusive),
+            (0.7, 1.0, Cause::Congestion, Cause::Inconclusive),
+            (0.5, 1.0, Cause::Inconclusive, Cause::ReceiverHost),
+            (0.5, 0.05, Cause::Inconclusive, Cause::Congestion),
+            // Neither is like that.
+            (0.5, 0.3, Cause::Inconclusive, Cause::Inconclusive),
+            (0.3, 0.3, Cause::ReceiverHost, Cause::ReceiverHost),
+        ] {
+            let sample = Sample { burst_density: Some(density), ..sample(1_000, complexity, 0.5) };
+            let told = [&papers, &all].map(|model| model.classify(&sample).cause());
+            assert_eq!(told, [alone, together], "{complexity}, {density}");
+        }
+    }
+
+    #[test]
     fn what_neither_cause_is_like_tells_nothing() {
         for complexity in [-0.25, 1.5] {
             let diagnosis = model().classify(&sample(1_000, complexity, 0.0));
             assert_eq!((diagnosis.p_host, diagnosis.cause()), (0.5, Cause::Inconclusive));
         }
-        let unmeasured = Sample { packets: 10, lost: 0, complexity: None, success_proportion: None };
+        let unmeasured =
+            Sample { packets: 10, lost: 0, complexity: None, success_proportion: None, burst_density: None };
         assert_eq!(model().classify(&unmeasured), Diagnosis::NOTHING);
     }
 

@@ -40,6 +40,9 @@ pub struct DelayFinding {
     pub dependence: Dependence,
     /// The share of packets that are lost at short delays: what the medium loses. 0 if hardly any is.
     pub medium_rate: f64,
+    /// The delay from which more is lost than a medium loses that loses at `medium_rate`: a queue drops no sooner. `None`
+    /// if hardly more is at any delay, or nothing is known of a medium.
+    pub onset: Option<Span>,
 }
 
 /// The rank correlation, in standard deviations, above which losses depend on the delay: 1 in 30,000 by chance. Our
@@ -67,6 +70,13 @@ const LEAST_CONTRAST: f64 = 0.25;
 /// Losses are a medium's only if some packets waited for no longer than this. While `CoDel` drops, each packet waits
 /// for 5 ms or more (RFC 8289, section 4.4), and how much more says nothing of losses. Our choice: less than that.
 const NO_QUEUE: Span = Span::from_millis(4);
+/// Where a queue drops, at least so many times as many packets are lost as by the medium alone. Our choice.
+const ONSET_FACTOR: f64 = 3.0;
+/// The least evidence for that, as the logarithm of a likelihood ratio: 1 in 1,000 by chance. Our choice.
+const LEAST_EVIDENCE: f64 = 7.0;
+/// The most that one stretch adds to it. In a stretch whose queue has filled, much is lost at a mean delay that is far
+/// from that of a full queue. Our choice.
+const MOST_EVIDENCE: f64 = 1.0;
 
 /// Buffers that one test leaves to the next, so that tests do not allocate.
 #[derive(Debug, Default)]
@@ -121,8 +131,30 @@ impl DelayFinding {
         } else {
             Dependence::Unknown
         };
-        Self { dependence, medium_rate: if may_be_medium { losing.medium_rate() } else { 0.0 } }
+        let medium_rate = if may_be_medium { losing.medium_rate() } else { 0.0 };
+        let onset = if medium_rate > 0.0 { onset(stretches, medium_rate, &mut scratch.order) } else { None };
+        Self { dependence, medium_rate, onset }
     }
+}
+
+/// The delay from which a queue drops, beside a medium that loses at `rate`: the likeliest one from which the rate is
+/// [`ONSET_FACTOR`] times as high, by the likelihood ratio of two Poisson processes (Page's cumulative sum, over delays
+/// instead of times).
+fn onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
+    order.clear();
+    order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
+    order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    let (mut evidence, mut most, mut from) = (0.0, 0.0, None);
+    for (_, at) in order.iter().rev() {
+        let stretch = &stretches[*at];
+        let expected = rate * stretch.packets as f64;
+        let ratio = stretch.lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected;
+        evidence += ratio.min(MOST_EVIDENCE);
+        if evidence >= most {
+            (most, from) = (evidence, Some(stretch.delay));
+        }
+    }
+    from.filter(|_| most >= LEAST_EVIDENCE)
 }
 
 /// Stretches of short delay that lose something.
@@ -316,6 +348,22 @@ mod tests {
         let found = of(&teeth(EMPTY, Span::from_millis(20), lost));
         assert_ne!(found.dependence, Dependence::Independent, "{found:?}");
         assert!((0.001..0.003).contains(&found.medium_rate), "{found:?}");
+    }
+
+    #[test]
+    fn the_onset_is_the_delay_from_which_a_queue_drops_beside_a_medium() {
+        let at = |height: f64| EMPTY + Span::from_millis(20).mul_f64(height);
+        let found = |lost: &dyn Fn(u64, f64) -> u64| of(&teeth(EMPTY, Span::from_millis(20), lost));
+        let full = found(&|n, height| medium(0.002, n, 1) + if height > 0.95 { 20 } else { 0 });
+        assert!(full.onset.is_some_and(|onset| (at(0.93)..=at(1.0)).contains(&onset)), "{full:?}");
+        // It fills once in a stretch of a shorter mean delay.
+        let fills = found(&|n, height| {
+            let is_full = height > 0.95 || n == 25;
+            medium(0.002, n, 1) + if is_full { 200 } else { 0 }
+        });
+        assert!(fills.onset.is_some_and(|onset| onset >= at(0.9)), "{fills:?}");
+        assert_eq!(found(&|n, _| medium(0.002, n, 1)).onset, None);
+        assert_eq!(found(&|_, height| if height > 0.95 { 20 } else { 0 }).onset, None);
     }
 
     proptest! {

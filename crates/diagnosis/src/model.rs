@@ -39,7 +39,7 @@ pub struct Spread {
     pub deviation: f64,
 }
 
-/// What both measures are like for one cause.
+/// What the measures are like for one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CauseModel {
@@ -49,6 +49,9 @@ pub struct CauseModel {
     pub complexity_deviation: f64,
     /// The success proportion at low loss rates.
     pub success_proportion: Spread,
+    /// The natural logarithm of the burst density, which is not the paper's. `None`: it is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_density: Option<Spread>,
 }
 
 /// Loss rates, from one (included) to another.
@@ -100,8 +103,10 @@ pub struct Model {
     pub success_range: Range,
     /// A measure that is no more likely than this with either cause tells nothing.
     pub negligible: f64,
-    /// Whether the success proportion may object to what the complexity tells: then neither cause is told. The paper looks at one
-    /// measure alone, and takes losses at random, one in 500 to 1,000, for the host's: they have as few words as one gap.
+    /// Whether other measures are looked at than the one that the loss rate chooses. The success proportion may object to what
+    /// the complexity tells: then neither cause is told. The burst density may object too, and tells what they do not. The
+    /// paper looks at one measure alone, and takes losses at random, one in 500 to 1,000, for the host's: they have as few words
+    /// as one gap.
     pub both_measures: bool,
     /// Losses because the receiving host did not read in time.
     pub host: CauseModel,
@@ -207,6 +212,9 @@ impl Model {
                 && positive(cause.complexity_deviation)
                 && cause.success_proportion.mean.is_finite()
                 && positive(cause.success_proportion.deviation)
+                && cause
+                    .burst_density
+                    .is_none_or(|spread| spread.mean.is_finite() && positive(spread.deviation))
         };
         for (name, possible) in [
             ("word_length", WORD_LENGTHS.contains(&self.word_length)),

@@ -13,6 +13,8 @@ pub struct Sample {
     pub complexity: Option<f64>,
     /// Success proportion; `None` without losses.
     pub success_proportion: Option<f64>,
+    /// Burst density; `None` without two losses in a burst.
+    pub burst_density: Option<f64>,
 }
 
 impl Sample {
@@ -23,6 +25,7 @@ impl Sample {
             lost: signature.lost_packets(),
             complexity: words.complexity(signature),
             success_proportion: signature.success_proportion(),
+            burst_density: signature.burst_density(),
         }
     }
 

@@ -1,5 +1,9 @@
 //! The signature of a transmission window: which of its packets arrived, in the order in which they left.
 
+/// So many packets that arrive between two losses part two bursts. Our choice: the shortest power of two with which hardly a
+/// window of the training data is left undecided.
+const BURST_GAP: u64 = 256;
+
 /// Packets lost one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -106,6 +110,28 @@ impl Signature {
         (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
     }
 
+    /// How much is lost while packets are lost, in `(0, 1)`: of the burst of each lost packet, from its first lost packet to its
+    /// last, the share that was lost, but for one packet; the mean over all lost packets. Fewer than [`BURST_GAP`] packets part
+    /// no burst. `None` without two losses in a burst. A host that does not read loses everything until it does, a full queue
+    /// only what comes too much, and a medium packets that have nothing to do with each other.
+    pub fn burst_density(&self) -> Option<f64> {
+        let mut runs = self.runs.iter().copied();
+        let mut burst = runs.next()?;
+        let (mut lost, mut sum) = (burst.packets, 0.0);
+        let weighted = |lost: u64, burst: Run| lost as f64 * (lost - 1) as f64 / burst.packets as f64;
+        for run in runs {
+            if run.first - (burst.first + burst.packets) < BURST_GAP {
+                burst.packets = run.first + run.packets - burst.first;
+                lost += run.packets;
+            } else {
+                sum += weighted(lost, burst);
+                (burst, lost) = (run, run.packets);
+            }
+        }
+        let density = (sum + weighted(lost, burst)) / self.lost as f64;
+        (density > 0.0).then_some(density)
+    }
+
     /// The positions of the lost packets, in order.
     pub fn lost_positions(&self) -> impl Iterator<Item = u64> + '_ {
         self.runs.iter().flat_map(|run| run.first..run.first + run.packets)
@@ -172,6 +198,29 @@ mod tests {
             let signature = of(text);
             assert_eq!((signature.loss_rate(), signature.success_proportion()), (loss, success), "{text}");
         }
+    }
+
+    #[test]
+    fn a_burst_is_dense_if_everything_in_it_is_lost() {
+        let packets = |text: &str, gap: u64| {
+            let mut signature = of(text);
+            signature.received(gap);
+            signature
+        };
+        assert_eq!([of(""), of("111"), of("101")].map(|signature| signature.burst_density()), [None; 3]);
+        assert_eq!(
+            [of("100001"), of("1010")].map(|signature| signature.burst_density()),
+            [Some(0.75), Some(1.0 / 3.0)]
+        );
+        // Two bursts, of two and of three lost packets, half and all of which are lost.
+        let mut apart = packets("0110", BURST_GAP);
+        apart.append(&of("000"));
+        assert_eq!(apart.burst_density(), Some((2.0 * 0.25 + 3.0 * (2.0 / 3.0)) / 5.0));
+        let mut close = packets("00", BURST_GAP - 1);
+        close.append(&of("00"));
+        assert_eq!(close.burst_density(), Some(3.0 / (BURST_GAP as f64 + 3.0)));
+        // Packets that were lost far from each other are no bursts.
+        assert_eq!(Signature::of_lost(10_000, (0..10).map(|n| n * 1_000)).burst_density(), None);
     }
 
     proptest! {

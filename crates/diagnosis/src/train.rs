@@ -92,7 +92,7 @@ impl Windows<'_> {
         Err(TrainError::TooFew { cause: self.cause, windows: points.len(), range })
     }
 
-    /// What both measures are like.
+    /// What the measures are like.
     fn fit(&self, terms: usize) -> Result<(CauseModel, Vec<(f64, f64)>), TrainError> {
         let [complexity_range, success_range] = PAPERS_RANGES;
         let points = self.points(complexity_range, |sample| sample.complexity)?;
@@ -102,8 +102,21 @@ impl Windows<'_> {
         let deviation = deviation(&residuals(&points, &complexity), 0.0);
         let mean = mean(&success);
         let spread = Spread { mean, deviation: self::deviation(&success, mean) };
-        let model = CauseModel { complexity, complexity_deviation: deviation, success_proportion: spread };
+        let density = self.logarithm_of_burst_density()?;
+        let (complexity_deviation, success_proportion) = (deviation, spread);
+        let model =
+            CauseModel { complexity, complexity_deviation, success_proportion, burst_density: Some(density) };
         Ok((model, points))
+    }
+
+    /// At all loss rates that can be told.
+    fn logarithm_of_burst_density(&self) -> Result<Spread, TrainError> {
+        let [complexity_range, success_range] = PAPERS_RANGES;
+        let range = Range { from: success_range.from, to: complexity_range.to };
+        let densities = self.points(range, |sample| sample.burst_density.map(f64::ln))?;
+        let densities: Vec<f64> = densities.into_iter().map(|(_, density)| density).collect();
+        let mean = mean(&densities);
+        Ok(Spread { mean, deviation: deviation(&densities, mean) })
     }
 }
 
@@ -293,16 +306,21 @@ mod tests {
                 train(&windows(1, contiguous), &windows(2, scattered), length, Provenance::default());
             let model = Model::read(&trained.unwrap().model.write()).unwrap();
             assert_eq!(model.word_length, length);
-            let mut confusion = Confusion::default();
-            for window in windows(4, scattered) {
-                confusion.add(Cause::Congestion, &model.classify(&window));
-            }
-            assert_eq!(confusion.wrong, 0, "{length}: {confusion:?}");
-            confusion.correct
+            let mut without_bursts = model.clone();
+            without_bursts.host.burst_density = None;
+            [without_bursts, model].map(|model| {
+                let mut confusion = Confusion::default();
+                for window in windows(4, scattered) {
+                    confusion.add(Cause::Congestion, &model.classify(&window));
+                }
+                assert_eq!(confusion.wrong, 0, "{length}: {confusion:?}");
+                confusion.correct
+            })
         });
-        // A word of one packet is lost or not: the success proportion is all that tells.
-        let right: Vec<u64> = right.collect();
-        assert!(right[0] < 60 && right[2..].iter().all(|&windows| windows > 170), "{right:?}");
+        // A word of one packet is lost or not: of the paper's measures the success proportion is all that tells.
+        let (papers, all): (Vec<u64>, Vec<u64>) = right.map(|[papers, all]| (papers, all)).unzip();
+        assert!(papers[0] < 60 && papers[2..].iter().all(|&windows| windows > 170), "{papers:?}");
+        assert!(all.iter().all(|&windows| windows > 170), "{all:?}");
     }
 
     #[test]
