@@ -16,6 +16,34 @@ pub struct Attribution {
     pub causes: Verdict,
 }
 
+/// The losses of a feedback that no socket has dropped.
+#[derive(Debug, Default)]
+pub(super) struct OtherLosses {
+    /// Of packets that left when the queue was too short to drop them.
+    pub(super) before_onset: CauseCounts,
+    /// All others.
+    pub(super) others: CauseCounts,
+}
+
+impl OtherLosses {
+    pub(super) fn of(&self, cause: Cause) -> u64 {
+        self.before_onset.of(cause) + self.others.of(cause)
+    }
+
+    pub(super) fn whole(&self) -> CauseCounts {
+        let mut whole = self.others;
+        whole.merge(&self.before_onset);
+        whole
+    }
+
+    /// So many random losses were dropped by the host before a socket saw them.
+    pub(super) fn attribute_early(&mut self, packets: u64) {
+        let (from, to) = (Cause::Random, Cause::ReceiverHost);
+        let moved = self.others.attribute_some(from, to, packets);
+        self.before_onset.attribute_some(from, to, packets - moved);
+    }
+}
+
 /// Runs that are kept of a window, at most: as many as one feedback can have, and as a signature can have lost packets.
 const MOST: usize = LossRuns::MOST;
 
@@ -51,8 +79,14 @@ impl Losses {
 
     /// Adds the losses of a feedback: these runs, of which the receiver's socket has dropped what is claimed and others
     /// the rest. Where it was not told which, the longest runs are the socket's: a full buffer drops neighbours.
-    pub(super) fn add(&mut self, runs: &LossRuns, claim: &Claim, others: &CauseCounts) {
-        self.counts.merge(others);
+    pub(super) fn add(
+        &mut self,
+        runs: &LossRuns,
+        claim: &Claim,
+        others: &OtherLosses,
+        is_before_onset: impl Fn(&LossRun) -> bool,
+    ) {
+        self.counts.merge(&others.whole());
         self.counts.add(Cause::ReceiverHost, claim.packets());
         if !self.is_listed {
             return;
@@ -63,13 +97,15 @@ impl Losses {
             let rest = |(run, named): &(LossRun, u64)| (Reverse(run.packets - named), run.first_pn);
             self.added.sort_unstable_by_key(rest);
         }
-        let (mut unnamed, others) = (claim.unnamed(), others.verdict().unwrap_or_default());
+        let mut unnamed = claim.unnamed();
+        let [before_onset, at_queue] = [&others.before_onset, &others.others].map(CauseCounts::verdict);
         let room = MOST - self.list.len();
         self.list.extend(self.added.iter().take(room).map(|(run, named)| {
             let more = unnamed.min(run.packets - named);
             unnamed -= more;
             let part = (named + more) as f64 / run.packets.max(1) as f64;
-            let mut causes = others;
+            let verdict = before_onset.filter(|_| is_before_onset(run)).or(at_queue).or(before_onset);
+            let mut causes = verdict.unwrap_or_default();
             for cause in Cause::ALL {
                 causes.attribute(cause, Cause::ReceiverHost, part);
             }
@@ -80,6 +116,15 @@ impl Losses {
     /// What one cause was said to have lost was lost to another.
     pub(super) fn attribute(&mut self, from: Cause, to: Cause) {
         self.attribute_some(from, to, u64::MAX);
+    }
+
+    /// The same of the packets of these runs, which are sorted.
+    pub(super) fn attribute_runs(&mut self, from: Cause, to: Cause, runs: &mut [LossRun]) {
+        runs.sort_unstable_by_key(|run| run.first_pn);
+        self.counts.attribute_some(from, to, runs.iter().map(|run| run.packets).sum());
+        let is_one =
+            |one: &&mut Attribution| runs.binary_search_by_key(&one.run.first_pn, |run| run.first_pn).is_ok();
+        self.list.iter_mut().filter(is_one).for_each(|one| one.causes.attribute(from, to, 1.0));
     }
 
     /// The same of so many of these packets; nobody knows which.

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use haul_base::{Cause, CauseCounts, Time, Verdict};
 use haul_diagnosis::{Diagnosis, Joined, Model, Sample, Signature, Words};
 
-use crate::control::{Boundary, FeedbackSample};
+use crate::control::{Boundary, FeedbackSample, LossRun};
 use crate::micro::events::DroppedGap;
 use kernel::{Claim, Kernel};
 pub use losses::Attribution;
-use losses::Losses;
+use losses::{Losses, OtherLosses};
 use queue::Queue;
 
 /// The counters of lost packets by cause, as `rate_control` names them.
@@ -244,16 +244,18 @@ impl Diagnostician {
         }
         let by_host = self.claim.packets();
         let others = sample.lost_packets - by_host;
-        self.queue.count(sample, others, by_host);
+        self.queue.count(sample, others, &self.claim);
         if self.evidence == Evidence::None {
             return self.verdict;
         }
         if sample.lost_packets > 0 {
-            let mut lost = self.put_down(sample, others);
-            let early = self.claim_early(lost.of(Cause::Random));
-            lost.attribute_some(Cause::Random, Cause::ReceiverHost, early);
-            self.present.add(sample.loss, &self.claim, &lost);
+            let mut others = self.put_down(sample, others);
+            let early = self.claim_early(others.of(Cause::Random));
+            others.attribute_early(early);
+            let queue = &self.queue;
+            self.present.add(sample.loss, &self.claim, &others, |run| queue.is_before_onset(run.first_pn));
             self.by_kernel += by_host;
+            let mut lost = others.whole();
             lost.add(Cause::ReceiverHost, by_host);
             self.verdict = lost.verdict();
         }
@@ -275,17 +277,40 @@ impl Diagnostician {
     }
 
     /// The losses of a feedback that no socket has dropped, by cause.
-    fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> CauseCounts {
-        let mut lost = CauseCounts::default();
+    fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> OtherLosses {
+        let mut lost = OtherLosses::default();
         match self.other_cause(sample) {
             Cause::Congestion if self.evidence.has_kernel() => {
-                let by_medium = self.queue.claim_random(others);
-                lost.add(Cause::Random, by_medium);
-                lost.add(Cause::Congestion, others - by_medium);
+                let before_onset = self.before_onset(sample);
+                let at_queue = others - before_onset;
+                let by_medium = self.queue.claim_random(at_queue);
+                lost.before_onset.add(Cause::Random, before_onset);
+                lost.others.add(Cause::Random, by_medium);
+                lost.others.add(Cause::Congestion, at_queue - by_medium);
+                self.put_off(sample);
             }
-            cause => lost.add(cause, others),
+            cause => lost.others.add(cause, others),
         }
         lost
+    }
+
+    /// Remembers a feedback's losses at a queue until more is known of it, if it is known which of them are a host's.
+    fn put_off(&mut self, sample: &FeedbackSample<'_>) {
+        if sample.ecn_ce == 0 && self.claim.unnamed() == 0 {
+            let runs = sample.loss.list().iter().zip(self.claim.named());
+            self.queue.put_off(runs.map(|(run, named)| LossRun { packets: run.packets - named, ..*run }));
+        }
+    }
+
+    /// Packets of a feedback's losses that left when the queue was too short to drop them, and that no socket has dropped. Not where a
+    /// queue marks packets too, or which the socket has dropped is not known.
+    fn before_onset(&self, sample: &FeedbackSample<'_>) -> u64 {
+        if sample.ecn_ce > 0 || self.claim.unnamed() > 0 {
+            return 0;
+        }
+        let runs = sample.loss.list().iter().zip(self.claim.named());
+        let before = runs.filter(|(run, _)| self.queue.is_before_onset(run.first_pn));
+        before.map(|(run, named)| run.packets - named).sum()
     }
 
     /// What losses that the receiver's kernel does not know of were lost to.

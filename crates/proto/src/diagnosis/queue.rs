@@ -3,9 +3,10 @@
 use haul_base::{Cause, Span, Time};
 use haul_diagnosis::Dependence;
 
+use super::kernel::Claim;
 use super::losses::Losses;
-use super::stretches::Stretches;
-use crate::control::FeedbackSample;
+use super::stretches::{CHANCE, Stretches};
+use crate::control::{FeedbackSample, LossRun};
 use crate::longer_path::LongerPath;
 
 /// A queue that never held packets for longer than this is none: bursts of the sender's own make as much.
@@ -20,8 +21,8 @@ const OUTAGE: Span = Span::from_millis(100);
 
 /// Losses of the medium that may wait to be claimed. Our choice.
 const MOST_UNCLAIMED: f64 = 8.0;
-/// A medium loses more than its mean by so many standard deviations by chance. Our choice.
-const CHANCE: f64 = 3.0;
+/// Runs of losses that may wait until it is known whether a medium loses too. Our choice.
+const MOST_UNDECIDED: usize = 1_024;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Queue {
     /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
     /// were not claimed yet; at most [`MOST_UNCLAIMED`].
     random: f64,
+    /// Losses of the present window that were put down to congestion before it was known that a medium loses too.
+    undecided: Vec<LossRun>,
     /// Packets of the present window that came marked "congestion experienced".
     marked: u64,
     /// The deepest since `turned_at`, and that of the stretch before.
@@ -47,6 +50,7 @@ impl Default for Queue {
         Self {
             stretches: Stretches::default(),
             random: 0.0,
+            undecided: Vec::new(),
             marked: 0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
@@ -106,14 +110,14 @@ impl Queue {
     }
 
     /// Counts packets that no host has lost. A medium goes on losing while there is a queue.
-    pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, by_host: u64) {
-        // Which of the sample's losses were the host's is not known, so none is put into its stretch.
-        let is_known = by_host == 0 && (self.is_full() || !self.is_outage(sample));
-        self.stretches.on_feedback(sample, if is_known { lost } else { 0 });
+    pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
+        // Which losses were the host's is not known of those that were not named, so then none is put into its stretch.
+        let is_known = claim.unnamed() == 0 && (self.is_full() || !self.is_outage(sample));
+        self.stretches.on_feedback(sample, if is_known { lost } else { 0 }, claim);
         if lost > 0 && self.stretches.is_test_due(sample.now) {
             self.test(sample.now);
         }
-        if self.is_full() {
+        if self.is_full() && !self.is_before_onset(sample.largest_acked_pn) {
             let packets = (sample.acked_packets + lost) as f64;
             self.random = (self.random + packets * self.stretches.finding().medium_rate).min(MOST_UNCLAIMED);
         }
@@ -135,9 +139,13 @@ impl Queue {
         let is_marked = std::mem::take(&mut self.marked) > 0;
         let (random, congestion) = (losses.counts().of(Cause::Random), losses.counts().of(Cause::Congestion));
         if random + congestion == 0 {
+            self.undecided.clear();
             return;
         }
         self.test(now);
+        let mut undecided = std::mem::take(&mut self.undecided);
+        undecided.retain(|run| self.stretches.is_before_onset(run.first_pn));
+        losses.attribute_runs(Cause::Congestion, Cause::Random, &mut undecided);
         let finding = self.stretches.finding();
         match finding.dependence {
             Dependence::Independent if !is_marked => losses.attribute(Cause::Congestion, Cause::Random),
@@ -150,6 +158,19 @@ impl Queue {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Whether the packet left when the queue was too short to drop it, as far as is known.
+    pub(super) fn is_before_onset(&self, pn: u64) -> bool {
+        self.stretches.is_before_onset(pn)
+    }
+
+    /// These losses are put down to congestion for now.
+    pub(super) fn put_off(&mut self, runs: impl Iterator<Item = LossRun>) {
+        if self.stretches.finding().medium_rate <= 0.0 {
+            let room = MOST_UNDECIDED - self.undecided.len();
+            self.undecided.extend(runs.take(room));
         }
     }
 

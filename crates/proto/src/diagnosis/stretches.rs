@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use haul_base::{Span, Time};
 use haul_diagnosis::{DelayFinding, DelayScratch, Stretch};
 
+use super::kernel::Claim;
 use crate::control::FeedbackSample;
 
 /// Stretches that are remembered: 10 s with the longest ones. Our choice.
@@ -17,6 +18,8 @@ const SHORTEST: Span = Span::from_millis(1);
 const LONGEST: Span = Span::from_millis(10);
 /// Losses are tested anew after this time at the soonest: a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
+/// A medium loses more than its mean by so many standard deviations by chance. Our choice.
+pub(super) const CHANCE: f64 = 3.0;
 
 /// A stretch, and where it ends.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +48,7 @@ impl Stretches {
     /// [`LEAST_TESTED`] new stretches tell.
     pub(super) fn restart(&mut self) {
         self.list.clear();
-        (self.before, self.has_restarted) = (None, true);
+        (self.before, self.has_restarted, self.finding.onset) = (None, true, None);
     }
 
     /// What they said when they were tested last.
@@ -53,9 +56,20 @@ impl Stretches {
         self.finding
     }
 
+    /// Whether the packet left when the queue was too short to drop it, as far as is known. Not in a stretch that has lost more
+    /// than the medium would: the queue may have filled in it.
+    pub(super) fn is_before_onset(&self, pn: u64) -> bool {
+        let at = self.list.partition_point(|ended| ended.last_pn < pn);
+        let stretch = self.list.get(at).or(self.list.back()).map(|ended| ended.stretch);
+        stretch.zip(self.finding.onset).is_some_and(|(stretch, onset)| {
+            let expected = self.finding.medium_rate * stretch.packets as f64;
+            stretch.delay < onset && stretch.lost as f64 <= 1.0 + expected + CHANCE * expected.sqrt()
+        })
+    }
+
     /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when
-    /// it is acknowledged. `lost` of them were lost, to no host.
-    pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
+    /// it is acknowledged. `lost` of them were lost to no host: all but those that the claim names.
+    pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         if !sample.rtt.is_measured() {
             return;
         }
@@ -67,7 +81,7 @@ impl Stretches {
         };
         self.add(sample, stretch);
         if lost > 0 {
-            self.lose(sample, lost);
+            self.lose(sample, lost, claim);
         }
     }
 
@@ -88,11 +102,11 @@ impl Stretches {
     }
 
     /// Puts losses into the stretches in which they left; those that are not listed into the last.
-    fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
+    fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         let mut left = lost;
-        for run in sample.loss.list() {
+        for (run, named) in sample.loss.list().iter().zip(claim.named()) {
             let at = self.list.partition_point(|ended| ended.last_pn < run.first_pn);
-            let packets = run.packets.min(left);
+            let packets = (run.packets - named).min(left);
             if let Some(ended) = self.list.get_mut(at) {
                 ended.stretch.lost += packets;
                 left -= packets;

@@ -268,6 +268,40 @@ fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
     assert!(of.counts().of(Cause::Congestion) >= counts.of(Cause::Congestion) + 91, "{:?}", of.counts());
 }
 
+/// A queue grows in the first 400 of each 1,000 ms, and is full in the last 40 of them; a medium loses one packet in 500 all the time.
+#[test]
+fn losses_at_a_queue_that_is_too_short_to_drop_are_the_mediums_also_those_from_before_that_was_known() {
+    let mut of = Diagnostician::new(Evidence::All);
+    of.list_runs(true);
+    let (mut by_medium, mut by_queue, mut runs) = (0, 0, LossRuns::default());
+    for n in 0..400 {
+        let phase = (n + 60) % 100u64;
+        let queue = phase.saturating_sub(60).min(36);
+        let rtt = measured(20 + queue);
+        let is_full = phase >= 96;
+        let first = n * 120;
+        let lost = if is_full { 20 } else { u64::from(n % 5 == 0) };
+        *(if is_full { &mut by_queue } else { &mut by_medium }) += lost;
+        runs.clear();
+        (0..lost).for_each(|nth| runs.push(first + 3 * nth));
+        of.on_feedback(&FeedbackSample {
+            loss: &runs,
+            queue_delay: Some(Span::from_millis(queue)),
+            in_flight: 1_472_000,
+            largest_acked_pn: first + 119,
+            ..feedback(at(n * 10), &rtt, 120 - lost, lost, None)
+        });
+    }
+    let before = of.counts().of(Cause::Random);
+    let mut end = Boundary { packets: 400 * 120, ..boundary(Unit::Window, 0, 0) };
+    let told = of.on_window(&mut end, &Signature::of_lost(PACKETS, [])).counts;
+    let random = told.of(Cause::Random);
+    // At the full queue the medium has its share too, one in 500.
+    let at_queue = 4 * 4 * 120 / 500 + 2;
+    assert!((by_medium - 2..=by_medium + at_queue).contains(&random), "{told:?}, {by_medium} and {by_queue}");
+    assert!(before < by_medium && told.whole() == by_medium + by_queue, "{before}, {told:?}");
+}
+
 #[test]
 fn short_windows_are_told_together() {
     // As of jumbo frames: 11,000 packets are 100 MB.

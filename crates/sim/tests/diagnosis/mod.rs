@@ -126,7 +126,7 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
             f1(&run, DropReason::Random, Cause::Random)
         };
         let mean = (1..=SEEDS).map(one).sum::<f64>() / SEEDS as f64;
-        assert!(mean >= 0.985, "{loss}: {mean}");
+        assert!(mean >= 0.99, "{loss}: {mean}");
     }
 }
 
