@@ -15,7 +15,7 @@ const START_REPORTS: u64 = 80;
 /// Data packets per packet of a report. With the early reports that losses cause, at most 1 % of the packets of 100 Mbit/s and
 /// more are reports, and at most 2 % of less. Where reports are further apart than a
 /// round trip, the law needs more of them.
-const PACKETS_FAST: u64 = 160;
+const PACKETS_FAST: u64 = 168;
 const PACKETS_SLOW: u64 = 96;
 const PACKETS_RARE: u64 = 72;
 const FAST: Rate = Rate::from_mbps(80);
