@@ -111,7 +111,7 @@ impl Signature {
     }
 
     /// How much is lost while packets are lost, in `(0, 1)`: of the burst of each lost packet, from its first lost packet to its
-    /// last, the share that was lost, but for one packet; the mean over all lost packets. Fewer than [`BURST_GAP`] packets part
+    /// last, the share that was lost, but for one packet; the mean over all lost packets. Fewer than 256 packets part
     /// no burst. `None` without two losses in a burst. A host that does not read loses everything until it does, a full queue
     /// only what comes too much, and a medium packets that have nothing to do with each other.
     pub fn burst_density(&self) -> Option<f64> {
