@@ -18,13 +18,7 @@ pub(in crate::control) static LAW: LawRegistration = LawRegistration {
 };
 
 const PARAMETERS: &[ParameterSpec] = &[
-    // Chromium's QUIC has begun with 32 for years, and the draft leaves it to the transport. The pacer spreads them over a third
-    // of the first round trip.
-    ParameterSpec {
-        default: "32",
-        help: "packets in flight at the start (Chromium's QUIC: 32, RFC 6928: 10)",
-        ..INITIAL_WINDOW
-    },
+    INITIAL_WINDOW,
     ParameterSpec {
         name: "loss_threshold",
         kind: ParameterKind::Number(0.0, 1.0),
