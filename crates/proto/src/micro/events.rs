@@ -25,8 +25,6 @@ pub struct Acknowledgement {
     pub nothing_from: Option<u64>,
     /// Which of those that have not arrived count as lost; `None`: none of them.
     pub loss: Option<LossBoundary>,
-    /// Packets that came to the other side again, a total that wraps; 0 if that is not told.
-    pub duplicates: u32,
     /// Filled in by whoever keeps what is outstanding.
     pub outcome: Outcome,
 }

@@ -71,25 +71,13 @@ impl Run {
         channel: &Channel,
         host: SimulatedHost,
     ) -> Self {
-        Self::apart(seed, recipe, len, rtt, [channel, channel], host)
-    }
-
-    /// The same with another path there than back.
-    pub(crate) fn apart(
-        seed: u64,
-        recipe: &Recipe,
-        len: u64,
-        rtt: Span,
-        paths: [&Channel; 2],
-        host: SimulatedHost,
-    ) -> Self {
         let mut world = World::new(seed);
         let session = Session::of_recipe(&mut world, recipe, len, rtt);
         let host = world.add_host(host);
         world.place(session.receiver, host).unwrap();
-        let [there, back] = paths.map(Channel::spec);
+        let channel = channel.spec();
         let (there, back) =
-            (world.add_link("there", &there).unwrap(), world.add_link("back", &back).unwrap());
+            (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
         let port = PathId::default();
         let (from, to) = ((session.sender, port), (session.receiver, port));
         let data = world.connect("data", from, to, &[there]).unwrap();

@@ -344,15 +344,7 @@ impl Sender {
         let reordering = reordering_window(context.path().min_rtt, self.reordering_steps);
         let loss = LossBoundary { largest_pn: header.largest_pn, sent_at: header.echo_timestamp, reordering };
         let (below, nothing_from) = (header.complete_below, Some(header.highest));
-        let duplicates = header.duplicates;
-        Acknowledgement {
-            below,
-            words,
-            nothing_from,
-            loss: Some(loss),
-            duplicates,
-            ..Acknowledgement::default()
-        }
+        Acknowledgement { below, words, nothing_from, loss: Some(loss), ..Acknowledgement::default() }
     }
 
     pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -311,7 +311,6 @@ fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
     if let Some(seq) = notice.nothing_from {
         table.on_nothing_from(seq, &rule, &mut change);
     }
-    table.settle_probed(notice.duplicates, notice.loss.as_ref(), &mut change);
     table.retire_complete();
     change
 }

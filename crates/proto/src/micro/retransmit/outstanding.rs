@@ -1,7 +1,6 @@
 //! What was sent and is not known to have arrived: one bitmap per segment of 10,000 packets (FOBS, see
 //! dickens-system-aware-fobs section on bitmap acknowledgements), and for each packet its last transmission.
 
-mod probed;
 #[cfg(test)]
 mod tests;
 
@@ -10,7 +9,6 @@ use std::collections::VecDeque;
 use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use crate::micro::events::{LossBoundary, Statement};
-use probed::Probed;
 
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
@@ -104,13 +102,8 @@ impl Segment {
 
 impl LossBoundary {
     fn is_lost(&self, record: &Record) -> bool {
-        self.is_behind(record.pn, record.sent_at)
-    }
-
-    /// Whether a transmission is so much older than the newest that has arrived that it counts as lost.
-    fn is_behind(&self, pn: u64, sent_at: u32) -> bool {
-        let age = self.sent_at.wrapping_sub(sent_at).cast_signed();
-        pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
+        let age = self.sent_at.wrapping_sub(record.sent_at).cast_signed();
+        record.pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
     }
 }
 
@@ -121,13 +114,6 @@ pub(crate) struct Change {
     pub(crate) acked_bytes: u64,
     pub(crate) lost_packets: u64,
     pub(crate) lost_bytes: u64,
-}
-
-impl Change {
-    fn lose(&mut self, len: u16) {
-        self.lost_packets += 1;
-        self.lost_bytes += u64::from(len);
-    }
 }
 
 /// Packets that are neither acknowledged nor taken for lost, and their payload bytes.
@@ -163,7 +149,6 @@ pub(crate) struct Outstanding {
     lost: VecDeque<u64>,
     /// Packet numbers of those taken for lost since [`Outstanding::take_losses`].
     losses: Vec<u64>,
-    probed: Probed,
     /// Bytes of each packet beside its payload, counted as in flight.
     overhead: u64,
     in_flight: InFlight,
@@ -179,7 +164,6 @@ impl Outstanding {
             next_seq: 0,
             lost: VecDeque::with_capacity(PACKETS as usize),
             losses: Vec::with_capacity(1_024),
-            probed: Probed::default(),
             overhead: overhead as u64,
             in_flight: InFlight::default(),
         }
@@ -280,9 +264,8 @@ impl Outstanding {
             record.pn = pn;
             record.sent_at = sent_at;
             record.state = State::InFlight;
-            let record = *record;
-            self.in_flight.add(1, u64::from(record.len));
-            self.probed.on_resent(seq, &record);
+            let bytes = u64::from(record.len);
+            self.in_flight.add(1, bytes);
         }
     }
 
@@ -291,20 +274,15 @@ impl Outstanding {
         self.losses.drain(..)
     }
 
-    /// Queues the `count` oldest unacknowledged packets for retransmission, whatever was heard of them. Whether they were
-    /// lost is found later ([`Outstanding::settle_probed`]).
+    /// Declares the `count` oldest unacknowledged packets lost, whatever was heard of them.
     pub(crate) fn expire_oldest(&mut self, count: usize) -> u64 {
         let mut found = 0;
         for seq in self.base * PACKETS..self.next_seq {
             if found == count {
                 break;
             }
-            let Some(record) = self.unacked(seq).copied() else { continue };
-            found += 1;
-            if record.state == State::InFlight {
-                self.probed.on_timeout(seq, &record);
-                self.declare_lost(seq);
-            }
+            found += usize::from(self.unacked(seq).is_some());
+            self.declare_lost(seq);
         }
         found as u64
     }
@@ -415,38 +393,14 @@ impl Outstanding {
     }
 
     fn lose(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
-        let Some(record) = self.unacked(seq).copied() else { return };
-        let losses = &mut self.losses;
-        let mut lose = |pn, len| {
-            change.lose(len);
-            losses.push(pn);
-        };
-        let is_counted = self.probed.on_missing(seq, rule, &mut lose);
-        if record.state == State::InFlight && rule.is_lost(&record) {
-            if !is_counted {
-                lose(record.pn, record.len);
-            }
+        let Some(record) = self.unacked(seq) else { return };
+        if record.state == State::InFlight && rule.is_lost(record) {
+            change.lost_packets += 1;
+            change.lost_bytes += u64::from(record.len);
+            let pn = record.pn;
+            self.losses.push(pn);
             self.declare_lost(seq);
         }
-    }
-
-    /// Finds, behind all statements of a report, which transmissions were lost of packets that the probe timer has
-    /// repeated and that have arrived. `duplicates` packets came to the receiver again in all, wrapping.
-    pub(crate) fn settle_probed(
-        &mut self,
-        duplicates: u32,
-        rule: Option<&LossBoundary>,
-        change: &mut Change,
-    ) {
-        let mut probed = std::mem::take(&mut self.probed);
-        let has_arrived = |seq| self.unacked(seq).is_none();
-        let mut lost = Vec::new();
-        probed.on_report(has_arrived, duplicates, rule, |pn, len| {
-            change.lose(len);
-            lost.push(pn);
-        });
-        self.losses.append(&mut lost);
-        self.probed = probed;
     }
 
     fn declare_lost(&mut self, seq: u64) {
