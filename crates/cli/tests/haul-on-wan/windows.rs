@@ -107,7 +107,8 @@ fn put_down(trace: &Path, cause: &str) -> BTreeSet<u64> {
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let windows = events.filter(|event| event["event"] == "window");
     let runs = windows.flat_map(|window| window["losses"].as_array().unwrap().clone());
-    let likely = runs.filter(|run| run[cause].as_f64().is_some_and(|share| share > 0.5));
+    // Of two packets that were lost side by side, one by each cause, each is put down to both by one half.
+    let likely = runs.filter(|run| run[cause].as_f64().is_some_and(|share| share >= 0.5));
     let number = |run: &Value, key: &str| run[key].as_u64().unwrap();
     likely
         .flat_map(|run| number(&run, "first_pn")..number(&run, "first_pn") + number(&run, "packets"))
