@@ -1,4 +1,4 @@
-//! Files that users write: they are read whole, and what is wrong with one is said with its line and column.
+//! Text files of users, read whole. Errors name the line and the column.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -26,25 +26,25 @@ pub(crate) fn text_of(
         let (valid, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
         let before = String::from_utf8_lossy(&bytes[..valid]);
         let problem = format!("the byte {:#04x} is no text", bytes[valid]);
-        wrong(file, place_behind(&before), &problem, hint)
+        wrong(file, position_after(&before), &problem, hint)
     })
 }
 
-/// What is wrong with a file at a line and a column.
+/// An error in a file at a line and a column.
 pub(crate) fn wrong(file: &Path, (line, column): (usize, usize), problem: &str, hint: &'static str) -> Fault {
     fault::usage(format!("{}: line {line}, column {column}: {problem}", file.display()), hint)
 }
 
-/// Why `text` is no TOML and where, in one line.
+/// One line that says why and where `text` is not valid TOML.
 pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    let (line, column) = place_behind(before);
+    let (line, column) = position_after(before);
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
     format!("line {line}, column {column}: {message}")
 }
 
-/// The line and the column that come after this text.
-fn place_behind(text: &str) -> (usize, usize) {
+/// The line and column right after this text, from 1.
+fn position_after(text: &str) -> (usize, usize) {
     let line = text.rsplit('\n').next().unwrap_or_default();
     (text.matches('\n').count() + 1, line.chars().count() + 1)
 }

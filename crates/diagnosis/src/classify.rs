@@ -75,7 +75,7 @@ impl Model {
         diagnosis.map_or(Diagnosis::NOTHING, with_bursts)
     }
 
-    /// What one measure tells, or if that is nothing, what the density of bursts does.
+    /// Lets the burst density decide where the other measures do not, and contradict them where they do.
     fn with_bursts(&self, told: Diagnosis, density: Option<f64>) -> Diagnosis {
         let spreads = self.host.burst_density.zip(self.network.burst_density);
         let Some(((host, network), density)) = spreads.zip(density).filter(|_| self.both_measures) else {

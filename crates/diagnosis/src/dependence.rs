@@ -40,8 +40,8 @@ pub struct DelayFinding {
     pub dependence: Dependence,
     /// The share of packets that are lost at short delays: what the medium loses. 0 if hardly any is.
     pub medium_rate: f64,
-    /// The delay from which more is lost than a medium loses that loses at `medium_rate`: a queue drops no sooner. `None`
-    /// if hardly more is at any delay, or nothing is known of a medium.
+    /// The delay from which losses exceed `medium_rate`: a queue drops from there on. `None` if they hardly exceed it at any
+    /// delay, or if no medium is known.
     pub onset: Option<Span>,
 }
 
@@ -70,12 +70,12 @@ const LEAST_CONTRAST: f64 = 0.25;
 /// Losses are a medium's only if some packets waited for no longer than this. While `CoDel` drops, each packet waits
 /// for 5 ms or more (RFC 8289, section 4.4), and how much more says nothing of losses. Our choice: less than that.
 const NO_QUEUE: Span = Span::from_millis(4);
-/// Where a queue drops, at least so many times as many packets are lost as by the medium alone. Our choice.
+/// A queue that drops loses at least this many times as many packets as the medium alone. Our choice.
 const ONSET_FACTOR: f64 = 3.0;
 /// The least evidence for that, as the logarithm of a likelihood ratio: 1 in 1,000 by chance. Our choice.
 const LEAST_EVIDENCE: f64 = 7.0;
-/// The most that one stretch adds to it. In a stretch whose queue has filled, much is lost at a mean delay that is far
-/// from that of a full queue. Our choice.
+/// The most that one stretch adds to it: a stretch in which the queue fills loses much at a mean delay far below that of a full
+/// queue. Our choice.
 const MOST_EVIDENCE: f64 = 1.0;
 
 /// Buffers that one test leaves to the next, so that tests do not allocate.
@@ -137,9 +137,9 @@ impl DelayFinding {
     }
 }
 
-/// The delay from which a queue drops, beside a medium that loses at `rate`: the likeliest one from which the rate is
-/// [`ONSET_FACTOR`] times as high, by the likelihood ratio of two Poisson processes (Page's cumulative sum, over delays
-/// instead of times).
+/// The delay from which a queue drops, beside a medium that loses at `rate`: the likeliest change to [`ONSET_FACTOR`] times that
+/// rate, by the likelihood ratio of two Poisson processes (Page's cumulative sum test, Biometrika 41, 1954, over delays instead of
+/// times).
 fn onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
     order.clear();
     order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));

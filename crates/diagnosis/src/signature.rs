@@ -1,7 +1,7 @@
 //! The signature of a transmission window: which of its packets arrived, in the order in which they left.
 
-/// So many packets that arrive between two losses part two bursts. Our choice: the shortest power of two with which hardly a
-/// window of the training data is left undecided.
+/// This many packets that arrive between two losses separate two bursts. Our choice: the smallest power of two that leaves hardly a
+/// window of the training data undecided.
 const BURST_GAP: u64 = 256;
 
 /// Packets lost one behind the other.
@@ -110,10 +110,10 @@ impl Signature {
         (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
     }
 
-    /// How much is lost while packets are lost, in `(0, 1)`: of the burst of each lost packet, from its first lost packet to its
-    /// last, the share that was lost, but for one packet; the mean over all lost packets. Fewer than 256 packets part
-    /// no burst. `None` without two losses in a burst. A host that does not read loses everything until it does, a full queue
-    /// only what comes too much, and a medium packets that have nothing to do with each other.
+    /// How dense bursts of losses are, in `(0, 1)`; `None` if no burst has two losses. Losses with fewer than 256 packets between
+    /// them form a burst; one of `length` packets, `lost` of which were lost, has the density `(lost - 1) / length`. The result is the
+    /// mean over all lost packets. Our measure: a host that does not read loses everything until it reads again, a full queue only the
+    /// excess, and a medium single packets.
     pub fn burst_density(&self) -> Option<f64> {
         let mut runs = self.runs.iter().copied();
         let mut burst = runs.next()?;

@@ -102,15 +102,15 @@ impl Windows<'_> {
         let deviation = deviation(&residuals(&points, &complexity), 0.0);
         let mean = mean(&success);
         let spread = Spread { mean, deviation: self::deviation(&success, mean) };
-        let density = self.logarithm_of_burst_density()?;
+        let density = self.log_burst_density()?;
         let (complexity_deviation, success_proportion) = (deviation, spread);
         let model =
             CauseModel { complexity, complexity_deviation, success_proportion, burst_density: Some(density) };
         Ok((model, points))
     }
 
-    /// At all loss rates that can be told.
-    fn logarithm_of_burst_density(&self) -> Result<Spread, TrainError> {
+    /// The spread of the burst density's natural logarithm, at all loss rates in range.
+    fn log_burst_density(&self) -> Result<Spread, TrainError> {
         let [complexity_range, success_range] = PAPERS_RANGES;
         let range = Range { from: success_range.from, to: complexity_range.to };
         let densities = self.points(range, |sample| sample.burst_density.map(f64::ln))?;

@@ -182,7 +182,7 @@ impl Session {
         self.start(ObjectEnd::Source, waker, |now, link, heard| {
             let config = SenderConfig {
                 datagram: MIN_DATAGRAM,
-                // One that has come from there probably passes the other way.
+                // What has come from there probably passes the other way.
                 likely_datagram: MIN_DATAGRAM.max(heard),
                 max_datagram,
                 initial_rtt,
@@ -213,20 +213,20 @@ impl Session {
         })
     }
 
-    /// Starts the data thread with the stack that `stack` makes. It gets the time, the keys, and the size of the largest
-    /// challenge that has come.
+    /// Starts the data thread with the stack that `make_stack` gives, from the time, the keys and the size of the largest challenge
+    /// that has come.
     fn start(
         &mut self,
         end: ObjectEnd,
         waker: Waker,
-        stack: impl FnOnce(Time, Link, u16) -> Result<Stack, RecipeError>,
+        make_stack: impl FnOnce(Time, Link, u16) -> Result<Stack, RecipeError>,
     ) -> Result<Transfer, EngineError> {
         let DataPath { keys: (seal, open), udp } = self.path.take().expect("a session moves one object");
         let control = self.control.clone();
         let socket = udp.socket(&control)?;
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let (now, link) = (self.clock.now(), Link::new(Box::new(seal), Box::new(open), 0));
-        let stack = stack(now, link, udp.largest())?;
+        let stack = make_stack(now, link, udp.largest())?;
         let connection = Connection::of_session(now, udp.frame_keys(), self.role, peer, stack, SILENCE);
         let shared = Arc::new(EndpointSocket::of_one(socket, self.clock)?);
         Transfer::spawn(shared, Arc::new(connection), SessionSide { end, control, waker, udp })

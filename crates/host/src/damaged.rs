@@ -10,8 +10,8 @@ use crate::{parse, thread_time};
 /// How often the count of damaged datagrams is read at most, unless a look costs much.
 const INTERVAL: Span = Span::from_millis(1);
 
-/// Tells how many of a socket's drops are the host's. The count of damaged datagrams is the network namespace's: beside other sockets
-/// that get some, a drop by the host may not be called so, but never the other way round.
+/// Separates a socket's drops by this host from damaged datagrams. The kernel counts the latter per network namespace: those of other
+/// sockets can hide a drop by the host, and never add one.
 pub struct HostDrops {
     udp: Option<Source>,
     udp6: Option<Source>,
@@ -45,11 +45,11 @@ impl HostDrops {
         Ok(drops)
     }
 
-    /// How many of the `dropped` buffers of the socket, a total that wraps, are the host's. Files are read only when there are new
-    /// ones, and no more often than the other sensors may; in between, new ones are taken for what the last ones were.
+    /// How many of the `dropped` buffers of the socket, a total that wraps, are the host's. Reads files only when the total has grown,
+    /// and no more often than the other sensors do; in between, new drops count like the last ones.
     pub fn count(&mut self, now: Time, dropped: u32) -> u32 {
         if dropped == self.split.dropped {
-            return self.split.told;
+            return self.split.reported;
         }
         let damaged = self.pace.is_due(now).then(|| {
             let begun = thread_time();
@@ -73,40 +73,40 @@ impl HostDrops {
 /// The counters, all of which wrap.
 #[derive(Debug, Default)]
 struct Split {
-    /// As they were last.
+    /// The totals at the last look.
     dropped: u32,
     damaged: u32,
-    /// Drops since the last look.
+    /// Drops since the last look at `damaged`.
     new: u32,
-    /// Damaged datagrams that the last look saw before the socket counted them with a packet.
-    early: u32,
-    /// Whether what the last look saw was all damaged.
+    /// Damaged datagrams that the socket has not counted yet: it does when it takes them from its queue.
+    uncounted: u32,
+    /// Whether all new drops of the last look were damaged datagrams.
     is_damage: bool,
-    /// The host's up to the last look, and as they were told last: too many may have been told, and then no more are until
-    /// there are as many.
+    /// The host's drops at the last look.
     host: u32,
-    told: u32,
+    /// The host's drops as reported. Never decreases: if a guess was too high, it stays until `host` has caught up.
+    reported: u32,
 }
 
 impl Split {
-    /// The socket has dropped so many; so many came damaged, if that was looked at.
+    /// Takes the socket's total, and the total of damaged datagrams if it was read. Gives the host's drops.
     fn take(&mut self, dropped: u32, damaged: Option<u32>) -> u32 {
         self.new = self.new.wrapping_add(dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped)));
         if let Some(damaged) = damaged {
             let grown = damaged.wrapping_sub(std::mem::replace(&mut self.damaged, damaged));
-            // A counter that went back counts anew.
+            // A counter that went back has started anew.
             let grown = if grown > u32::MAX / 2 { 0 } else { grown };
-            let damaged = grown.saturating_add(self.early);
+            let damaged = grown.saturating_add(self.uncounted);
             let by_host = self.new.saturating_sub(damaged);
-            self.early = grown.min(damaged.saturating_sub(self.new));
+            self.uncounted = grown.min(damaged.saturating_sub(self.new));
             self.host = self.host.wrapping_add(by_host);
             (self.is_damage, self.new) = (by_host == 0, 0);
         }
         let known = self.host.wrapping_add(if self.is_damage { 0 } else { self.new });
-        if known.wrapping_sub(self.told) <= u32::MAX / 2 {
-            self.told = known;
+        if known.wrapping_sub(self.reported) <= u32::MAX / 2 {
+            self.reported = known;
         }
-        self.told
+        self.reported
     }
 }
 
@@ -114,23 +114,23 @@ impl Split {
 mod tests {
     use super::*;
 
-    fn told(looks: &[(u32, Option<u32>)]) -> Vec<u32> {
+    fn reported(looks: &[(u32, Option<u32>)]) -> Vec<u32> {
         let mut split = Split::default();
         looks.iter().map(|&(dropped, damaged)| split.take(dropped, damaged)).collect()
     }
 
     #[test]
     fn what_came_damaged_is_not_the_hosts() {
-        assert_eq!(told(&[(1, Some(0)), (4, Some(0))]), [1, 4], "the host's alone");
-        assert_eq!(told(&[(1, Some(1)), (4, Some(4))]), [0, 0], "damaged alone");
-        assert_eq!(told(&[(1, Some(1)), (6, Some(3)), (7, Some(4))]), [0, 3, 3], "both");
+        assert_eq!(reported(&[(1, Some(0)), (4, Some(0))]), [1, 4], "the host's alone");
+        assert_eq!(reported(&[(1, Some(1)), (4, Some(4))]), [0, 0], "damaged alone");
+        assert_eq!(reported(&[(1, Some(1)), (6, Some(3)), (7, Some(4))]), [0, 3, 3], "both");
         assert_eq!(
-            told(&[(1, Some(3)), (3, Some(3)), (4, Some(3))]),
+            reported(&[(1, Some(3)), (3, Some(3)), (4, Some(3))]),
             [0, 0, 1],
             "counted before the socket has"
         );
         assert_eq!(
-            told(&[(1, Some(900)), (2, Some(900)), (900, Some(900))]),
+            reported(&[(1, Some(900)), (2, Some(900)), (900, Some(900))]),
             [0, 0, 898],
             "another socket's"
         );
@@ -138,15 +138,15 @@ mod tests {
 
     #[test]
     fn between_two_looks_drops_are_what_the_last_ones_were() {
-        assert_eq!(told(&[(1, Some(0)), (2, None), (3, None), (4, Some(0))]), [1, 2, 3, 4]);
-        assert_eq!(told(&[(1, Some(1)), (2, None), (3, None), (4, Some(4))]), [0, 0, 0, 0]);
+        assert_eq!(reported(&[(1, Some(0)), (2, None), (3, None), (4, Some(0))]), [1, 2, 3, 4]);
+        assert_eq!(reported(&[(1, Some(1)), (2, None), (3, None), (4, Some(4))]), [0, 0, 0, 0]);
         assert_eq!(
-            told(&[(1, Some(1)), (2, None), (9, None), (9 + 1, Some(1))]),
+            reported(&[(1, Some(1)), (2, None), (9, None), (9 + 1, Some(1))]),
             [0, 0, 0, 9],
             "caught up with"
         );
         let too_many = [(1, Some(0)), (5, None), (6, Some(5)), (9, Some(5)), (10, Some(5))];
-        assert_eq!(told(&too_many), [1, 5, 5, 5, 5], "1 and 3 and 1 are the host's");
+        assert_eq!(reported(&too_many), [1, 5, 5, 5, 5], "1 and 3 and 1 are the host's");
     }
 
     #[test]

@@ -23,7 +23,7 @@ const HOLD_ROUNDS: u64 = 4;
 struct Step {
     at: Time,
     from: Span,
-    /// To where, when it was last seen to go up.
+    /// The delay after it last grew.
     to: Span,
     /// Half way up: a delay below that has not stayed.
     half: Span,
@@ -36,9 +36,9 @@ struct Step {
 /// A step that has stayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rise {
-    /// How far the delay went up at once. The burst with which a flow begins is a small step, and then its queue stays.
+    /// How far the delay went up at once. A flow's first burst makes a small step, and its queue stays.
     pub(crate) at_once: Span,
-    /// By how much the round trip is longer than the shortest since, up to where the step led: what came later is a queue.
+    /// By how much the path is longer: the least delay since, at most that of the step. More is a queue.
     pub(crate) delay: Span,
 }
 

@@ -1,7 +1,7 @@
 //! The frame in front of each message of a connection with streams (docs/wire-format.md).
 
 /// Number of a stream. The low bit says which end has opened it: 0 for the client.
-pub type Number = u32;
+pub type StreamId = u32;
 
 /// Bytes before those of a message of the application.
 pub const MESSAGE_HEADER: usize = 1;
@@ -25,7 +25,7 @@ pub enum Frame<'f> {
     /// Bytes of a stream; behind those that are `last` nothing comes.
     Data {
         /// Which stream.
-        stream: Number,
+        stream: StreamId,
         /// Where they lie in it.
         offset: u64,
         /// Whether the stream ends behind them.
@@ -34,13 +34,13 @@ pub enum Frame<'f> {
         bytes: &'f [u8],
     },
     /// The sender gives the stream up.
-    Reset(Number),
+    Reset(StreamId),
     /// The receiver gives the stream up.
-    Stop(Number),
+    Stop(StreamId),
     /// The receiver takes bytes up to this offset.
     StreamLimit {
         /// Which stream.
-        stream: Number,
+        stream: StreamId,
         /// The offset.
         limit: u64,
     },
@@ -61,7 +61,7 @@ impl<'f> Frame<'f> {
             return Some(Self::MessageLimit(u64::from_be_bytes(body.try_into().ok()?)));
         }
         let (&number, body) = body.split_first_chunk()?;
-        let number = Number::from_be_bytes(number);
+        let number = StreamId::from_be_bytes(number);
         match (kind, body) {
             (DATA | LAST, body) => {
                 let (&offset, bytes) = body.split_first_chunk()?;

@@ -216,7 +216,7 @@ impl Pipe<'_> {
         let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
         let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
-        let accepted = self.patiently(next, |error| matches!(**error, AcceptError::TimedOut(_)))?;
+        let accepted = self.until_cancelled(next, |error| matches!(**error, AcceptError::TimedOut(_)))?;
         match accepted.map_err(|error| Error::from(*error))? {
             Accepted::Messages(connection) => {
                 let framing = stdio::framing(self.args.frame, &connection.recipe());
@@ -283,8 +283,8 @@ impl Pipe<'_> {
         if self.cancel.is_requested() { Err(self.cancel.fault("")) } else { Ok(()) }
     }
 
-    /// Repeats a step that waits up to [`LOOK`] until it does not time out; gives up when asked to.
-    fn patiently<T, E>(
+    /// Repeats a step that times out after [`LOOK`] until it is done, or fails when the user cancels.
+    fn until_cancelled<T, E>(
         &self,
         mut step: impl FnMut() -> Result<T, E>,
         is_timeout: impl Fn(&E) -> bool,
@@ -301,7 +301,7 @@ impl Pipe<'_> {
     /// Writes all of it; gives up when asked to.
     fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            let written = self.patiently(|| writer.write_some(bytes).wait_for(LOOK), timed_out)?;
+            let written = self.until_cancelled(|| writer.write_some(bytes).wait_for(LOOK), timed_out)?;
             bytes = &bytes[written.map_err(|error| stream_fault(&error))?..];
         }
         Ok(())
@@ -310,17 +310,17 @@ impl Pipe<'_> {
     /// Waits until all has arrived; gives up when asked to.
     fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
         let finish = || writer.finish().wait_for(LOOK);
-        self.patiently(finish, |error| matches!(error, WaitError::TimedOut(_)))?.map_err(gone)
+        self.until_cancelled(finish, |error| matches!(error, WaitError::TimedOut(_)))?.map_err(gone)
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
         let mut tally = Tally::default();
         let mut buffer = vec![0; 1 << 20];
         loop {
-            let read = self.patiently(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
+            let read = self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
             let read = read.map_err(|error| stream_fault(&error))?;
             tally.bytes += read as u64;
-            if read == 0 || self.is_gone(&buffer[..read])? {
+            if read == 0 || self.reader_is_gone(&buffer[..read])? {
                 break;
             }
         }
@@ -353,7 +353,7 @@ impl Pipe<'_> {
     /// Sends one message; gives up when asked to.
     fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
         let send = || connection.send_with(message, haulage::SendOptions::default()).wait_for(LOOK);
-        self.patiently(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
+        self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
     }
 
     fn flush(&self, connection: &Connection) -> Result<(), Fault> {
@@ -369,8 +369,8 @@ impl Pipe<'_> {
         Ok(())
     }
 
-    /// Writes to stdout; whether nobody reads it any more.
-    fn is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
+    /// Writes to stdout. True if its reader is gone.
+    fn reader_is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
         let is_gone = write(bytes)? == Reader::Gone;
         if is_gone {
             self.say("nobody reads stdout any more");
@@ -383,13 +383,13 @@ impl Pipe<'_> {
         let mut numbers: Option<(u64, u64)> = None;
         loop {
             let next = || connection.recv().wait_for(LOOK);
-            match self.patiently(next, |error| matches!(error, WaitError::TimedOut(_)))? {
+            match self.until_cancelled(next, |error| matches!(error, WaitError::TimedOut(_)))? {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));
                     tally.bytes += message.data.len() as u64;
                     tally.messages += 1;
-                    if self.is_gone(&message.data)? {
+                    if self.reader_is_gone(&message.data)? {
                         break;
                     }
                 }

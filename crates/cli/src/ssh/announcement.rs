@@ -43,7 +43,7 @@ impl Announcement {
         [MARKER, json.as_bytes(), b"\n"].concat()
     }
 
-    /// Reads what [`listen`] has found.
+    /// Reads what [`scan_output`] has found.
     pub(super) fn read(json: &Value, host: &SshHost) -> Result<Self, Fault> {
         // The versions first: what else another version says may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
@@ -76,29 +76,29 @@ fn other_version(program: &str, protocol: u64, host: &SshHost) -> Fault {
     )
 }
 
-/// What came from ssh up to an announcement; without one with the first line that says anything, for people.
+/// What the output of ssh has up to an announcement. Without one: its first line that is not blank, for people.
 #[derive(Debug, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum Scanned {
     Announced(Value),
-    /// So much came that there will be none.
+    /// No announcement within [`MOST`] bytes.
     TooMuch(Option<String>),
     End(Option<String>),
 }
 
-/// Looks for an announcement in what comes from ssh, and leaves there what stands behind its line.
-pub(super) fn listen(from: &mut impl BufRead) -> Heard {
-    let mut heard = Vec::new();
-    while heard.len() <= MOST {
-        let start = heard.len();
+/// Looks for an announcement in the output of ssh. What follows its line stays unread.
+pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
+    let mut output = Vec::new();
+    while output.len() <= MOST {
+        let start = output.len();
         let room = (MOST + 1 - start) as u64;
-        if !matches!(from.take(room).read_until(b'\n', &mut heard), Ok(1..)) {
-            return Heard::End(first_line(&heard));
+        if !matches!(from.take(room).read_until(b'\n', &mut output), Ok(1..)) {
+            return Scanned::End(first_line(&output));
         }
-        if let Some(json) = announced(&heard[start..]) {
-            return Heard::Announced(json);
+        if let Some(json) = announced(&output[start..]) {
+            return Scanned::Announced(json);
         }
     }
-    Heard::TooMuch(first_line(&heard))
+    Scanned::TooMuch(first_line(&output))
 }
 
 /// What is announced in a line that is whole.
@@ -108,8 +108,8 @@ fn announced(line: &[u8]) -> Option<Value> {
     behind.find_map(|at| serde_json::from_slice(&line[at..]).ok().filter(Value::is_object))
 }
 
-fn first_line(heard: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(&heard[..heard.len().min(400)]);
+fn first_line(output: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(&output[..output.len().min(400)]);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
     Some(line.chars().take(120).collect())
 }
@@ -173,15 +173,15 @@ mod tests {
         let said = "#haul-over-ssh# nonsense\n#haul-over-ssh# 5\n#haul-over-ssh# {}x\n#haul-over-ssh# {}\n!";
         let mut from = said.as_bytes();
         assert_eq!(
-            listen(&mut from),
-            Heard::Announced(serde_json::json!({})),
+            scan_output(&mut from),
+            Scanned::Announced(serde_json::json!({})),
             "a broken line does not end the search"
         );
         assert_eq!(from, b"!");
         let mut broken = &b"#haul-over-ssh# {}"[..];
         assert_eq!(
-            listen(&mut broken),
-            Heard::End(Some("#haul-over-ssh# {}".to_owned())),
+            scan_output(&mut broken),
+            Scanned::End(Some("#haul-over-ssh# {}".to_owned())),
             "the line has no end"
         );
     }
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn a_flood_is_given_up() {
         let line = Some("y".repeat(120));
-        assert_eq!(listen(&mut &vec![b'y'; MOST][..]), Heard::End(line.clone()));
-        assert_eq!(listen(&mut &vec![b'y'; MOST + 1][..]), Heard::TooMuch(line));
+        assert_eq!(scan_output(&mut &vec![b'y'; MOST][..]), Scanned::End(line.clone()));
+        assert_eq!(scan_output(&mut &vec![b'y'; MOST + 1][..]), Scanned::TooMuch(line));
     }
 
     proptest! {
@@ -203,7 +203,7 @@ mod tests {
             prop_assume!(!banner.windows(MARKER.len()).any(|window| window == MARKER));
             let stream = [&banner[..], &announcement().line(), &behind].concat();
             let mut from = BufReader::new(Cut(&stream, cuts.iter().cycle()));
-            let Heard::Announced(json) = listen(&mut from) else { panic!("it is there") };
+            let Scanned::Announced(json) = scan_output(&mut from) else { panic!("it is there") };
             prop_assert_eq!(Announcement::read(&json, &host()), Ok(announcement()));
             let mut rest = Vec::new();
             from.read_to_end(&mut rest).unwrap();
@@ -212,7 +212,7 @@ mod tests {
 
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            let _ = listen(&mut &bytes[..]);
+            let _ = scan_output(&mut &bytes[..]);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{BufReader, Read as _};
 
 use serde_json::Value;
 
-use super::announcement::{Announcement, Heard, MOST, MOST_HOSTS, listen};
+use super::announcement::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
 use super::{SshHost, SshPath};
 
 /// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found however the
@@ -26,17 +26,17 @@ pub fn announcement(bytes: &[u8]) -> bool {
 /// What is found, and all that comes behind it.
 fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
     let mut from = BufReader::with_capacity(size, said);
-    let line = match listen(&mut from) {
-        Heard::Announced(json) => {
+    let line = match scan_output(&mut from) {
+        Scanned::Announced(json) => {
             let mut behind = Vec::new();
             from.read_to_end(&mut behind).expect("it lies in memory");
             return Some((json, behind));
         }
-        Heard::End(line) => {
+        Scanned::End(line) => {
             assert!(said.len() <= MOST, "it does not give up");
             line
         }
-        Heard::TooMuch(line) => line,
+        Scanned::TooMuch(line) => line,
     };
     assert!(line.is_none_or(|line| line.chars().count() <= 120));
     None

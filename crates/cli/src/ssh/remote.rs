@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::announcement::{Heard, listen};
+use super::announcement::{Scanned, scan_output};
 use super::failure::{self, Ended};
 use super::{Announcement, SshCommand, SshHost};
 use crate::fault;
@@ -229,14 +229,14 @@ impl Drop for Remote {
 /// Looks for the announcement, then passes on lines; nobody may listen any more.
 fn read_out(stdout: ChildStdout, to: &SyncSender<Out>) {
     let mut stdout = BufReader::new(stdout);
-    let last = match listen(&mut stdout) {
-        Heard::Announced(json) => {
+    let last = match scan_output(&mut stdout) {
+        Scanned::Announced(json) => {
             let _ = to.send(Out::Announced(json));
             read_lines(stdout, to);
             Out::End(None)
         }
-        Heard::TooMuch(line) => Out::Flood(line),
-        Heard::End(line) => Out::End(line),
+        Scanned::TooMuch(line) => Out::Flood(line),
+        Scanned::End(line) => Out::End(line),
     };
     let _ = to.send(last);
 }

@@ -101,14 +101,13 @@ fn the_windows_of_a_trace_lose_what_the_path_has_dropped() {
     assert_eq!(sizes, wanted.collect::<Vec<_>>());
 }
 
-/// The numbers of the lost packets of a trace that are put down to a cause.
-fn put_down(trace: &Path, cause: &str) -> BTreeSet<u64> {
+/// The numbers of the lost packets of a trace that are attributed to a cause with such a probability.
+fn attributed(trace: &Path, cause: &str, is_enough: fn(f64) -> bool) -> BTreeSet<u64> {
     let text = fs::read_to_string(trace).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let windows = events.filter(|event| event["event"] == "window");
     let runs = windows.flat_map(|window| window["losses"].as_array().unwrap().clone());
-    // Of two packets that were lost side by side, one by each cause, each is put down to both by one half.
-    let likely = runs.filter(|run| run[cause].as_f64().is_some_and(|share| share >= 0.5));
+    let likely = runs.filter(|run| run[cause].as_f64().is_some_and(is_enough));
     let number = |run: &Value, key: &str| run[key].as_u64().unwrap();
     likely
         .flat_map(|run| number(&run, "first_pn")..number(&run, "first_pn") + number(&run, "packets"))
@@ -131,14 +130,16 @@ fn each_lost_packet_of_a_trace_is_put_down_to_the_path_or_to_a_suspended_receive
     let lost: BTreeSet<u64> = lost.collect();
     let truth: [BTreeSet<u64>; 2] = [&lost - &dropped, &lost & &dropped];
     let causes = ["receiver_host", "congestion", "random", "outage", "inconclusive"];
-    let told = causes.map(|cause| put_down(&trace, cause)).into_iter().flatten().collect();
+    // Where the socket has dropped half of a run, and which half is not known, neither cause is more probable.
+    let told =
+        causes.map(|cause| attributed(&trace, cause, |share| share >= 0.5)).into_iter().flatten().collect();
     let end = windows.last().unwrap().0;
     let untold: Vec<u64> = lost.difference(&told).copied().filter(|pn| *pn < end).collect();
     assert!(untold.is_empty(), "{} are put down to nothing: {:?}...", untold.len(), untold.first());
     // While the receiver is suspended the path loses packets too, and of a gap nobody can tell which those are.
     let least = [("receiver_host", 0.97, 0.98), ("random", 0.97, 0.6)];
     for ((cause, precision, recall), truth) in least.into_iter().zip(truth) {
-        let told = &put_down(&trace, cause) & &lost;
+        let told = &attributed(&trace, cause, |share| share > 0.5) & &lost;
         let right = (&told & &truth).len() as f64;
         let found = [right / told.len() as f64, right / truth.len() as f64];
         println!("{cause}: {right} right of {} that are told and {} in truth", told.len(), truth.len());

@@ -191,8 +191,8 @@ async fn reach(
 }
 
 impl Reached {
-    /// Sends the request and waits for the server's answer, which must keep to what was offered: if not, the server is
-    /// told. Runs `repeat` meanwhile, which says how long it need not be run again.
+    /// Sends the request and waits for the server's accept, which must keep to what was offered; a server that does not is told.
+    /// Meanwhile calls `repeat` again and again, each time after the pause that it gave.
     async fn ask<T>(
         &mut self,
         timeout: Duration,

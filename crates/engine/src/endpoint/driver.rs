@@ -134,7 +134,7 @@ fn serve(shared: &Shared) -> Result<(), EngineError> {
         if woken.by_room {
             let now = shared.clock.now();
             for identity in shared.timers().take_blocked() {
-                shared.with_live(identity, |connection| connection.on_room(shared, now));
+                shared.with_connection(identity, |connection| connection.on_room(shared, now));
             }
         }
         let due = run_timers(shared);
@@ -172,7 +172,7 @@ fn run_timers(shared: &Shared) -> bool {
     let now = shared.clock.now();
     for _ in 0..MOST_DUE {
         let Some((at, identity)) = shared.timers().due(now) else { return false };
-        shared.with_live(identity, |connection| connection.on_timer(shared, now, at));
+        shared.with_connection(identity, |connection| connection.on_timer(shared, now, at));
     }
     true
 }

@@ -67,7 +67,7 @@ pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch:
 /// Packets of the connection with this identity have come, side by side.
 fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAddr, identity: u32) {
     let on_packets = |it: &Connection| it.on_packets(shared, now, packets, source, Header::Absent);
-    if !shared.with_live(identity, on_packets) {
+    if !shared.with_connection(identity, on_packets) {
         shared.counters.unknown.add_one();
     }
 }

@@ -102,7 +102,7 @@ struct State {
     keys: FrameKeys,
     /// Key of this end's challenges; it never leaves this process.
     challenge_key: [u8; 32],
-    /// Where the client is. Not validated is what only its TCP connection tells: the port may be any.
+    /// Where the client is. The address of its TCP connection is not validated for UDP: the port may differ.
     peer: PeerAddress,
     challenges: Challenges,
     stage: Stage,
@@ -311,10 +311,12 @@ mod tests {
             table.find(&forged(number % 7), source);
         }
         assert_eq!(lock(&table.0).early.len(), 64, "docs/security.md");
+        let early = || lock(&table.0).early.iter().map(|early| early.frame.id.identity).collect::<Vec<_>>();
+        let before = early();
         let session = register(&table, 5).unwrap();
         assert_eq!(session.largest(), 0);
-        assert!(table.find(&forged(9), source).is_none());
-        assert!(lock(&table.0).early.len() <= 64);
+        assert_eq!(early(), before.into_iter().filter(|number| *number != 5).collect::<Vec<_>>());
+        assert!(table.find(&forged(9), source).is_none() && early().last() == Some(&9));
     }
 
     /// One datagram with the address of a victim would have all data of a download sent there.

@@ -100,7 +100,7 @@ impl Shared {
     }
 
     /// Runs `work` with the present connection of this peer; whether there is one.
-    pub(super) fn with_live(&self, identity: u32, work: impl FnOnce(&Connection)) -> bool {
+    pub(super) fn with_connection(&self, identity: u32, work: impl FnOnce(&Connection)) -> bool {
         let connection = lock(&self.table).live(identity);
         connection.map(|connection| connection.guarded(work)).is_some()
     }

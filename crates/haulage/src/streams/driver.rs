@@ -11,7 +11,7 @@ use haul_engine::{Channel, EngineError as Error, Message, Role, WakerList, lock}
 use haul_proto::micro::StreamLimits;
 use haul_proto::multiplexer::{GivenUp, Multiplexer, Wait};
 use haul_stack::{SendError as MessageError, SendOptions};
-use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, Number};
+use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, StreamId};
 
 /// Most bytes of a stream in one message: all of it waits for a packet that is lost.
 const LONGEST: usize = 16 << 10;
@@ -118,9 +118,8 @@ impl Streams {
         self.ended().map_or(Ok(()), Err)
     }
 
-    /// Takes what has come and sends what is owed. One thread at a time does, and goes on for those that come
-    /// meanwhile, as sending wakes these streams too. So what one thread still owes is never missed by another that has
-    /// seen room.
+    /// Takes what has come and sends the pending frames. One thread does at a time, and repeats it for wake-ups that come
+    /// meanwhile: sending wakes these streams too. So no pending frame is missed when another thread sees room.
     fn run(&self) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -128,7 +127,7 @@ impl Streams {
         let mut seen = 1;
         loop {
             self.receive();
-            self.send_owed();
+            self.send_pending();
             match self.wakes.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(more) => seen = more,
@@ -137,8 +136,8 @@ impl Streams {
     }
 
     fn receive(&self) {
-        while let Poll::Ready(came) = self.channel.poll_recv(&mut Context::from_waker(&self.waker)) {
-            let Message { id, data } = match came {
+        while let Poll::Ready(received) = self.channel.poll_recv(&mut Context::from_waker(&self.waker)) {
+            let Message { id, data } = match received {
                 Ok(message) => message,
                 Err(error) => return self.on_end(error),
             };
@@ -153,14 +152,14 @@ impl Streams {
         }
     }
 
-    /// Sends the frames that this end owes. What finds no room leaves when the channel has changed.
-    fn send_owed(&self) {
+    /// Sends the pending frames. One without room leaves when the channel has changed.
+    fn send_pending(&self) {
         let mut context = Context::from_waker(&self.waker);
-        while let Some((owed, frame)) = self.with(Multiplexer::next_owed) {
+        while let Some((pending, frame)) = self.with(Multiplexer::next_pending) {
             match self.channel.poll_send(&mut context, &frame.to_bytes(), SendOptions::default()) {
-                Poll::Pending => return self.with(|it| it.owe(owed)),
+                Poll::Pending => return self.with(|it| it.requeue(pending)),
                 // The end of the connection comes with the messages.
-                Poll::Ready(_) => self.with(|it| it.on_left(owed)),
+                Poll::Ready(_) => self.with(|it| it.on_frame_sent(pending)),
             }
         }
     }
@@ -171,18 +170,18 @@ impl Streams {
         self.frame.min(self.channel.longest_message())
     }
 
-    fn run_if_owing(&self) {
-        if self.with(|it| it.owes()) {
+    fn run_if_pending(&self) {
+        if self.with(|it| it.has_pending()) {
             self.run();
         }
     }
 
-    pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
+    pub(crate) fn poll_open(&self, context: &Context<'_>) -> Poll<Result<StreamId, Error>> {
         self.check_running()?;
         self.poll(context, Wait::Permit, Multiplexer::open)
     }
 
-    pub(crate) fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Number, Error>> {
+    pub(crate) fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<StreamId, Error>> {
         self.poll(context, Wait::Stream, Multiplexer::accept)
     }
 
@@ -199,21 +198,21 @@ impl Streams {
         ready!(self.poll(context, Wait::MessageRoom, |it| it.reserve(data)))?;
         let sent = self.channel.poll_send(context, &Frame::Message(data).to_bytes(), options);
         if !matches!(sent, Poll::Ready(Ok(_))) {
-            self.with(|it| it.give_back(data));
+            self.with(|it| it.unreserve(data));
         }
         sent
     }
 
     pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<Result<Message, Error>> {
         let message = self.poll(context, Wait::Message, Multiplexer::message);
-        self.run_if_owing();
+        self.run_if_pending();
         message.map_ok(|(id, data)| Message { id, data })
     }
 
     /// Waits until the ends of streams have left too.
     pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.run_if_owing();
-        ready!(self.poll(context, Wait::NothingOwed, |it| it.flushed()))?;
+        self.run_if_pending();
+        ready!(self.poll(context, Wait::Flushed, |it| it.flushed()))?;
         self.channel.poll_flush(context)
     }
 
@@ -224,7 +223,7 @@ impl Streams {
 
     pub(super) fn poll_read(
         &self,
-        number: Number,
+        number: StreamId,
         into: &mut [u8],
         context: &Context<'_>,
         failed: &mut Option<io::ErrorKind>,
@@ -233,7 +232,7 @@ impl Streams {
             return Poll::Ready(Err(failed.into()));
         }
         let read = self.poll(context, Wait::Bytes(number), |it| it.read(number, into));
-        self.run_if_owing();
+        self.run_if_pending();
         let read = read.map(|read| {
             let reason = "the other side has given the stream up before its end";
             read?.map_err(|GivenUp| io::Error::new(io::ErrorKind::ConnectionReset, reason))
@@ -246,7 +245,7 @@ impl Streams {
 
     pub(super) fn poll_write(
         &self,
-        number: Number,
+        number: StreamId,
         bytes: &[u8],
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
@@ -271,7 +270,7 @@ impl Streams {
 
     pub(super) fn end<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
         let result = self.with(change);
-        self.run_if_owing();
+        self.run_if_pending();
         result
     }
 }

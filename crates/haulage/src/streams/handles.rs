@@ -2,12 +2,12 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use haul_wire::stream_frame::Number;
+use haul_wire::stream_frame::StreamId;
 
 use super::driver::Streams;
 use crate::{Operation, Polled};
 
-pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvStream) {
+pub(crate) fn both(streams: &Arc<Streams>, number: StreamId) -> (SendStream, RecvStream) {
     let streams = || streams.clone();
     (
         SendStream { streams: streams(), number, is_finished: false },
@@ -21,7 +21,7 @@ pub(crate) fn both(streams: &Arc<Streams>, number: Number) -> (SendStream, RecvS
 #[debug("SendStream({number})")]
 pub struct SendStream {
     streams: Arc<Streams>,
-    number: Number,
+    number: StreamId,
     is_finished: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct SendStream {
 #[debug("RecvStream({number})")]
 pub struct RecvStream {
     streams: Arc<Streams>,
-    number: Number,
+    number: StreamId,
     /// How the stream has failed; it does not come to its end after that.
     failed: Option<io::ErrorKind>,
 }

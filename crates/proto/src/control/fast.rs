@@ -1,11 +1,10 @@
 //! FAST TCP (Wei, Jin, Low, Hegde: IEEE/ACM Transactions on Networking 14(6), 2006, equation 3): each round trip
 //! `w = min(2 w, (1 - g) w + g (baseRTT / RTT w + a))`. In equilibrium each flow has `a` packets in the queue.
 //!
-//! `baseRTT` is the least round trip ever seen, as the paper has it, but for our deviation: a round trip that doubles at once and
-//! stays so for a second and four round trips is that of a longer path ([`LongerPath`]), since no queue fills so fast; then the
-//! window doubles each round trip until a queue shows. After 10 s without feedback the
-//! base is measured anew, as by a new flow. `longer_path = false` turns both off. Losses halve the window, as in the
-//! authors' implementation. `RTT` is the smoothed one, of which the paper says only that it is an average.
+//! `baseRTT` is the least round trip ever seen, as the paper has it, with one deviation. A round trip that doubles at once and stays
+//! so for a second and four round trips belongs to a longer path ([`LongerPath`]): no queue fills so fast. Then slow start runs until
+//! a queue shows. After 10 s without feedback the base is measured anew, as by a new flow. `longer_path = false` turns both off.
+//! Losses halve the window, as in the authors' implementation. `RTT` is the smoothed one, of which the paper says only that it is an average.
 
 use haul_base::{Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec};
@@ -45,7 +44,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             update_at: Time::ZERO,
             seen_at: Time::ZERO,
             path: parameters.flag(LONGER_PATH.name).then(LongerPath::default),
-            regains: false,
+            in_slow_start: false,
         };
         Ok(Box::new(Windowed::new(formula, parameters, config)))
     },
@@ -63,8 +62,8 @@ struct Fast {
     seen_at: Time,
     /// `None` if the base is the least round trip ever.
     path: Option<LongerPath>,
-    /// The path has become longer, and its capacity is looked for.
-    regains: bool,
+    /// The path has become longer: the window doubles each round trip until a queue shows.
+    in_slow_start: bool,
 }
 
 impl Fast {
@@ -81,11 +80,11 @@ impl Formula for Fast {
             if silent > MIN_RTT_WINDOW {
                 self.base = Span::MAX;
             } else if let Some(rise) = path.rise(seen.sample).filter(|rise| rise.at_once > self.base) {
-                (self.base, self.regains) = (self.base + rise.delay, true);
+                (self.base, self.in_slow_start) = (self.base + rise.delay, true);
             }
         }
         self.base = self.base.min(seen.rtt.latest()).max(Span::from_micros(1));
-        self.regains &= seen.rtt.latest() <= self.base + self.base / QUEUE_DIVISOR;
+        self.in_slow_start &= seen.rtt.latest() <= self.base + self.base / QUEUE_DIVISOR;
     }
 
     fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
@@ -94,14 +93,14 @@ impl Formula for Fast {
         }
         let rtt = seen.rtt.smoothed().max(self.base);
         self.update_at = seen.now + rtt;
-        if self.regains {
+        if self.in_slow_start {
             return 2.0 * window;
         }
         self.next(window, self.base.as_secs_f64(), rtt.as_secs_f64())
     }
 
     fn shrink(&mut self, window: f64) -> f64 {
-        self.regains = false;
+        self.in_slow_start = false;
         window / 2.0
     }
 }
@@ -116,7 +115,8 @@ mod tests {
     #[test]
     fn the_update_is_that_of_the_paper() {
         let (base, update_at, seen_at) = (Span::MAX, Time::ZERO, Time::ZERO);
-        let fast = Fast { alpha: 200.0, gamma: 0.5, base, update_at, seen_at, path: None, regains: false };
+        let fast =
+            Fast { alpha: 200.0, gamma: 0.5, base, update_at, seen_at, path: None, in_slow_start: false };
         assert_near(fast.next(1_000.0, 0.1, 0.125), 500.0 + 0.5 * (800.0 + 200.0), 1e-9);
         assert_near(fast.next(10.0, 0.1, 0.1), 20.0, 1e-9);
         assert_near(fast.next(1_000.0, 0.1, 0.1), 1_100.0, 1e-9);

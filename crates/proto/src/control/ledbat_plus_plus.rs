@@ -14,11 +14,10 @@
 //! other after nine times what the last one took: a tenth of the time at most.
 //!
 //! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Our deviation: a round trip
-//! that grows at once by more than the target and stays so for a second and four round trips is that of a longer path
-//! ([`LongerPath`]): no queue fills so fast, and with two packets in flight it is not of our making. A slowdown in which the delay stays
-//! high is no proof, as others may fill the queue. Then the base is as much longer, and slow start looks for
-//! the capacity as after a slowdown. `longer_path = false` turns this off. Losses are reacted to once in a
-//! round trip. Choices: the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
+//! that grows at once by more than the target and stays so for a second and four round trips belongs to a longer path
+//! ([`LongerPath`]): no queue fills so fast, and two packets in flight do not fill one. (A slowdown in which the delay stays high proves
+//! nothing, as others may fill the queue.) The base grows by as much, and slow start runs as after a slowdown. `longer_path = false`
+//! turns this off. Losses are reacted to once in a round trip. Choices: the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
 //! steps of `gain` would take minutes to make up for an outage.
 
 use haul_base::{Rate, Span, Time};
@@ -165,7 +164,7 @@ impl LedbatPlusPlus {
 
     /// Slow start, for so many acknowledged packets; gives whether it has ended.
     fn start(&mut self, gain: f64, delay: f64, acked: f64) -> bool {
-        // Where no window is known, up to which it leads back.
+        // Without a known window to return to, a queue ends it.
         if self.threshold == MOST && delay > START_SHARE {
             return true;
         }
@@ -173,7 +172,7 @@ impl LedbatPlusPlus {
         self.window >= self.threshold
     }
 
-    /// What is more than a target has made the window small, as a slowdown does.
+    /// A rise above the target has shrunk the window like a slowdown: restores it, with the longer base.
     fn on_longer_path(&mut self, now: Time, rise: Rise) {
         if rise.at_once <= self.target {
             return;
@@ -220,7 +219,7 @@ impl LedbatPlusPlus {
             Phase::Regaining(since) if self.threshold == MOST => {
                 self.window = (self.window / 2.0).max(LEAST);
                 self.threshold = self.window;
-                // What that queue loses is no event besides.
+                // The losses of that queue are part of the same event.
                 self.events.close(next_pn);
                 self.phase = Phase::Slowdown { since, until: now + self.rtt * ROUND_TRIPS };
             }

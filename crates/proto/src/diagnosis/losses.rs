@@ -16,7 +16,7 @@ pub struct Attribution {
     pub causes: Verdict,
 }
 
-/// The losses of a feedback that no socket has dropped.
+/// The causes of a feedback's losses that no socket has dropped.
 #[derive(Debug, Default)]
 pub(super) struct OtherLosses {
     /// Of packets that left when the queue was too short to drop them.
@@ -36,7 +36,7 @@ impl OtherLosses {
         whole
     }
 
-    /// So many random losses were dropped by the host before a socket saw them.
+    /// Attributes so many random losses to the host, which dropped them before they reached a socket.
     pub(super) fn attribute_early(&mut self, packets: u64) {
         let (from, to) = (Cause::Random, Cause::ReceiverHost);
         let moved = self.others.attribute_some(from, to, packets);
@@ -118,7 +118,7 @@ impl Losses {
         self.attribute_some(from, to, u64::MAX);
     }
 
-    /// The same of the packets of these runs, which are sorted.
+    /// As [`attribute`](Self::attribute), for the packets of these runs only. Sorts them.
     pub(super) fn attribute_runs(&mut self, from: Cause, to: Cause, runs: &mut [LossRun]) {
         runs.sort_unstable_by_key(|run| run.first_pn);
         self.counts.attribute_some(from, to, runs.iter().map(|run| run.packets).sum());

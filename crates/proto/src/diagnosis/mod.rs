@@ -287,23 +287,23 @@ impl Diagnostician {
                 lost.before_onset.add(Cause::Random, before_onset);
                 lost.others.add(Cause::Random, by_medium);
                 lost.others.add(Cause::Congestion, at_queue - by_medium);
-                self.put_off(sample);
+                self.defer(sample);
             }
             cause => lost.others.add(cause, others),
         }
         lost
     }
 
-    /// Remembers a feedback's losses at a queue until more is known of it, if it is known which of them are a host's.
-    fn put_off(&mut self, sample: &FeedbackSample<'_>) {
+    /// Keeps a feedback's losses at a queue for a second look at the end of the window, if the host's among them are known.
+    fn defer(&mut self, sample: &FeedbackSample<'_>) {
         if sample.ecn_ce == 0 && self.claim.unnamed() == 0 {
             let runs = sample.loss.list().iter().zip(self.claim.named());
-            self.queue.put_off(runs.map(|(run, named)| LossRun { packets: run.packets - named, ..*run }));
+            self.queue.defer(runs.map(|(run, named)| LossRun { packets: run.packets - named, ..*run }));
         }
     }
 
-    /// Packets of a feedback's losses that left when the queue was too short to drop them, and that no socket has dropped. Not where a
-    /// queue marks packets too, or which the socket has dropped is not known.
+    /// How many packets of a feedback's losses left when the queue was too short to drop them; those that a socket has dropped do
+    /// not count. 0 where the queue also marks packets, or where it is not known which ones the socket has dropped.
     fn before_onset(&self, sample: &FeedbackSample<'_>) -> u64 {
         if sample.ecn_ce > 0 || self.claim.unnamed() > 0 {
             return 0;

@@ -22,7 +22,7 @@ const OUTAGE: Span = Span::from_millis(100);
 /// Losses of the medium that may wait to be claimed. Our choice.
 const MOST_UNCLAIMED: f64 = 8.0;
 /// Runs of losses that may wait until it is known whether a medium loses too. Our choice.
-const MOST_UNDECIDED: usize = 1_024;
+const MOST_DEFERRED: usize = 1_024;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(super) struct Queue {
     /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
     /// were not claimed yet; at most [`MOST_UNCLAIMED`].
     random: f64,
-    /// Losses of the present window that were put down to congestion before it was known that a medium loses too.
-    undecided: Vec<LossRun>,
+    /// Losses of the present window that count as congestion because it was not known yet that a medium loses too.
+    deferred: Vec<LossRun>,
     /// Packets of the present window that came marked "congestion experienced".
     marked: u64,
     /// The deepest since `turned_at`, and that of the stretch before.
@@ -50,7 +50,7 @@ impl Default for Queue {
         Self {
             stretches: Stretches::default(),
             random: 0.0,
-            undecided: Vec::new(),
+            deferred: Vec::new(),
             marked: 0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
@@ -111,7 +111,7 @@ impl Queue {
 
     /// Counts packets that no host has lost. A medium goes on losing while there is a queue.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
-        // Which losses were the host's is not known of those that were not named, so then none is put into its stretch.
+        // If the host's losses are not all named, no loss can be assigned to its stretch.
         let is_known = claim.unnamed() == 0 && (self.is_full() || !self.is_outage(sample));
         self.stretches.on_feedback(sample, if is_known { lost } else { 0 }, claim);
         if lost > 0 && self.stretches.is_test_due(sample.now) {
@@ -139,13 +139,13 @@ impl Queue {
         let is_marked = std::mem::take(&mut self.marked) > 0;
         let (random, congestion) = (losses.counts().of(Cause::Random), losses.counts().of(Cause::Congestion));
         if random + congestion == 0 {
-            self.undecided.clear();
+            self.deferred.clear();
             return;
         }
         self.test(now);
-        let mut undecided = std::mem::take(&mut self.undecided);
-        undecided.retain(|run| self.stretches.is_before_onset(run.first_pn));
-        losses.attribute_runs(Cause::Congestion, Cause::Random, &mut undecided);
+        self.deferred.retain(|run| self.stretches.is_before_onset(run.first_pn));
+        losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);
+        self.deferred.clear();
         let finding = self.stretches.finding();
         match finding.dependence {
             Dependence::Independent if !is_marked => losses.attribute(Cause::Congestion, Cause::Random),
@@ -166,11 +166,11 @@ impl Queue {
         self.stretches.is_before_onset(pn)
     }
 
-    /// These losses are put down to congestion for now.
-    pub(super) fn put_off(&mut self, runs: impl Iterator<Item = LossRun>) {
+    /// Keeps losses that count as congestion for now: [`settle`](Self::settle) looks at them again.
+    pub(super) fn defer(&mut self, runs: impl Iterator<Item = LossRun>) {
         if self.stretches.finding().medium_rate <= 0.0 {
-            let room = MOST_UNDECIDED - self.undecided.len();
-            self.undecided.extend(runs.take(room));
+            let room = MOST_DEFERRED - self.deferred.len();
+            self.deferred.extend(runs.take(room));
         }
     }
 

@@ -1,5 +1,5 @@
 //! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean,
-//! which frames this end owes, and what has changed for those who wait. Below are messages that come exactly once and in
+//! which frames wait to be sent, and what has changed for those who wait. Below are messages that come exactly once and in
 //! any order.
 
 mod reassembly;
@@ -7,7 +7,7 @@ mod reassembly;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem::replace;
 
-use haul_wire::stream_frame::{Frame, Number};
+use haul_wire::stream_frame::{Frame, StreamId};
 
 pub use self::reassembly::Reassembly;
 use crate::micro::StreamLimits;
@@ -24,19 +24,19 @@ pub type Violation = &'static str;
 
 /// A frame that is to leave as soon as there is room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owed {
+pub enum PendingFrame {
     /// That more messages may come.
     MessageLimit,
     /// That more streams may be opened.
     Streams,
     /// That more bytes of a stream may come.
-    StreamLimit(Number),
+    StreamLimit(StreamId),
     /// That nobody reads a stream any more.
-    Stop(Number),
+    Stop(StreamId),
     /// That a stream has been given up.
-    Reset(Number),
+    Reset(StreamId),
     /// The end of a stream, behind so many bytes.
-    Last(Number, u64),
+    Last(StreamId, u64),
 }
 
 /// The other end has given a stream up.
@@ -66,12 +66,12 @@ struct Stream {
 /// Messages of the application. Each counts for its bytes and [`MESSAGE_COST`].
 #[derive(Debug, Default)]
 struct Messages {
-    /// Each with the number that it has below.
+    /// Each with its number in the connection below.
     received: VecDeque<(u64, Vec<u8>)>,
     /// Costs of what has come, of what was taken, and the limit that the other end knows.
-    came: u64,
+    received_cost: u64,
     taken: u64,
-    told: u64,
+    advertised: u64,
     /// Costs of what was sent, and what they may be.
     sent: u64,
     limit: u64,
@@ -88,12 +88,12 @@ pub enum Wait {
     Stream,
     /// The permission to open one.
     Permit,
-    /// That no frame is owed any more.
-    NothingOwed,
+    /// That no frame is pending any more.
+    Flushed,
     /// Bytes of a stream, or its end.
-    Bytes(Number),
+    Bytes(StreamId),
     /// Room for bytes of a stream.
-    Room(Number),
+    Room(StreamId),
 }
 
 /// See the module's text. Where a function gives `None`, there is something to wait for.
@@ -102,20 +102,20 @@ pub struct Multiplexer {
     /// Whether this end has opened the connection.
     initiator: bool,
     limits: StreamLimits,
-    streams: HashMap<Number, Stream>,
+    streams: HashMap<StreamId, Stream>,
     /// Streams that this end has opened, and may open.
     opened: u32,
     may_open: u32,
     /// Streams that the other end has opened, and may open.
     seen: u32,
     permitted: u32,
-    to_accept: VecDeque<Number>,
+    to_accept: VecDeque<StreamId>,
     messages: Messages,
     /// The sum of [`Reassembly::gaps`].
     gaps: usize,
-    owed: BTreeSet<Owed>,
-    /// Frames that were taken from `owed` and are not sent yet.
-    leaving: usize,
+    pending: BTreeSet<PendingFrame>,
+    /// Frames that were taken from `pending` and are not sent yet.
+    unsent: usize,
     /// What has changed since it was last asked for.
     changed: Vec<Wait>,
 }
@@ -123,7 +123,7 @@ pub struct Multiplexer {
 impl Multiplexer {
     /// With what the recipe permits each end.
     pub fn new(initiator: bool, limits: StreamLimits) -> Self {
-        let messages = Messages { told: limits.window, limit: limits.window, ..Messages::default() };
+        let messages = Messages { advertised: limits.window, limit: limits.window, ..Messages::default() };
         Self {
             initiator,
             limits,
@@ -135,8 +135,8 @@ impl Multiplexer {
             to_accept: VecDeque::new(),
             messages,
             gaps: 0,
-            owed: BTreeSet::new(),
-            leaving: 0,
+            pending: BTreeSet::new(),
+            unsent: 0,
             changed: Vec::new(),
         }
     }
@@ -147,7 +147,7 @@ impl Multiplexer {
         self.streams.len() - (self.seen - finished) as usize
     }
 
-    fn add(&mut self, number: Number) {
+    fn add(&mut self, number: StreamId) {
         let window = self.limits.window;
         let incoming = Incoming::Open(Reassembly::new(window));
         let stream = Stream { incoming, sent: 0, limit: window, sends: true };
@@ -160,10 +160,10 @@ impl Multiplexer {
     }
 
     /// Opens a stream, as soon as both ends have finished with enough of those before it.
-    pub fn open(&mut self) -> Option<Number> {
+    pub fn open(&mut self) -> Option<StreamId> {
         let has_room = self.own() < self.limits.most as usize && self.opened < self.may_open;
         has_room.then(|| {
-            let number = number_of(self.opened, self.initiator);
+            let number = stream_id(self.opened, self.initiator);
             self.opened += 1;
             self.add(number);
             number
@@ -171,17 +171,17 @@ impl Multiplexer {
     }
 
     /// The next stream that the other end has opened.
-    pub fn accept(&mut self) -> Option<Number> {
+    pub fn accept(&mut self) -> Option<StreamId> {
         self.to_accept.pop_front()
     }
 
-    /// The next message, and the number that it has below.
+    /// The next message, with its number in the connection below.
     pub fn message(&mut self) -> Option<(u64, Vec<u8>)> {
         let (window, messages) = (self.limits.window, &mut self.messages);
         let (id, data) = messages.received.pop_front()?;
         messages.taken += cost(&data);
-        if messages.taken + window - messages.told >= window / 4 {
-            self.owed.insert(Owed::MessageLimit);
+        if messages.taken + window - messages.advertised >= window / 4 {
+            self.pending.insert(PendingFrame::MessageLimit);
         }
         Some((id, data))
     }
@@ -193,18 +193,18 @@ impl Multiplexer {
     }
 
     /// A message for which there was room was not sent.
-    pub fn give_back(&mut self, data: &[u8]) {
+    pub fn unreserve(&mut self, data: &[u8]) {
         self.messages.sent -= cost(data);
         self.changed.push(Wait::MessageRoom);
     }
 
-    /// Whether no frame is owed.
+    /// Whether no frame is pending.
     pub fn flushed(&self) -> Option<()> {
-        (self.owed.is_empty() && self.leaving == 0).then_some(())
+        (self.pending.is_empty() && self.unsent == 0).then_some(())
     }
 
     /// Bytes of a stream; 0 at its end.
-    pub fn read(&mut self, number: Number, into: &mut [u8]) -> Option<Result<usize, GivenUp>> {
+    pub fn read(&mut self, number: StreamId, into: &mut [u8]) -> Option<Result<usize, GivenUp>> {
         let Some(stream) = self.streams.get_mut(&number) else { return Some(Ok(0)) };
         match &mut stream.incoming {
             Incoming::Open(bytes) => {
@@ -216,7 +216,7 @@ impl Multiplexer {
                     return Some(Ok(read));
                 }
                 if !bytes.has_end() && bytes.new_limit().is_some() {
-                    self.owed.insert(Owed::StreamLimit(number));
+                    self.pending.insert(PendingFrame::StreamLimit(number));
                 }
                 (read > 0 || into.is_empty()).then_some(Ok(read))
             }
@@ -229,7 +229,7 @@ impl Multiplexer {
     }
 
     /// Where the next bytes of a stream lie, and how many may be sent.
-    pub fn room(&mut self, number: Number) -> Option<Result<(u64, u64), GivenUp>> {
+    pub fn room(&mut self, number: StreamId) -> Option<Result<(u64, u64), GivenUp>> {
         match self.streams.get(&number).filter(|stream| stream.sends) {
             None => Some(Err(GivenUp)),
             Some(stream) => {
@@ -240,47 +240,47 @@ impl Multiplexer {
     }
 
     /// Bytes of a stream have been sent.
-    pub fn on_sent(&mut self, number: Number, len: usize) {
+    pub fn on_sent(&mut self, number: StreamId, len: usize) {
         if let Some(stream) = self.streams.get_mut(&number) {
             stream.sent += len as u64;
         }
     }
 
     /// Nothing more is written. False if the other end has given the stream up before.
-    pub fn finish(&mut self, number: Number) -> bool {
-        self.end_outgoing(number, |stream| Owed::Last(number, stream.sent))
+    pub fn finish(&mut self, number: StreamId) -> bool {
+        self.end_outgoing(number, |stream| PendingFrame::Last(number, stream.sent))
     }
 
     /// Gives up what was written.
-    pub fn reset(&mut self, number: Number) {
-        self.end_outgoing(number, |_| Owed::Reset(number));
+    pub fn reset(&mut self, number: StreamId) {
+        self.end_outgoing(number, |_| PendingFrame::Reset(number));
     }
 
-    fn end_outgoing(&mut self, number: Number, owed: impl FnOnce(&Stream) -> Owed) -> bool {
+    fn end_outgoing(&mut self, number: StreamId, pending: impl FnOnce(&Stream) -> PendingFrame) -> bool {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| stream.sends) else { return false };
         stream.sends = false;
         self.changed.push(Wait::Room(number));
-        self.owed.insert(owed(stream));
+        self.pending.insert(pending(stream));
         self.remove_finished(number);
         true
     }
 
     /// Nobody reads the stream any more.
-    pub fn stop(&mut self, number: Number) {
+    pub fn stop(&mut self, number: StreamId) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         self.changed.push(Wait::Bytes(number));
         match &stream.incoming {
             Incoming::Open(bytes) if !bytes.has_end() => {
                 self.gaps -= bytes.gaps();
                 stream.incoming = Incoming::Stopped;
-                self.owed.insert(Owed::Stop(number));
+                self.pending.insert(PendingFrame::Stop(number));
             }
             Incoming::Open(_) | Incoming::Reset => self.finish_incoming(number),
             Incoming::Stopped | Incoming::Finished => {}
         }
     }
 
-    fn finish_incoming(&mut self, number: Number) {
+    fn finish_incoming(&mut self, number: StreamId) {
         if let Some(stream) = self.streams.get_mut(&number)
             && let Incoming::Open(bytes) = replace(&mut stream.incoming, Incoming::Finished)
         {
@@ -291,49 +291,55 @@ impl Multiplexer {
 
     /// Forgets a stream that both ends have finished with, once its end has left: until then it costs memory. The other
     /// end may open another one for it.
-    fn remove_finished(&mut self, number: Number) {
+    fn remove_finished(&mut self, number: StreamId) {
         let is_finished = |stream: &Stream| {
-            let ends = [Owed::Stop(number), Owed::Reset(number), Owed::Last(number, stream.sent)];
-            let is_owed = ends.iter().any(|end| self.owed.contains(end));
-            !stream.sends && !is_owed && matches!(stream.incoming, Incoming::Finished)
+            let ends = [
+                PendingFrame::Stop(number),
+                PendingFrame::Reset(number),
+                PendingFrame::Last(number, stream.sent),
+            ];
+            let is_pending = ends.iter().any(|end| self.pending.contains(end));
+            !stream.sends && !is_pending && matches!(stream.incoming, Incoming::Finished)
         };
         if !self.streams.get(&number).is_some_and(is_finished) {
             return;
         }
         self.streams.remove(&number);
-        if number != number_of(number >> 1, self.initiator) {
+        if number != stream_id(number >> 1, self.initiator) {
             self.permitted += 1;
-            self.owed.insert(Owed::Streams);
+            self.pending.insert(PendingFrame::Streams);
         }
         self.changed.push(Wait::Permit);
     }
 
-    /// Whether a frame is owed.
-    pub fn owes(&self) -> bool {
-        !self.owed.is_empty()
+    /// Whether a frame is pending.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
-    /// The next frame to send; it is given back with [`Multiplexer::owe`] or counts as sent with
-    /// [`Multiplexer::on_left`].
-    pub fn next_owed(&mut self) -> Option<(Owed, Frame<'static>)> {
-        while let Some(owed) = self.owed.pop_first() {
-            let frame = match owed {
-                Owed::Streams => Some(Frame::Streams(self.permitted.min(NUMBERS))),
-                Owed::Stop(number) => Some(Frame::Stop(number)),
-                Owed::Reset(number) => Some(Frame::Reset(number)),
-                Owed::Last(stream, offset) => Some(Frame::Data { stream, offset, last: true, bytes: &[] }),
-                Owed::MessageLimit => {
-                    self.messages.told = self.messages.taken + self.limits.window;
-                    Some(Frame::MessageLimit(self.messages.told))
+    /// The next frame to send. The caller puts it back with [`Multiplexer::requeue`] or confirms it with
+    /// [`Multiplexer::on_frame_sent`].
+    pub fn next_pending(&mut self) -> Option<(PendingFrame, Frame<'static>)> {
+        while let Some(pending) = self.pending.pop_first() {
+            let frame = match pending {
+                PendingFrame::Streams => Some(Frame::Streams(self.permitted.min(NUMBERS))),
+                PendingFrame::Stop(number) => Some(Frame::Stop(number)),
+                PendingFrame::Reset(number) => Some(Frame::Reset(number)),
+                PendingFrame::Last(stream, offset) => {
+                    Some(Frame::Data { stream, offset, last: true, bytes: &[] })
                 }
-                Owed::StreamLimit(stream) => match self.streams.get(&stream).map(|it| &it.incoming) {
+                PendingFrame::MessageLimit => {
+                    self.messages.advertised = self.messages.taken + self.limits.window;
+                    Some(Frame::MessageLimit(self.messages.advertised))
+                }
+                PendingFrame::StreamLimit(stream) => match self.streams.get(&stream).map(|it| &it.incoming) {
                     Some(Incoming::Open(bytes)) => Some(Frame::StreamLimit { stream, limit: bytes.limit() }),
                     _ => None,
                 },
             };
             if let Some(frame) = frame {
-                self.leaving += 1;
-                return Some((owed, frame));
+                self.unsent += 1;
+                return Some((pending, frame));
             }
         }
         self.note_if_flushed();
@@ -341,24 +347,26 @@ impl Multiplexer {
     }
 
     /// There was no room for the frame.
-    pub fn owe(&mut self, owed: Owed) {
-        self.owed.insert(owed);
-        self.leaving -= 1;
+    pub fn requeue(&mut self, pending: PendingFrame) {
+        self.pending.insert(pending);
+        self.unsent -= 1;
     }
 
     /// The frame has left.
-    pub fn on_left(&mut self, owed: Owed) {
-        self.leaving -= 1;
-        if let Owed::Stop(number) | Owed::Reset(number) | Owed::Last(number, _) = owed {
+    pub fn on_frame_sent(&mut self, pending: PendingFrame) {
+        self.unsent -= 1;
+        if let PendingFrame::Stop(number) | PendingFrame::Reset(number) | PendingFrame::Last(number, _) =
+            pending
+        {
             self.remove_finished(number);
         }
         self.note_if_flushed();
     }
 
-    /// Tasks must not wake themselves: one that waits for a message looks here for what is owed.
+    /// Tasks must not wake themselves: one that waits for a message looks here for what is pending.
     fn note_if_flushed(&mut self) {
-        if self.owed.is_empty() && self.leaving == 0 {
-            self.changed.push(Wait::NothingOwed);
+        if self.pending.is_empty() && self.unsent == 0 {
+            self.changed.push(Wait::Flushed);
         }
     }
 
@@ -394,9 +402,9 @@ impl Multiplexer {
     }
 
     /// The stream of a frame, unless it has ended here. The first frame of a stream opens those before it too.
-    fn find(&mut self, number: Number) -> Result<Option<&mut Stream>, Violation> {
+    fn find(&mut self, number: StreamId) -> Result<Option<&mut Stream>, Violation> {
         let index = number >> 1;
-        let is_own = number == number_of(index, self.initiator);
+        let is_own = number == stream_id(index, self.initiator);
         if is_own {
             if index >= self.opened {
                 return Err("it answered a stream that was not opened");
@@ -405,7 +413,7 @@ impl Multiplexer {
             return Err("it opened more streams than it was permitted");
         }
         while !is_own && self.seen <= index {
-            let opened = number_of(self.seen, !self.initiator);
+            let opened = stream_id(self.seen, !self.initiator);
             self.add(opened);
             self.to_accept.push_back(opened);
             self.seen += 1;
@@ -416,8 +424,8 @@ impl Multiplexer {
 
     fn on_message(&mut self, id: u64, data: &[u8]) -> Result<(), Violation> {
         let messages = &mut self.messages;
-        messages.came += cost(data);
-        if messages.came > messages.taken + self.limits.window {
+        messages.received_cost += cost(data);
+        if messages.received_cost > messages.taken + self.limits.window {
             return Err("it sent more messages than it was permitted");
         }
         messages.received.push_back((id, data.to_vec()));
@@ -425,7 +433,7 @@ impl Multiplexer {
         Ok(())
     }
 
-    fn on_data(&mut self, number: Number, offset: u64, data: &[u8], last: bool) -> Result<(), Violation> {
+    fn on_data(&mut self, number: StreamId, offset: u64, data: &[u8], last: bool) -> Result<(), Violation> {
         let Some(stream) = self.find(number)? else { return Ok(()) };
         match &mut stream.incoming {
             Incoming::Open(bytes) => {
@@ -448,7 +456,7 @@ impl Multiplexer {
         Ok(())
     }
 
-    fn on_reset(&mut self, number: Number) -> Result<(), Violation> {
+    fn on_reset(&mut self, number: StreamId) -> Result<(), Violation> {
         let Some(stream) = self.find(number)? else { return Ok(()) };
         match &stream.incoming {
             Incoming::Open(bytes) => {
@@ -464,8 +472,8 @@ impl Multiplexer {
     }
 }
 
-fn number_of(index: u32, by_initiator: bool) -> Number {
-    index << 1 | Number::from(!by_initiator)
+fn stream_id(index: u32, by_initiator: bool) -> StreamId {
+    index << 1 | StreamId::from(!by_initiator)
 }
 
 fn cost(data: &[u8]) -> u64 {

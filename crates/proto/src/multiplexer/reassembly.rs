@@ -12,14 +12,14 @@ pub struct Reassembly {
     /// Everything before has been read.
     read: u64,
     /// The limit that the sender was last told of.
-    told: u64,
+    advertised: u64,
     end: Option<u64>,
 }
 
 impl Reassembly {
     /// For a sender that begins with `room` bytes.
     pub fn new(room: u64) -> Self {
-        Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, told: room, end: None }
+        Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, advertised: room, end: None }
     }
 
     /// Bytes that can be read now.
@@ -49,10 +49,10 @@ impl Reassembly {
 
     /// The limit, if a quarter of the room has become free since the sender was told.
     pub fn new_limit(&mut self) -> Option<u64> {
-        let is_worth_telling = self.limit() - self.told >= self.room / 4;
+        let is_worth_telling = self.limit() - self.advertised >= self.room / 4;
         is_worth_telling.then(|| {
-            self.told = self.limit();
-            self.told
+            self.advertised = self.limit();
+            self.advertised
         })
     }
 
@@ -145,10 +145,10 @@ mod tests {
     fn the_sender_is_told_of_every_quarter_of_the_room() {
         let mut bytes = Reassembly::new(400);
         assert!(bytes.put(0, &[1; 400]));
-        let mut told = Vec::new();
+        let mut advertised = Vec::new();
         while bytes.pull(&mut [0; 30]) > 0 {
-            told.extend(bytes.new_limit());
+            advertised.extend(bytes.new_limit());
         }
-        assert_eq!(told, [520, 640, 760]);
+        assert_eq!(advertised, [520, 640, 760]);
     }
 }

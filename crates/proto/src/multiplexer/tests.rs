@@ -9,7 +9,7 @@ fn pair() -> [Multiplexer; 2] {
 }
 
 /// Byte `at` of the direction of a stream that `writer` sends.
-fn byte(writer: usize, number: Number, at: u64) -> u8 {
+fn byte(writer: usize, number: StreamId, at: u64) -> u8 {
     (at * 31 + u64::from(number) * 7 + writer as u64) as u8
 }
 
@@ -31,8 +31,8 @@ struct World {
     /// Frames to each end, in any order.
     on_the_way: [Vec<Vec<u8>>; 2],
     /// By writer and number. Both ends have the streams that they opened and accepted.
-    directions: HashMap<(usize, Number), Direction>,
-    known: [Vec<Number>; 2],
+    directions: HashMap<(usize, StreamId), Direction>,
+    known: [Vec<StreamId>; 2],
     messages: [(u64, u64); 2],
 }
 
@@ -47,17 +47,17 @@ impl World {
         }
     }
 
-    fn learn(&mut self, end: usize, number: Number) {
+    fn learn(&mut self, end: usize, number: StreamId) {
         self.known[end].push(number);
         self.directions.entry((0, number)).or_default();
         self.directions.entry((1, number)).or_default();
     }
 
-    /// Sends what the end owes.
+    /// Sends the pending frames of an end.
     fn flush(&mut self, end: usize) {
-        while let Some((owed, frame)) = self.ends[end].next_owed() {
+        while let Some((pending, frame)) = self.ends[end].next_pending() {
             self.on_the_way[1 - end].push(frame.to_bytes());
-            self.ends[end].on_left(owed);
+            self.ends[end].on_frame_sent(pending);
         }
     }
 
@@ -73,7 +73,7 @@ impl World {
         true
     }
 
-    fn write(&mut self, end: usize, number: Number, len: usize) {
+    fn write(&mut self, end: usize, number: StreamId, len: usize) {
         let Some(Ok((offset, room))) = self.ends[end].room(number) else { return };
         let direction = self.directions.get_mut(&(end, number)).unwrap();
         assert!(!direction.finished && !direction.reset && offset == direction.written);
@@ -86,7 +86,7 @@ impl World {
     }
 
     /// Reads, and compares with what was written. Whether there was anything.
-    fn read(&mut self, end: usize, number: Number, len: usize) -> bool {
+    fn read(&mut self, end: usize, number: StreamId, len: usize) -> bool {
         let mut into = vec![0; len + 1];
         let direction = self.directions.get_mut(&(1 - end, number)).unwrap();
         if direction.stopped || direction.ended {
@@ -219,7 +219,7 @@ proptest! {
         }
         for end in &world.ends {
             // Nothing is left, and as many streams can be opened as in the beginning.
-            prop_assert!(end.streams.is_empty() && end.gaps == 0 && end.leaving == 0, "{:?}", end);
+            prop_assert!(end.streams.is_empty() && end.gaps == 0 && end.unsent == 0, "{:?}", end);
             prop_assert_eq!(end.may_open - end.opened, LIMITS.most);
         }
         for (sent, received) in world.messages {
@@ -247,8 +247,8 @@ proptest! {
             if end.on_frame(0, frame).is_err() {
                 break;
             }
-            while let Some((owed, _)) = end.next_owed() {
-                end.on_left(owed);
+            while let Some((pending, _)) = end.next_pending() {
+                end.on_frame_sent(pending);
             }
             prop_assert!(end.streams.len() <= LIMITS.most as usize + 1);
             prop_assert!(end.to_accept.len() <= LIMITS.most as usize);
@@ -298,28 +298,28 @@ fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
     for round in 0..10 {
         let Some(number) = client.open() else { panic!("round {round}") };
         assert!(client.finish(number) && !client.finish(number));
-        let (owed, frame) = client.next_owed().unwrap();
+        let (pending, frame) = client.next_pending().unwrap();
         server.on_frame(0, frame).unwrap();
-        client.on_left(owed);
+        client.on_frame_sent(pending);
         assert!(matches!(server.accept(), Some(it) if it == number));
         assert!(matches!(server.read(number, &mut [0; 9]), Some(Ok(0))));
         assert!(server.finish(number));
-        while let Some((owed, frame)) = server.next_owed() {
+        while let Some((pending, frame)) = server.next_pending() {
             client.on_frame(0, frame).unwrap();
-            server.on_left(owed);
+            server.on_frame_sent(pending);
         }
         assert!(matches!(client.read(number, &mut [0; 9]), Some(Ok(0))));
         assert!(client.streams.is_empty() && server.streams.is_empty());
     }
 }
 
-/// What is owed for streams that are over has nowhere to go while the other end acknowledges nothing.
+/// What is pending for streams that are over has nowhere to go while the other end acknowledges nothing.
 #[test]
 fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
     let mut end = Multiplexer::new(false, LIMITS);
     let mut opened = 0;
     for index in 0..1_000 {
-        let last = Frame::Data { stream: number_of(index, true), offset: 0, last: true, bytes: b"" };
+        let last = Frame::Data { stream: stream_id(index, true), offset: 0, last: true, bytes: b"" };
         if end.on_frame(0, last).is_err() {
             break;
         }
@@ -327,10 +327,14 @@ fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
         let Some(number) = end.accept() else { panic!("stream {index}") };
         assert!(matches!(end.read(number, &mut [0]), Some(Ok(0))) && end.finish(number));
         // There is no room for it.
-        let (owed, _) = end.next_owed().unwrap();
-        end.owe(owed);
+        let (pending, _) = end.next_pending().unwrap();
+        end.requeue(pending);
     }
-    assert!(opened <= LIMITS.most && end.owed.len() <= LIMITS.most as usize, "{opened} {}", end.owed.len());
+    assert!(
+        opened <= LIMITS.most && end.pending.len() <= LIMITS.most as usize,
+        "{opened} {}",
+        end.pending.len()
+    );
 }
 
 #[test]
@@ -350,7 +354,7 @@ fn what_has_changed_is_told_once_and_nothing_else_is() {
     assert!(client.reserve(&full).is_some() && client.reserve(&full).is_some());
     assert!(client.reserve(&full).is_none());
     assert_eq!(changed(&mut client), []);
-    client.give_back(&full);
+    client.unreserve(&full);
     assert_eq!(changed(&mut client), [Wait::MessageRoom]);
     client.reset(0);
     assert!(client.flushed().is_some() && client.open().is_some());
@@ -358,13 +362,13 @@ fn what_has_changed_is_told_once_and_nothing_else_is() {
     client.reset(0);
     assert!(client.flushed().is_none());
     assert_eq!(changed(&mut client), [Wait::Room(0)]);
-    let (owed, _) = client.next_owed().unwrap();
-    client.owe(owed);
+    let (pending, _) = client.next_pending().unwrap();
+    client.requeue(pending);
     assert_eq!(changed(&mut client), []);
-    let (owed, _) = client.next_owed().unwrap();
+    let (pending, _) = client.next_pending().unwrap();
     assert!(client.flushed().is_none(), "it has not left");
-    client.on_left(owed);
-    assert_eq!(changed(&mut client), [Wait::NothingOwed]);
+    client.on_frame_sent(pending);
+    assert_eq!(changed(&mut client), [Wait::Flushed]);
     client.on_frame(0, Frame::Message(b"x")).unwrap();
     assert_eq!(changed(&mut client), [Wait::Message]);
 }

@@ -15,8 +15,8 @@ const PROBE_RTT_LASTS: Span = Span::from_millis(200);
 /// this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
 const RAISED_LASTS: Span = Span::from_millis(100);
-/// A round trip that is this many times as long is that of another path: with less, it can be a queue of others that is as deep as
-/// the path. A choice.
+/// A round trip more than this many times as long belongs to another path; a shorter one can be a queue of others as deep as the path.
+/// A choice.
 const LONGER: u64 = 2;
 /// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s to have 100 Mbit/s
 /// back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal shares for ever.
@@ -116,7 +116,7 @@ impl Bbr {
                 self.round_trip.adopt(now, found);
                 self.long_term = None;
                 if found > least * LONGER {
-                    // The window of the shorter path has bounded what came since: that must not displace what came before.
+                    // Samples since then were limited by the shorter path's window: they must not displace the older maximum.
                     self.max_bandwidth.reset(self.max_bandwidth.get());
                 }
             } else if delivered > Rate::ZERO {

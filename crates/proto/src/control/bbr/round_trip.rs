@@ -15,8 +15,8 @@ const CONFIRMS: u64 = 64;
 /// Rounds in a row that must be longer. A choice: one could be a burst of others.
 const RAISED_ROUNDS: u32 = 2;
 
-/// With fewer round trips it is not known how much they vary. A choice.
-const ENOUGH: f64 = 20.0;
+/// Fewer samples do not show how much round trips vary. A choice.
+const LEAST_SAMPLES: f64 = 20.0;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -144,12 +144,12 @@ impl RoundTrip {
         self.raised = 0;
     }
 
-    /// Whether this one is longer than all of the rounds before the last one were. The last one's may have a queue in them.
+    /// Whether a round trip exceeds all those before the last round, which may include a queue of our own.
     pub(super) fn is_longer(&self, rtt: Span) -> bool {
-        self.earlier.1 >= ENOUGH && rtt > self.earlier.0
+        self.earlier.1 >= LEAST_SAMPLES && rtt > self.earlier.0
     }
 
-    /// How the round trips have varied so far is no longer of use.
+    /// Forgets how much the round trips have varied so far.
     pub(super) fn forget_earlier(&mut self) {
         self.earlier = (Span::ZERO, 0.0);
         (self.last.most, self.last.samples) = (Span::ZERO, 0.0);

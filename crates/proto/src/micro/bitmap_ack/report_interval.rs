@@ -12,9 +12,8 @@ use crate::rtt::WindowedMin;
 
 /// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
 const START_REPORTS: u64 = 80;
-/// Data packets per packet of a report. With the early reports that losses cause, at most 1 % of the packets of 100 Mbit/s and
-/// more are reports, and at most 2 % of less. Where reports are further apart than a
-/// round trip, the law needs more of them.
+/// Data packets per packet of a report. With the early reports that losses cause, reports are at most 1 % of the packets from
+/// 100 Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of them.
 const PACKETS_FAST: u64 = 168;
 const PACKETS_SLOW: u64 = 96;
 const PACKETS_RARE: u64 = 72;
@@ -22,13 +21,13 @@ const FAST: Rate = Rate::from_mbps(80);
 /// The packet count alone makes the interval no longer than this, and no longer than a round trip, unless the law allows
 /// [`RARE`]: one with a window would have sent all that it may.
 const LONGEST_BY_COUNT: Span = Span::from_millis(50);
-/// The same for laws that allow it, or a round trip if that is more: within 3 s, in which a law has to find what a path has
-/// become, come twelve reports. A choice.
+/// The same for laws that allow it, or a round trip if that is more: twelve reports in the 3 s in which a law has to follow a change
+/// of the path. A choice.
 const RARE: Span = Span::from_millis(250);
-/// But no longer than this part of the time since the start: until then the law has not found its rate. A choice.
+/// But no longer than one part in so many of the time since the start: a young law has not found its rate yet. A choice.
 const RARE_PART: u64 = 64;
-/// The least spacing of data packets in so long counts: where a lost report has stopped the sender, a longer interval would stop
-/// it again.
+/// The least spacing of data packets within this time counts: a sender that a lost report has stopped must not get a longer
+/// interval, which would stop it again.
 const SPACING_MEMORY: Span = Span::from_secs(1);
 /// Weight of the newest in the mean number of packets of a report.
 const SIZE_GAIN: f64 = 1.0 / 8.0;
