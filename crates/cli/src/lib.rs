@@ -14,6 +14,7 @@ mod output;
 mod settings;
 mod signals;
 mod ssh;
+mod standard_streams;
 mod text_file;
 mod transfer;
 

@@ -22,7 +22,7 @@ pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolic
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
-pub(crate) use values::{Assignment, Diagnosis, with_tip};
+pub(crate) use values::{Assignment, Ceiling, Diagnosis, with_tip};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]
@@ -185,9 +185,9 @@ pub(crate) struct RecipeArgs {
     /// Set one parameter of the recipe, for example chunk=64MB; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
-    /// Ceiling that is never exceeded, for example 800Mbit
+    /// Ceiling that is never exceeded, for example 800Mbit, or unlimited
     #[arg(long)]
-    pub rate: Option<Rate>,
+    pub rate: Option<Ceiling>,
     /// Control law of the rate
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
@@ -362,9 +362,9 @@ pub(crate) struct PipeArgs {
     /// Cut stdin into messages of this size; without it into lines, with viz into 1000B
     #[arg(long, value_name = "SIZE")]
     pub frame: Option<Bytes>,
-    /// Ceiling that is never exceeded; with viz the rate itself
+    /// Ceiling that is never exceeded, or unlimited; with viz the rate itself
     #[arg(long)]
-    pub rate: Option<Rate>,
+    pub rate: Option<Ceiling>,
     /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends bytes
     #[arg(long, value_name = "FILE")]
     pub diagnosis_model: Option<PathBuf>,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, CommandFactory, ValueEnum};
-use haul_base::Probability;
+use haul_base::{Probability, Rate};
 use haul_diagnosis::WORD_LENGTHS;
 
 use super::Cli;
@@ -16,9 +16,7 @@ use super::Cli;
 /// `KEY=VALUE` as given to `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assignment {
-    /// The parameter's name.
     pub key: String,
-    /// The value, not yet parsed.
     pub value: String,
 }
 
@@ -38,6 +36,35 @@ impl FromStr for Assignment {
 impl fmt::Display for Assignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.key, self.value)
+    }
+}
+
+/// The ceiling that `--rate` sets, or lifts where a preset or a configuration file has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ceiling {
+    Unlimited,
+    At(Rate),
+}
+
+impl FromStr for Ceiling {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "unlimited" => Ok(Self::Unlimited),
+            _ => {
+                text.parse().map(Self::At).map_err(|error| format!("{error}; for no ceiling write unlimited"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Ceiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::At(rate) => write!(f, "{}bit", rate.as_bps()),
+        }
     }
 }
 
@@ -119,6 +146,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_ceiling_can_be_lifted_and_what_other_programs_write_for_that_is_refused_with_a_hint() {
+        for (text, ceiling) in
+            [("unlimited", Ceiling::Unlimited), ("800Mbit", Ceiling::At(Rate::from_mbps(800)))]
+        {
+            assert_eq!(text.parse(), Ok(ceiling));
+            assert_eq!(ceiling.to_string().parse(), Ok(ceiling));
+        }
+        for other in ["0", "0bit", "off", "none", "inf", "-1", ""] {
+            assert!(other.parse::<Ceiling>().unwrap_err().ends_with("write unlimited"), "{other}");
+        }
+    }
 
     #[test]
     fn shares_are_fractions_or_per_cent() {

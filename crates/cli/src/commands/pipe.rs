@@ -25,6 +25,7 @@ use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
+use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::context::check_signatures;
 use crate::transfer::facts;
 
@@ -42,7 +43,6 @@ const ANEW: &str = "start both sides again: a pipe begins anew";
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
 
-/// What was carried.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     bytes: u64,
@@ -95,6 +95,7 @@ pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault>
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
         stdio::check_frame(self.args.frame)?;
+        if self.writes_stdout() { check_stdout() } else { check_stdin() }?;
         let loss_model = self.loss_model()?;
         match self.args.listen {
             Some(address) => self.listen(address, loss_model),
@@ -213,6 +214,9 @@ impl Pipe<'_> {
                 Err("it is for the other direction: --reverse belongs on both sides".to_owned())
             }
         });
+        if self.args.url_file.is_none() {
+            check_stderr()?;
+        }
         let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
         let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
@@ -298,7 +302,6 @@ impl Pipe<'_> {
         }
     }
 
-    /// Writes all of it; gives up when asked to.
     fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let written = self.until_cancelled(|| writer.write_some(bytes).wait_for(LOOK), timed_out)?;
@@ -350,7 +353,6 @@ impl Pipe<'_> {
         Ok(tally)
     }
 
-    /// Sends one message; gives up when asked to.
     fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
         let send = || connection.send_with(message, haulage::SendOptions::default()).wait_for(LOOK);
         self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)

@@ -1,13 +1,12 @@
 //! The table of recipe parameters: one line each.
 
-use haul_base::{Bytes, Rate, Span, UnitError};
+use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
 use haul_proto::law_names;
 use haul_wire::control::{Cipher, MAX_RATE_BPS};
 
 use super::{Crypto, Settings};
 use crate::config::truth;
 use crate::fault::{self, Fault};
-use haul_base::{nearest, suggestion};
 
 pub(crate) struct Parameter {
     /// Its name in recipes and with `--set`.
@@ -27,7 +26,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "rate",
-        help: || "a ceiling such as 800Mbit, up to 1000Tbit, or unlimited".to_owned(),
+        help: || "a ceiling such as 800Mbit, up to 1000Tbit, or unlimited for none".to_owned(),
         set: |s, v| {
             let [low, high] = [1, MAX_RATE_BPS].map(Rate::from_bps);
             s.rate = if v == "unlimited" { None } else { Some(within(v, low, high)?) };

@@ -4,7 +4,7 @@ use data_encoding::HEXLOWER;
 use haul_base::{Cause, CauseCounts, Rate, Span};
 use haul_engine::Counters;
 use haul_mover::{Failures, MoveReport};
-use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
+use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
 use crate::transfer::bench::Carried;
@@ -13,6 +13,9 @@ use crate::transfer::counters;
 use crate::transfer::drive::{Measured, Moved};
 use crate::transfer::facts::{self, Facts, counted_sending};
 use crate::transfer::link::Sides;
+
+/// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
+const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
 
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
@@ -159,6 +162,28 @@ fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
 }
 
 fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {
+    if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent) {
+        report.limited_by.take_if(|limit| TOLD_BY_WAITING.contains(&limit.what.as_str()));
+    }
     report.error = Some(fault);
     report.bytes = counters::carried(measured.counters.as_ref());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_lost_contact_blames_nothing_for_having_waited() {
+        let limit_after = |code, what: &str| {
+            let limit = LimitedBy { what: what.to_owned(), evidence: String::new() };
+            let mut report = RunReport { limited_by: Some(limit), ..RunReport::default() };
+            fail(&mut report, Fault::new(code, "no", ""), &Measured::default());
+            report.limited_by.map(|limit| limit.what)
+        };
+        assert_eq!(limit_after(FaultCode::ControlLost, "receiver_storage"), None);
+        assert_eq!(limit_after(FaultCode::PeerSilent, "sender_storage"), None);
+        assert_eq!(limit_after(FaultCode::ControlLost, "rate_ceiling").as_deref(), Some("rate_ceiling"));
+        assert_eq!(limit_after(FaultCode::DiskFull, "receiver_storage").as_deref(), Some("receiver_storage"));
+    }
 }

@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+#[cfg(feature = "faults")]
+mod connection_lost;
 mod ctl;
+mod descriptors;
 mod diagnosis;
 mod doctor;
 mod hard_trees;

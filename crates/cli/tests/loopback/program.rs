@@ -1,5 +1,6 @@
 //! The program as people and scripts meet it, on the loopback interface and without privileges.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -193,6 +194,37 @@ fn a_result_that_is_lost_is_a_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert!(haul().arg("presets").stdout(writer).status().unwrap().success(), "nobody wanted it");
+}
+
+#[test]
+fn a_ceiling_from_a_preset_the_environment_or_a_file_is_lifted_on_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config");
+    fs::write(&config, "rate = '5Mbit'\n").unwrap();
+    let shown = |command: &mut Command| {
+        let output = command.args(["--json", "--show-config"]).output().unwrap();
+        exits(&output, 0);
+        let rows = object(&output);
+        rows.as_array().unwrap().iter().find(|row| row["key"] == "set.rate").unwrap()["value"].clone()
+    };
+    let fobs = ["cp", "--preset", "fobs"];
+    assert_eq!(shown(haul().args(fobs)), "900Mbit");
+    assert_eq!(shown(haul().args(["cp"]).env("HAUL_CONFIG", &config)), "5Mbit");
+    for (arguments, file) in [(&fobs[..], OsStr::new("")), (&["cp"], config.as_os_str())] {
+        let mut command = haul();
+        command.args(arguments).args(["--rate", "unlimited"]).env("HAUL_CONFIG", file);
+        assert_eq!(shown(&mut command), "unlimited");
+    }
+    let mut from_environment = haul();
+    from_environment.arg("cp").env("HAUL_CONFIG", &config).env("HAUL_RATE", "unlimited");
+    assert_eq!(shown(&mut from_environment), "unlimited");
+    for other in ["0", "off", "none"] {
+        for option in [["--rate", other], ["--set", &format!("rate={other}")]] {
+            let refused = haul().args(["cp"]).args(option).args(["a", "b"]).output().unwrap();
+            exits(&refused, 2);
+            assert!(lossy(&refused.stderr).contains("unlimited"), "{}", lossy(&refused.stderr));
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::config::heading_in_cp;
 use crate::fault::usage;
 use crate::output::RunReport;
 use crate::ssh::Permit;
+use crate::standard_streams::{check_stdin, check_stdout};
 use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
 use crate::transfer::drive;
@@ -86,6 +87,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     let [_, destination] = words else {
         return Err(usage("stdin goes alone into one file", "haul cp - DST"));
     };
+    check_stdin()?;
     context.check_loss_model(true)?;
     // A file of any name stands for stdin.
     match CopyPlan::parse(&["./-".into(), destination.clone()])? {
@@ -129,6 +131,7 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     if sources.iter().any(|word| word == STDIO) {
         return Err(usage("stdin to stdout is what cat does", "use cat, or haul pipe"));
     }
+    check_stdout()?;
     let words = [sources, &[".".into()]].concat();
     let plan = CopyPlan::parse(&words)?;
     context.check_loss_model(plan.is_sent_from_here())?;

@@ -88,7 +88,6 @@ impl Input {
     }
 }
 
-/// Whether anybody still reads stdout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     There,
@@ -112,7 +111,6 @@ const VIZ_FRAME: Bytes = Bytes(1_000);
 pub(crate) enum Carrier {
     /// As a stream of bytes, by a recipe of an object.
     Bytes(Recipe, Box<Options>),
-    /// In messages.
     Messages(Recipe),
 }
 
@@ -120,7 +118,7 @@ impl Carrier {
     /// What the preset that was asked for says, with `--rate`.
     pub(crate) fn choose(args: &PipeArgs, options: &Options) -> Result<Self, Fault> {
         let preset = Preset::find(args.preset.as_deref().unwrap_or("bulk"))?;
-        let rate = args.rate.map(|rate| format!("{}bit", rate.as_bps()));
+        let rate = args.rate.map(|ceiling| ceiling.to_string());
         let assignment = rate.clone().map(|value| Assignment { key: "rate".to_owned(), value });
         let given =
             assignment.map(|assignment| Setting { origin: Origin::Flag("rate".to_owned()), assignment });
@@ -225,8 +223,10 @@ mod carrier_tests {
     use haul_base::Rate;
 
     use super::*;
+    use crate::args::Ceiling;
 
     fn choose(preset: &str, rate: Option<Rate>) -> Result<Carrier, Fault> {
+        let rate = rate.map(Ceiling::At);
         let args = PipeArgs { preset: Some(preset.to_owned()), rate, ..PipeArgs::default() };
         Carrier::choose(&args, &Options::default())
     }
