@@ -11,11 +11,9 @@ use haul_base::printable_bytes;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs, TransferOptions};
-use crate::commands;
 use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::Namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
-use crate::logging;
 use crate::output::{
     EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
     out_verbatim, tell, without_keys,
@@ -25,6 +23,7 @@ use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::plan::DryRun;
+use crate::{commands, logging};
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
@@ -106,7 +105,6 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     Start { argv, preset, resolved }.run()
 }
 
-/// A command that is to run.
 struct Start<'a> {
     argv: &'a [OsString],
     preset: Preset,
@@ -158,13 +156,11 @@ impl Start<'_> {
         self.reporting(|context| commands::cp::run(context, args))
     }
 
-    /// Runs a command that moves data.
     fn moving(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
         hide_memory();
         run(&self.context()?)
     }
 
-    /// Likewise, and reports what it has done.
     fn reporting(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
         self.moving(|context| {
             let report = run(context);

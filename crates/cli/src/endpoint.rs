@@ -13,12 +13,10 @@ use zeroize::Zeroizing;
 use crate::fault::{self, Fault};
 use crate::ssh::SshPath;
 
-/// A place to copy from or to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Local(PathBuf),
     Url(HaulUrl),
-    /// On a machine that ssh leads to.
     Ssh(SshPath),
 }
 
@@ -70,7 +68,6 @@ pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
     }
 }
 
-/// Reads a server's URL.
 pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
     Ok(text.parse().map_err(EngineError::Url)?)
 }

@@ -1,11 +1,10 @@
 //! Ctrl-C, SIGTERM and the end of the terminal: the first asks the work to stop, a later one ends the process.
 
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use haul_base::printable_bytes;
 use haul_engine::Role;
@@ -91,7 +90,6 @@ impl Cancel {
         self.is_requested()
     }
 
-    /// Takes note of a signal and asks to stop.
     fn take(&self, origin: &Origin) {
         let stop = Stop { signal: origin.signal, sender: origin.process.map(Sender::of) };
         let said = stop.to_string();
@@ -123,7 +121,6 @@ impl fmt::Display for Stop {
     }
 }
 
-/// The name of a signal that is heeded.
 fn name(signal: i32) -> &'static str {
     signal_name(signal).unwrap_or("a signal")
 }

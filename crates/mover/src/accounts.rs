@@ -63,12 +63,10 @@ impl Accounts {
     }
 }
 
-/// Whose number this process has in the file system's eyes.
 pub(crate) fn euid() -> u32 {
     geteuid().as_raw()
 }
 
-/// Whether this process may do what only the system's administrator may.
 pub(crate) fn is_root() -> bool {
     geteuid().is_root()
 }

@@ -23,7 +23,6 @@ use crate::accounts::euid;
 use crate::fault::show;
 use crate::storage::{fstat, fstatfs, lstatat, open_in, openat2, readlinkat};
 
-/// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
     Refuse,
@@ -82,7 +81,6 @@ fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -
     Err(last)
 }
 
-/// Component by component, each opened without following a link.
 fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut components = path.split(|&b| b == b'/').filter(|c| !c.is_empty()).peekable();
     let mut at: Option<OwnedFd> = None;
@@ -113,7 +111,6 @@ const MAX_LINKS: usize = 40;
 /// The file system of processes (statfs(2)). Its links lead to what is open, which their text does not name.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
-/// A link on the way that belongs to another user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ForeignLink {
     name: Vec<u8>,
@@ -132,7 +129,6 @@ impl ForeignLink {
     }
 }
 
-/// Why a path was not opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NotOpened {
     Error(Errno),

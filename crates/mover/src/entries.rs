@@ -20,7 +20,6 @@ const LATER: u64 = 48;
 /// Bytes for each path of a directory that is kept whole, beside its own.
 const PATH: u64 = 96;
 
-/// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A regular file; the number counts regular files only.
@@ -33,7 +32,6 @@ pub(crate) enum Kind {
     HardLink(u32),
 }
 
-/// How far an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Waiting,
@@ -47,7 +45,6 @@ pub(crate) enum State {
     Failed,
 }
 
-/// Permission bits and time of last modification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attributes {
     pub(crate) mtime_secs: i64,
@@ -311,7 +308,6 @@ impl EntryTable {
         &self.names[start..start + record.name_len as usize]
     }
 
-    /// The whole path, as it travels.
     pub(crate) fn path(&self, index: u32) -> Vec<u8> {
         let mut chain = vec![index];
         let mut at = index;

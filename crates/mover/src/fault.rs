@@ -8,9 +8,7 @@ use rustix::io::Errno;
 /// On which side of the job an error came up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
-    /// Where files are read.
     Source,
-    /// Where files are written.
     Destination,
 }
 
@@ -23,7 +21,6 @@ pub(crate) enum Scope {
     Job,
 }
 
-/// A fault and how much it ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct IoFault {
     pub(crate) fault: Fault,
@@ -60,7 +57,6 @@ pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> F
     Fault::new(code, format!("`{}` {what}", show(path)), hint)
 }
 
-/// What the error number says; of a path that leaves its root, what it means here.
 fn why(errno: Errno) -> String {
     match errno {
         Errno::XDEV => "it leads out of the directory that is offered".to_owned(),
@@ -72,7 +68,6 @@ fn why(errno: Errno) -> String {
     }
 }
 
-/// The fault code, the scope and the hint for an error number.
 fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
     use FaultCode as C;
     let at_source = side == Side::Source;
@@ -125,13 +120,11 @@ pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
     protocol(&format!("unexpected {} message", message.name()))
 }
 
-/// The other side has gone before the set was final.
 pub(crate) fn left_early(who: &str) -> Fault {
     let message = format!("the {who} left before the transfer was complete");
     Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }
 
-/// The peer broke the protocol.
 pub(crate) fn protocol(what: &str) -> Fault {
     Fault::new(
         FaultCode::Internal,

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 
 use crate::storage::{dup, fstat, open_in};
 
-/// Which file a name leads to: its device and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FileId {
     pub(crate) device: u64,

@@ -11,13 +11,11 @@ use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::storage::Inherited;
 
-/// What the threads of a job share.
 pub(crate) trait Job: Send + Sync + 'static {
     /// Ends the job, and tells the peer.
     fn fail(&self, fault: Fault);
     fn progress(&self) -> &Arc<Progress>;
     fn stage(&self) -> Stage;
-    /// See [`JobHandle::notes`].
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -112,10 +110,8 @@ pub(crate) fn spawn_for<J: Job>(
     })
 }
 
-/// What a thread does for a job.
 type Work = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
-/// A thread's name and what it does.
 pub(crate) type Worker = (&'static str, Work);
 
 /// Work that ends the job itself if it fails, or cannot fail.
@@ -205,7 +201,6 @@ pub(crate) fn spawn<T: Send + 'static>(
     })
 }
 
-/// What a panic of a thread is told as.
 pub(crate) fn panicked() -> Fault {
     Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
 }

@@ -103,7 +103,6 @@ pub type Tell = Arc<dyn Fn(&Item) + Send + Sync>;
 /// Items that are kept for somebody who comes late.
 const EARLY: usize = 4096;
 
-/// Where items go.
 #[derive(Default)]
 struct Items(Mutex<(Option<Tell>, Vec<Item>)>);
 

@@ -160,12 +160,10 @@ pub fn follows_from_directory(fault: &Fault) -> bool {
     fault.code == FaultCode::NotADirectory && fault.hint == SEE_DIRECTORY
 }
 
-/// Whether one path leads to something below another.
 fn lies_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// The report of a set whose entries are all settled.
 pub(crate) fn report(
     table: &EntryTable,
     failures: Failures,

@@ -43,7 +43,6 @@ impl Root {
         }
     }
 
-    /// Reads a path into its directory and its name.
     pub(crate) fn split(&self, path: &[u8]) -> Named {
         let kept = trim_slashes(path);
         let name_start = kept.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);

@@ -25,7 +25,6 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Of a stream of `len` bytes.
     pub(crate) fn of(len: u64) -> Self {
         let size = len.div_ceil(MAX_GROUPS).next_power_of_two().max(GROUP);
         Self { len, size }
@@ -69,7 +68,6 @@ impl Groups {
         first..end.max(first)
     }
 
-    /// A hasher for the bytes of `group`.
     pub(crate) fn hasher(self, group: u32) -> Hasher {
         let mut hasher = Hasher::new();
         if self.count() > 1 {

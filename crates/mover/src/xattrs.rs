@@ -19,7 +19,6 @@ pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Something that may have extended attributes.
 pub(crate) enum Bearer<'a> {
-    /// An open file or directory.
     Open(BorrowedFd<'a>),
     /// What is open as a path, with its path in `/proc`, which leads to it and no further, also to a symbolic link.
     Path(Vec<u8>, std::marker::PhantomData<BorrowedFd<'a>>),
@@ -35,7 +34,6 @@ impl<'a> Bearer<'a> {
         Self::Named(path, std::marker::PhantomData)
     }
 
-    /// What is open with `O_PATH`.
     pub(crate) fn path(fd: BorrowedFd<'a>) -> Self {
         Self::Path(format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), std::marker::PhantomData)
     }

@@ -21,7 +21,7 @@ use crate::fault;
 use crate::output::{EventLog, ItemStyle, Items, Lines, RunReport, Summary, item_line, tell};
 use crate::settings::{Preset, Settings};
 use crate::signals::{self, Cancel, Hangup};
-use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
+use crate::ssh::{Announcement, Job, MAX_JOB};
 use crate::transfer::by_ssh::{reach, with_way_out};
 use crate::transfer::context::Context;
 use crate::transfer::plan::CopyPlan;
@@ -139,7 +139,7 @@ fn items(job: &Job, reporter: &Reporter) -> Items {
         return Items::to(Arc::new(|item| tell(item_line(item))));
     }
     let event = reporter.blocking();
-    Items::to(Arc::new(move |item| event("item", &json!({ "item": ItemThere::from(item) }))))
+    Items::to(Arc::new(move |item| event("item", &json!({ "item": item }))))
 }
 
 fn not_understood(error: StartError) -> Fault {

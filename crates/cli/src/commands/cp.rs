@@ -29,7 +29,6 @@ pub(crate) struct How<'a> {
     pub ssh: &'a SshArgs,
 }
 
-/// Copies what the words of the command line say.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
     if let Some(report) = stdio::run(context, args) {
         return report;

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use crate::args::DemoArgs;
 use crate::demo::{
-    CONGESTIONS, EmulatedPath, FileSet, FileSetSpec, FlowError, Namespaces, PathCounts, PathSpec, TcpBeside,
-    TcpFlow, flow,
+    CONGESTIONS, DirectionCounts, EmulatedPath, FileSet, FileSetSpec, FlowError, Namespaces, PathSpec,
+    TcpBeside, TcpFlow, flow,
 };
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, percent};
@@ -138,8 +138,8 @@ pub(super) fn through_relay(why: &str) -> String {
 }
 
 /// What the path did to the packets: the truth that the report can be held against.
-pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
-    for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
+pub(super) fn show_counts(context: &Context, counts: &[DirectionCounts; 2]) {
+    for (name, direction) in ["Data", "Back"].into_iter().zip(counts) {
         context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
         let mut event = json!(direction);
         event["direction"] = json!(name.to_lowercase());
@@ -190,7 +190,6 @@ fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
 }
 
-/// The table, and the events.
 fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
     if !beside.flows.is_empty() {
         context.say("Each alone on this path:  goodput        share of it");
@@ -210,7 +209,6 @@ fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
     }
 }
 
-/// A line of the table.
 pub(super) fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
     let share = goodput.as_bps() as f64 / path.as_bps().max(1) as f64;
     format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()

@@ -1,8 +1,7 @@
 //! `haul diagnose`: why the packets of a signature were lost.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words, read_signatures};
 use serde_json::{Value, json};

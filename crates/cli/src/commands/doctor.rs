@@ -9,8 +9,7 @@ use crate::commands::bench;
 use crate::fault::Fault;
 use crate::output::{LimitedBy, Lines, RunReport, Summary, json_value, out, out_fields};
 use crate::transfer::context::Context;
-use crate::transfer::facts;
-use crate::transfer::facts::Cpu;
+use crate::transfer::facts::{self, Cpu};
 
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;

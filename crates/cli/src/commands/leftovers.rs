@@ -1,10 +1,9 @@
 //! `haul status` and `haul clean`: show and remove what transfers that were cut off have left behind.
 
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+use std::{fs, io};
 
 use haul_base::{Span, printable_bytes};
 use haul_mover::{JournalReport, JournalState, find_journals, remove_journal};
@@ -93,7 +92,6 @@ struct Found {
     age: Span,
 }
 
-/// What was found, and what went wrong meanwhile.
 #[derive(Default)]
 struct Search {
     found: Vec<Found>,
@@ -106,7 +104,6 @@ fn elsewhere(recursive: bool) -> &'static str {
 }
 
 impl Found {
-    /// The journal's path for people.
     fn shown(&self) -> String {
         printable_bytes(self.directory.join(&self.journal.name).as_os_str().as_bytes())
     }
@@ -134,7 +131,7 @@ impl Search {
     fn look(&mut self, directory: &Path, now: SystemTime) -> io::Result<()> {
         for journal in find_journals(directory)? {
             // A time in the future is no age.
-            let age = span(now.duration_since(journal.modified).unwrap_or_default());
+            let age = now.duration_since(journal.modified).unwrap_or_default().into();
             self.found.push(Found { directory: directory.to_owned(), journal, age });
         }
         Ok(())
@@ -169,14 +166,9 @@ fn below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(below)
 }
 
-fn span(time: Duration) -> Span {
-    Span::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-}
-
 /// Files that are named; the others are counted.
 const NAMED: usize = 20;
 
-/// A journal and its files, on lines of their own.
 fn row(found: &Found) -> Lines {
     let journal = &found.journal;
     let state = match &journal.state {
@@ -214,7 +206,6 @@ fn line(found: &Found, dry_run: bool) -> String {
     )
 }
 
-/// A journal for scripts.
 fn as_json(found: &Found) -> Value {
     let journal = &found.journal;
     let (state, why) = match &journal.state {

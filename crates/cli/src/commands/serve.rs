@@ -218,7 +218,6 @@ impl UrlFile {
     }
 }
 
-/// Writes a URL to a file that only its owner can read.
 pub(crate) fn write_url(path: &Path, url: &HaulUrl) -> Result<(), Fault> {
     let text = Zeroizing::new(format!("{url}\n"));
     let written = write_secret_file(path, text.as_bytes());

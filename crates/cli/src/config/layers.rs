@@ -202,12 +202,10 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// What this process has.
     pub(crate) fn of_process() -> Self {
         Self { variables: std::env::vars_os().collect(), system_file: Some(PathBuf::from(SYSTEM_FILE)) }
     }
 
-    /// Made-up sources.
     #[cfg(test)]
     pub(crate) fn new<'a>(
         variables: impl IntoIterator<Item = (&'a str, &'a str)>,

@@ -17,9 +17,8 @@ use crate::args::{Assignment, Cli, Command, Global, with_tip};
 use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
-pub(crate) use options::{ConfigRow, Show};
+pub(crate) use options::{ConfigRow, Show, heading_in_cp, truth};
 use options::{Kind, OptionSpec};
-pub(crate) use options::{heading_in_cp, truth};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
@@ -70,9 +69,7 @@ pub(crate) struct Setting {
 /// The command line completed from all places.
 #[derive(Debug, Clone)]
 pub(crate) struct Resolved {
-    /// The general options that are in force.
     pub global: Global,
-    /// The command with the options that are in force.
     pub command: Command,
     /// Recipe parameters in the order in which they apply: a later one beats an earlier one.
     pub settings: Vec<Setting>,
@@ -86,7 +83,6 @@ pub(crate) struct Resolved {
     pub notes: Vec<String>,
 }
 
-/// Why the command cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// clap's words: help, version, or a usage error of the command line itself.

@@ -25,7 +25,6 @@ pub(super) enum Kind {
 /// What stands between the values of a list in one text, as in an environment variable.
 pub(super) const LIST_SEPARATOR: char = '\n';
 
-/// One option of a command.
 #[derive(Debug, Clone)]
 pub(super) struct OptionSpec {
     pub id: String,
@@ -73,7 +72,6 @@ impl OptionSpec {
         all
     }
 
-    /// Whether it is present or absent.
     pub(super) fn is_switch(&self) -> bool {
         self.kind == Kind::Switch
     }

@@ -1,11 +1,10 @@
 //! TCP on the demo's path, beside our transfer: one flow at a time between two network namespaces, through the same
 //! stages with the same seed.
 
-use std::io;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use haul_base::{Rate, Span};
 use haul_sim::DropReason;

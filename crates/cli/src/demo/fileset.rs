@@ -19,7 +19,6 @@ pub(crate) struct FileSetSpec {
     pub seed: u64,
 }
 
-/// A set of files, planned or on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileSet {
     /// Relative paths and sizes, in the order in which they are made.

@@ -9,4 +9,4 @@ mod spec;
 pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
 pub(crate) use fileset::{FileSet, FileSetSpec};
 pub(crate) use path::{EmulatedPath, Namespaces};
-pub(crate) use spec::{PathCounts, PathSpec};
+pub(crate) use spec::{DirectionCounts, PathSpec};

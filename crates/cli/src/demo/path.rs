@@ -6,10 +6,9 @@ use std::sync::OnceLock;
 
 use haul_wan::{Emulator, EmulatorOptions, Names, Relay, Side, TcpWindow, V4, WanError, acquire};
 
-use super::spec::{DirectionCounts, PathCounts, PathSpec};
+use super::spec::{DirectionCounts, PathSpec};
 use crate::fault::{self, Fault, FaultCode};
 
-/// Whether network namespaces can be made here.
 #[derive(Debug, Clone)]
 pub(crate) enum Namespaces {
     Possible,
@@ -79,10 +78,7 @@ impl EmulatedPath {
         &self,
         work: impl FnOnce() -> Result<T, Fault> + Send,
     ) -> Result<T, Fault> {
-        match &self.carrier {
-            Carrier::Namespaces(emulator) => inside(&emulator.world.b, work),
-            Carrier::Relay(..) => work(),
-        }
+        self.inside(|emulator| &emulator.world.b, work)
     }
 
     /// Does `work` where the client is. Threads and processes that it starts stay there.
@@ -90,10 +86,17 @@ impl EmulatedPath {
         &self,
         work: impl FnOnce() -> Result<T, Fault> + Send,
     ) -> Result<T, Fault> {
-        match &self.carrier {
-            Carrier::Namespaces(emulator) => inside(&emulator.world.a, work),
-            Carrier::Relay(..) => work(),
-        }
+        self.inside(|emulator| &emulator.world.a, work)
+    }
+
+    fn inside<T: Send>(
+        &self,
+        side: fn(&Emulator) -> &Side,
+        work: impl FnOnce() -> Result<T, Fault> + Send,
+    ) -> Result<T, Fault> {
+        let Carrier::Namespaces(emulator) = &self.carrier else { return work() };
+        let entered = side(emulator).namespace.run(|| Ok(work()));
+        entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?
     }
 
     /// Where the client reaches the server, which listens at `server`. Only the first server of a path is reached.
@@ -106,18 +109,17 @@ impl EmulatedPath {
         Ok(relay.get_or_init(|| started).address())
     }
 
-    pub(crate) fn counts(&self) -> Result<PathCounts, Fault> {
+    /// From the client to the server, and back.
+    pub(crate) fn counts(&self) -> Result<[DirectionCounts; 2], Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => counts(emulator),
             Carrier::Relay(relay, _) => {
-                let [up, down] = relay.get().map(Relay::counts).unwrap_or_default();
-                Ok(PathCounts { up: up.into(), down: down.into() })
+                Ok(relay.get().map(Relay::counts).unwrap_or_default().map(Into::into))
             }
         }
     }
 }
 
-/// Why there is no path.
 fn no_path(error: &WanError) -> Fault {
     match error {
         WanError::Path(why) => {
@@ -144,20 +146,15 @@ pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
     })
 }
 
-fn inside<T: Send>(side: &Side, work: impl FnOnce() -> Result<T, Fault> + Send) -> Result<T, Fault> {
-    let entered = side.namespace.run(|| Ok(work()));
-    entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?
-}
-
-fn counts(emulator: &Emulator) -> Result<PathCounts, Fault> {
+fn counts(emulator: &Emulator) -> Result<[DirectionCounts; 2], Fault> {
     let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
     let [up, down] = emulator.snapshots().ok_or_else(failed)?;
     let device = |side: &Side| {
         side.device_drops()
             .map_err(|error| fault::io("the kernel does not tell what a device dropped", &error))
     };
-    Ok(PathCounts {
-        up: DirectionCounts::of(&up, device(&emulator.world.a)?),
-        down: DirectionCounts::of(&down, device(&emulator.world.b)?),
-    })
+    Ok([
+        DirectionCounts::of(&up, device(&emulator.world.a)?),
+        DirectionCounts::of(&down, device(&emulator.world.b)?),
+    ])
 }

@@ -45,14 +45,6 @@ impl PathSpec {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct PathCounts {
-    /// From the client to the server.
-    pub up: DirectionCounts,
-    /// From the server to the client.
-    pub down: DirectionCounts,
-}
-
 /// What one direction has done: with datagrams through a relay, with all packets between namespaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct DirectionCounts {

@@ -86,7 +86,6 @@ fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, voice: &Voice, item: &It
     }
 }
 
-/// An item as one line.
 pub(crate) fn line(item: &Item) -> String {
     let Item { path, action } = item;
     let word = action.as_str();

@@ -89,9 +89,10 @@ pub(crate) fn without_keys(text: &str) -> String {
 /// Why stdout did not take a result.
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// Notes when a result is lost. Who closed the pipe has read enough.
-fn noted(written: io::Result<()>) {
-    if let Err(error) = written
+/// Writes a result to stdout, and notes when it is lost. Who closed the pipe has read enough.
+fn put(text: &str) {
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
         && error.kind() != ErrorKind::BrokenPipe
     {
         let _ = LOST.set(error.to_string());
@@ -105,14 +106,12 @@ pub(crate) fn lost_result() -> Option<&'static str> {
 
 /// Writes a result for people to stdout.
 pub(crate) fn out(lines: impl Into<Lines>) {
-    let mut stdout = io::stdout().lock();
-    noted(stdout.write_all(lines.into().0.as_bytes()).and_then(|()| stdout.flush()));
+    put(&lines.into().0);
 }
 
 /// Writes a result for scripts to stdout: one line of JSON, which means the same whatever a terminal would obey in it.
 pub(crate) fn out_json(json: &str) {
-    let mut stdout = io::stdout().lock();
-    noted(writeln!(stdout, "{}", inert(json)).and_then(|()| stdout.flush()));
+    out_verbatim(&inert(json));
 }
 
 /// Likewise to stderr, where stdout is for data.
@@ -122,8 +121,7 @@ pub(crate) fn tell_json(json: &str) {
 
 /// Writes to stdout what this program has generated, or the contents of a file of the person who runs it, as it is.
 pub(crate) fn out_verbatim(text: &str) {
-    let mut stdout = io::stdout().lock();
-    noted(writeln!(stdout, "{text}").and_then(|()| stdout.flush()));
+    put(&zeroize::Zeroizing::new(format!("{text}\n")));
 }
 
 /// Writes the URL of a server to stdout, with its key: that is what it is for.

@@ -11,15 +11,15 @@ mod summary;
 pub(crate) use events::EventLog;
 pub(crate) use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
-pub(crate) use lines::Lines;
 pub(crate) use lines::{
-    inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
+    Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub(crate) use name::Name;
 pub(crate) use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
-pub(crate) use report::json;
-pub(crate) use report::{ByCause, ErrorObject, json_value, out_fields};
-pub(crate) use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
+pub(crate) use report::{
+    ByCause, CpuSeconds, ErrorObject, FileFailure, LimitedBy, Packets, RunReport, json, json_value,
+    out_fields,
+};
 pub(crate) use summary::Summary;
 use summary::lost_by;
 

@@ -10,7 +10,6 @@ use haul_base::printable_bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// The name of a file, byte by byte.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Name(pub Vec<u8>);
 

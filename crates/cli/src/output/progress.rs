@@ -27,7 +27,6 @@ const WINDOW: Span = Span::from_millis(1_500);
 /// Least time between two samples of it.
 const SAMPLE: Span = Span::from_millis(50);
 
-/// Where a transfer stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// Bytes that the receiver has.
@@ -118,7 +117,6 @@ impl Progress {
         self.voice.clone()
     }
 
-    /// Writes a line for people without disturbing the progress.
     pub(crate) fn say(&self, words: &str) {
         self.voice.say(words);
     }
@@ -139,7 +137,6 @@ pub(crate) struct Voice {
 }
 
 impl Voice {
-    /// Writes a line, unless people want none.
     pub(crate) fn say(&self, words: &str) {
         match (&self.style, &self.bar) {
             (ProgressStyle::Hidden, _) => {}

@@ -37,7 +37,6 @@ pub(crate) struct LimitedBy {
     pub evidence: String,
 }
 
-/// One file that did not make it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileFailure {
     /// The machine that it is from, if there are several.
@@ -56,7 +55,6 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl FileFailure {
-    /// Path and machine, for people.
     pub(super) fn place(&self) -> String {
         match &self.machine {
             Some(machine) => format!("{} from {machine}", self.path),
@@ -118,7 +116,6 @@ pub(crate) struct RunReport {
     pub noted: u64,
     /// What this system could not do and what was done instead.
     pub fallbacks: Vec<String>,
-    /// Files that did not make it.
     pub failed: Vec<FileFailure>,
     /// How many files failed; can be more than `failed` lists.
     pub failed_files: u64,

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use haul_base::{Bytes, Span};
+use haul_base::{Bytes, Span, suggestion};
 use toml::{Table, Value};
 
 use super::parameters::IN_STACKS;
@@ -12,7 +12,6 @@ use super::{Crypto, PARAMETERS, Parameter, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
-use haul_base::suggestion;
 
 /// The presets of this release that only set parameters; those of micro-protocols are [`haulage::PRESETS`].
 const SHIPPED: [(&str, &str); 2] = [

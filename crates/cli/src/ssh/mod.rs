@@ -15,4 +15,4 @@ pub(crate) use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
 pub(crate) use command::SshCommand;
 pub(crate) use remote::{Remote, RemoteOutput};
-pub(crate) use requests::{ItemThere, Job, MAX_JOB, MAX_PERMIT, Permit};
+pub(crate) use requests::{Job, MAX_JOB, MAX_PERMIT, Permit};

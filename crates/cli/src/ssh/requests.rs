@@ -1,9 +1,7 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
-use haul_wire::control::{
-    Action, Durability, Fault, FaultCode, Item, PathError, Preserve, ReceivePolicy, RelPath, Request,
-};
+use haul_wire::control::{Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::output::Name;
@@ -57,28 +55,6 @@ impl Permit {
 
 /// The longest line that is read as a job, in bytes.
 pub(crate) const MAX_JOB: u64 = 64 << 20;
-
-/// What is or would be done to one name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ItemThere {
-    path: Name,
-    action: Action,
-}
-
-impl From<&Item> for ItemThere {
-    fn from(item: &Item) -> Self {
-        Self { path: Name(item.path.as_bytes().to_vec()), action: item.action }
-    }
-}
-
-impl TryFrom<ItemThere> for Item {
-    type Error = PathError;
-
-    fn try_from(there: ItemThere) -> Result<Self, PathError> {
-        let path = RelPath::new(there.path.0)?;
-        Ok(Self { path, action: there.action })
-    }
-}
 
 /// One copy between that machine and a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +133,7 @@ mod job_tests {
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
+    use haul_wire::control::{Action, Item, RelPath};
     use proptest::prelude::*;
 
     use super::*;
@@ -165,11 +142,11 @@ mod job_tests {
     fn items_arrive_as_they_were_and_never_lead_out() {
         for (path, action) in [(&b"a/b"[..], Action::Send { size: 5 }), (b"a\xff", Action::Delete)] {
             let item = Item { path: RelPath::new(path).unwrap(), action };
-            let line = serde_json::to_string(&ItemThere::from(&item)).unwrap();
-            assert_eq!(Item::try_from(serde_json::from_str::<ItemThere>(&line).unwrap()), Ok(item));
+            let line = serde_json::to_string(&item).unwrap();
+            assert_eq!(serde_json::from_str::<Item>(&line).unwrap(), item);
         }
-        let odd: ItemThere = serde_json::from_str(r#"{"path":"../x","action":"Keep"}"#).unwrap();
-        assert!(Item::try_from(odd).is_err());
+        let leads_out = serde_json::json!({ "path": b"../x", "action": "Keep" });
+        assert!(serde_json::from_value::<Item>(leads_out).is_err());
     }
 
     proptest! {

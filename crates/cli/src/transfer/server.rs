@@ -15,12 +15,11 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
-use crate::transfer::drive;
 use crate::transfer::facts::{Cpu, Facts, recipe_name};
 use crate::transfer::link::Sides;
 use crate::transfer::policy::Policy;
 use crate::transfer::sessions::Pulse;
-use crate::transfer::{bench, outcome};
+use crate::transfer::{bench, drive, outcome};
 
 /// How soon a server notices that it is to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);

@@ -18,11 +18,10 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
-use crate::transfer::drive;
 use crate::transfer::facts::{Cpu, Facts, recipe_name};
 use crate::transfer::link::Sides;
-use crate::transfer::outcome;
 use crate::transfer::watch::interrupted;
+use crate::transfer::{drive, outcome};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);

@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local};
-use crate::journal::record::{journal_name, part_name};
+use crate::journal::record::{
+    Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local, journal_name, part_name,
+};
 use crate::storage::{
     create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
@@ -43,7 +44,6 @@ pub(crate) struct Journal {
     book: Mutex<Book>,
 }
 
-/// What became of a journal at the end of its job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     /// There was nothing left to resume: it is gone.
@@ -90,7 +90,6 @@ impl Journal {
         Err(Errno::EXIST)
     }
 
-    /// A journal whose file holds its header and nothing else.
     pub(crate) fn new(id: u32, directory: OwnedFd, file: OwnedFd) -> Self {
         let book = Book {
             tail: Tail::new(Codec::new(id), HEADER_LEN, false),

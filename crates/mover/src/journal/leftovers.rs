@@ -12,8 +12,10 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
-use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Why, replay};
-use crate::journal::record::{journal_name, parse_journal, parse_part, part_name};
+use crate::journal::record::{
+    Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Why, journal_name, parse_journal,
+    parse_part, part_name, replay,
+};
 use crate::root::split;
 use crate::storage::{self, dup, flock, fstat, lstatat, open_in, unlink_temporary};
 

@@ -22,7 +22,6 @@ const MAGIC: &[u8; 8] = b"HAULJRNL";
 /// The version that is written, and the only one that is read.
 pub(crate) const VERSION: u16 = 1;
 pub(crate) const HEADER_LEN: u64 = 14;
-/// Longest payload of a record in bytes.
 const MAX_PAYLOAD: usize = 16 << 10;
 /// Longest path in bytes; those of file sets, below a destination's name, take some 4,400 at most.
 const MAX_PATH: usize = MAX_PAYLOAD - 128;
@@ -200,7 +199,6 @@ pub(crate) struct Replayed {
 /// Why a journal is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
-    /// Its job is running.
     Running,
     /// Its format has a version that we do not know.
     Version(u16),
@@ -208,7 +206,6 @@ pub(crate) enum Why {
     Foreign,
     /// It could not be opened, locked or read.
     Unreadable(Errno),
-    /// It has been removed meanwhile.
     Vanished,
 }
 
@@ -309,7 +306,6 @@ pub(crate) fn journal_name(id: u32) -> String {
     format!(".haul-{id:08x}.journal")
 }
 
-/// The temporary file of an entry.
 pub(crate) fn part_name(id: u32, number: u32) -> String {
     format!(".haul-{id:08x}-{number}.part")
 }

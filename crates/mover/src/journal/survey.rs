@@ -10,8 +10,7 @@ use rustix::fs::{CWD, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::leftovers::{self, Leftover, reason};
-use crate::journal::record::{State, Why};
-use crate::journal::record::{journal_name, part_name};
+use crate::journal::record::{State, Why, journal_name, part_name};
 use crate::storage::{flock, lstatat, open_in};
 
 /// What a journal says.

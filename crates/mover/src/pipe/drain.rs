@@ -14,8 +14,7 @@ use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, left_early, protocol, unexpected};
-use crate::job;
-use crate::job::{JobHandle, Stage, spawn_for};
+use crate::job::{self, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::LOOK_AGAIN;
 use crate::receive::{
@@ -195,7 +194,6 @@ fn fault(error: &std::io::Error) -> Fault {
     IoFault::destination("write", b"stdout", errno).fault
 }
 
-/// Listens to the sender, and compares.
 struct Listener {
     shared: Arc<Shared>,
     hashes: Receiver<Hashed>,

@@ -1,32 +1,27 @@
 //! Receives a stream into a file.
 
 use std::fs::File;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
 use haul_base::RangeSet;
 use haul_wire::control::{
-    ControlMessage, Durability, Entry, Fault, FaultCode, FileDigest, Layout, Outcome, RunMode, Summary,
+    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, RunMode,
 };
-use haul_wire::control::{Destination, EntryKind};
-use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::entries::State;
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job;
-use crate::job::{JobHandle, Stage, spawn_for};
+use crate::job::{self, JobHandle, Stage, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};
 use crate::receive::{
-    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, mismatch, open_base,
+    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only, mismatch, open_base,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::storage::{fsync, read_exact_at, write_all_at};
+use crate::storage::{read_exact_at, write_all_at};
 use crate::stream::Shape;
 
 const READ: usize = 1 << 20;
@@ -68,9 +63,7 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     joined.and(result)
 }
 
-/// A stream that is written to its end.
 struct Stored {
-    file: Arc<File>,
     len: u64,
     digest: [u8; 32],
 }
@@ -113,7 +106,7 @@ impl<'a> Writer<'a> {
             }
             if let Some(len) = self.shared.queue.completed().filter(|&len| len == self.hashed) {
                 let digest = *self.hasher.finalize().as_bytes();
-                return Ok(Some(Stored { file: self.file, len, digest }));
+                return Ok(Some(Stored { len, digest }));
             }
         }
     }
@@ -151,7 +144,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Listens to the sender, and finishes the file.
 struct Store {
     shared: Arc<Shared>,
     storing: Receiver<Stored>,
@@ -222,49 +214,19 @@ impl Store {
         book.table.push(entry)?.map_or(Ok(()), Err)
     }
 
-    /// Verified, permissions, contents to the disk, the name, the name to the disk.
+    /// Commits what is stored as any other file, if it is what was announced.
     fn commit(&self, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
         let shared = &self.shared;
-        let name = shared.place.local(STREAM);
-        let book = shared.book.lock();
-        let (announced, attributes) = (book.table.size(0), book.table.attributes(0));
-        drop(book);
-        if (stored.len, stored.digest) != (announced, expected) {
-            return Err(mismatch(&name));
+        let mut book = shared.book.lock();
+        if (stored.len, stored.digest) != (book.table.size(0), expected) {
+            return Err(mismatch(&shared.place.local(STREAM)));
         }
-        let finish = |errno| IoFault::destination("finish", &name, errno).fault;
-        let synced = shared.durability != Durability::Cached;
-        shared
-            .metadata
-            .apply(stored.file.as_fd(), attributes, None, FileType::RegularFile)
-            .map_err(finish)?;
-        if synced {
-            fsync(&*stored.file).map_err(finish)?;
-        }
-        let (dirent, _) = shared.place.install(0, STREAM, stored.len).map_err(|io_fault| io_fault.fault)?;
-        if synced
-            && let Err(errno) = fsync(&*dirent.directory)
-            && !matches!(errno, Errno::BADF | Errno::INVAL)
-        {
-            return Err(finish(errno));
-        }
-        self.say_done(stored)
-    }
-
-    fn say_done(&self, stored: &Stored) -> Result<MoveReport, Fault> {
-        let mut book = self.shared.book.lock();
+        book.append(0, &(0..stored.len))?;
         book.table.set_digest(0, stored.digest);
-        book.table.set_state(0, State::Done);
-        let (summary, report) = (Summary { bytes: stored.len, ..book.summary() }, book.report());
         drop(book);
-        self.shared.progress.found(1, stored.len);
-        self.shared.progress.file_done();
-        self.shared.place.finish(true);
-        self.shared.set_finished();
-        let link = &self.shared.link;
-        link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;
-        link.send(ControlMessage::Finish(summary))?;
-        self.shared.await_close();
-        Ok(report)
+        shared.progress.found(1, stored.len);
+        commit_only(shared, 0)?;
+        shared.await_close();
+        Ok(shared.book.lock().report())
     }
 }

@@ -135,7 +135,6 @@ impl Book {
         if are_all { Ok(()) } else { Err(protocol("the entries are not as many as announced")) }
     }
 
-    /// What the sender is told at the end.
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             entries: self.table.len().into(),
@@ -146,7 +145,6 @@ impl Book {
         }
     }
 
-    /// What became of a set that is final.
     pub(crate) fn report(&self) -> MoveReport {
         let done = |&(&entry, _): &(&u32, &u64)| self.table.state(entry) == State::Done;
         let resumed = self.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();

@@ -22,11 +22,11 @@ use haul_wire::control::{
     Destination, Durability, Extraneous, Fault, Layout, Preserve, ReceivePolicy, RunMode,
 };
 
+pub(crate) use commit::commit_only;
 pub use decide::expectations::Expectations;
-pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
-pub(crate) use place::mismatch;
 pub use place::space::MinFree;
+pub(crate) use place::{Place, mismatch};
 pub(crate) use queue::{BufferGuard, Work};
 pub(crate) use shared::Shared;
 pub(crate) use verify::bytes_expected;
@@ -34,8 +34,7 @@ pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
-use crate::job;
-use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -44,8 +43,7 @@ use commit::Committer;
 use decide::Decider;
 use peer::Peer;
 use place::Obstacles;
-use verify::Comparer;
-use verify::Verifier;
+use verify::{Comparer, Verifier};
 use write::Writer;
 
 /// Messages that may wait for the verifier.

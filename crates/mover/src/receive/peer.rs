@@ -19,7 +19,6 @@ use crate::report::MoveReport;
 /// Longest wait before it is looked again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The receiver's ear.
 pub(crate) struct Peer {
     shared: Arc<Shared>,
     checks: Sender<Check>,

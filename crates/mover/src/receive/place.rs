@@ -149,7 +149,6 @@ impl Place {
         }
     }
 
-    /// The name that the single top-level entry takes.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
     }
@@ -221,7 +220,6 @@ impl Place {
         Ok(DirEntry { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
     }
 
-    /// A directory, by its path relative to the destination.
     pub(crate) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
         if self.base.presence == Presence::Missing {
             return Err(Errno::NOENT);

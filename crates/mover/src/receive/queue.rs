@@ -116,7 +116,6 @@ impl Drop for BufferGuard {
     }
 }
 
-/// What the writer is to do next.
 pub(crate) enum Work {
     /// Bytes whose files are all known.
     Bytes(Box<BufferGuard>),

@@ -126,12 +126,10 @@ impl Shared {
         }
     }
 
-    /// Whether it is only said what would be done.
     pub(crate) fn only_looks(&self) -> bool {
         self.receive_policy.run == RunMode::ListChanges
     }
 
-    /// Whether it is said what is done to each name.
     pub(crate) fn is_verbose(&self) -> bool {
         self.receive_policy.run == RunMode::Verbose
     }
@@ -186,7 +184,6 @@ impl Shared {
         self.queue.close();
     }
 
-    /// Ends the job; the peer will be told.
     pub(crate) fn fail(&self, fault: Fault) {
         // A thread that does not listen any more has said why, or says it as soon as its panic has unwound.
         if fault == over(()) {

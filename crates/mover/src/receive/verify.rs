@@ -45,7 +45,6 @@ fn bytes_compared(groups: Groups) -> u64 {
     IN_PROGRESS + u64::from(groups.count()) * of_group
 }
 
-/// A file that is being hashed.
 struct Hashing {
     tree: Tree,
     /// Groups that come in order so far, and up to where they have come. Boxed: a table has places for more than it holds.
@@ -90,7 +89,6 @@ impl Hashing {
     }
 }
 
-/// A file of which something was there.
 struct Compared {
     held: Held,
     proofs: Tree,
@@ -166,7 +164,6 @@ impl Verifier {
         Ok(())
     }
 
-    /// Ends with a file.
     fn forget(&mut self, entry: u32) {
         if let Some(hashing) = self.hashing.remove(&entry) {
             self.in_order -= hashing.open.len();
@@ -195,7 +192,6 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    /// Hashes bytes that come in order from memory.
     fn feed(&mut self, written: &Written) {
         let (Some(hashing), Some((lent, range))) = (self.hashing.get_mut(&written.entry), &written.bytes)
         else {
@@ -230,7 +226,6 @@ impl Verifier {
         }
     }
 
-    /// Nothing more is hashed of a file.
     fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
         self.forget(entry);
         self.forget_expected(entry);
@@ -246,7 +241,6 @@ impl Verifier {
             .map_err(|errno| IoFault::destination("read back", &path(), errno))
     }
 
-    /// Something of this file was there.
     fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
         let Comparison { entry, held, claimed, interest } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
@@ -370,7 +364,6 @@ impl Verifier {
         }
     }
 
-    /// The file is no longer compared.
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
         if let Some(compared) = self.compared.remove(&entry) {

@@ -178,7 +178,6 @@ impl Store {
         (self.blocks.len(), self.held)
     }
 
-    /// The block that holds the byte at `offset`.
     pub(crate) fn block_at(&self, offset: u64) -> Option<Arc<Block>> {
         let index = self.blocks.partition_point(|b| b.end() <= offset);
         self.blocks.get(index).filter(|b| b.offset <= offset).cloned()
@@ -206,7 +205,6 @@ impl Store {
         }
     }
 
-    /// The part of a file that holds the byte at `offset`.
     pub(crate) fn part_at(&self, offset: u64) -> Option<Arc<SentPart>> {
         let index = self.parts.partition_point(|part| part.end() <= offset);
         self.parts.get(index).filter(|part| part.at <= offset).cloned()

@@ -26,8 +26,7 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
-use crate::job;
-use crate::job::{JobHandle, Stage, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Worker, spawn_all, unfailing};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;

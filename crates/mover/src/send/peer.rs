@@ -35,7 +35,6 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     }
 }
 
-/// The report if it was the last message.
 fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
     match message {
         ControlMessage::Ready(destination) => ready(shared, destination)?,

@@ -14,8 +14,7 @@ use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::Progress;
 use crate::report::Failures;
-use crate::send::blocks::Held;
-use crate::send::blocks::{Block, Keep, Store};
+use crate::send::blocks::{Block, Held, Keep, Store};
 use crate::send::plan::jobs::Requests;
 
 /// Longest wait before a thread looks again whether the job is over.
@@ -207,12 +206,10 @@ impl Shared {
         self.ready.get().is_none() && self.lineage.set(lineage).is_ok()
     }
 
-    /// Where the set goes, if the receiver has said it.
     pub(crate) fn lineage(&self) -> Option<&DestinationLineage> {
         self.lineage.get()
     }
 
-    /// What the receiver has said of its destination.
     pub(crate) fn destination(&self) -> Option<Destination> {
         self.ready.get().copied()
     }

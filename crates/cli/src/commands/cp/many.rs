@@ -68,7 +68,6 @@ fn without_destination(plans: &[CopyPlan]) -> Option<Fault> {
     }
 }
 
-/// A machine's name for people.
 fn machine(plan: &CopyPlan) -> String {
     match plan {
         CopyPlan::Download { from, .. } => from.name(),
@@ -95,7 +94,6 @@ fn crashed() -> RunReport {
 /// Exit code when some of them failed and others did not, or not in the same way.
 const SOME_FAILED: u8 = 3;
 
-/// What came of one machine.
 pub(crate) struct Of {
     pub(crate) machine: String,
     pub(crate) report: RunReport,

@@ -13,7 +13,7 @@ use crate::config::heading_in_cp;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
-use crate::ssh::{ItemThere, Job, Permit, Remote, RemoteOutput, SshCommand, SshHost};
+use crate::ssh::{Job, Permit, Remote, RemoteOutput, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
 use crate::transfer::plan::{Location, Third};
@@ -305,8 +305,7 @@ impl Watched {
 
 /// Shows what is or would be done to a name; what cannot be a name is of no interest.
 fn tell_item(item: Value, context: &Context, progress: &Progress) {
-    let item = serde_json::from_value::<ItemThere>(item).ok().and_then(|there| there.try_into().ok());
-    if let (Some(item), Some(tell)) = (item, context.items.tell(progress.voice())) {
+    if let (Ok(item), Some(tell)) = (serde_json::from_value(item), context.items.tell(progress.voice())) {
         tell(&item);
     }
 }

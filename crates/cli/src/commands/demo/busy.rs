@@ -69,7 +69,6 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
     Ok(aware)
 }
 
-/// One run over a new path, to a new receiver.
 fn send(context: &Context, path: &EmulatedPath, time: Span) -> Result<RunReport, Fault> {
     let report = path.at_server(|| {
         // The kernel ends the receiver with the thread that starts it.
@@ -80,7 +79,6 @@ fn send(context: &Context, path: &EmulatedPath, time: Span) -> Result<RunReport,
     Ok(report)
 }
 
-/// The process that receives; ended when dropped.
 struct Receiver {
     process: Child,
     url: HaulUrl,

@@ -1,10 +1,9 @@
 //! Keeps `haul serve` to the directory that it offers: whatever a client makes of a defect, the kernel lets this
 //! process open nothing else. Landlock (landlock(7)) needs no rights, and holds for threads that are started later.
 
-use std::fmt;
-use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use haul_mover::Root;
 use landlock::{

@@ -12,8 +12,7 @@ use std::path::Path;
 use haul_base::RangeSet;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::journal::record::journal_name;
-use crate::journal::record::{Replayed, replay};
+use crate::journal::record::{Replayed, journal_name, replay};
 use crate::journal::{FileIdentity, Journal, Leftovers};
 
 fn open(path: &Path) -> OwnedFd {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, RecvError};
+use crossbeam_channel::{Receiver, RecvError, never};
 use haul_base::AlignedBytes;
 use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback};
 use rustix::fs::FileType;
@@ -18,8 +18,7 @@ use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Scope, show};
 use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
-use crate::receive::delete;
-use crate::receive::delete::is_in_the_way;
+use crate::receive::delete::{self, is_in_the_way};
 use crate::receive::messages::{Settle, text};
 use crate::receive::place::dir_entry::collision;
 use crate::receive::place::links::Linked;
@@ -56,6 +55,17 @@ struct Item {
     size: u64,
 }
 
+/// Commits the only file of a set, which is verified, and finishes the set.
+///
+/// # Errors
+/// The file could not be committed.
+pub(crate) fn commit_only(shared: &Arc<Shared>, entry: u32) -> Result<(), Fault> {
+    let mut committer = Committer::new(shared.clone(), never());
+    committer.commit(&[entry])?;
+    let failed = shared.book.lock().failures.named().first().map(|(_, fault)| fault.clone());
+    failed.map_or_else(|| committer.finish(), Err)
+}
+
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, settles: Receiver<Settle>) -> Self {
         Self {
@@ -71,7 +81,6 @@ impl Committer {
         }
     }
 
-    /// Works until the set is final, or until the job has failed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while self.total != Some(self.settled) {
             if self.gather().is_err() || self.shared.ending().is_some() {
@@ -92,7 +101,6 @@ impl Committer {
         self.finish()
     }
 
-    /// Waits for something to do and takes what is there.
     fn gather(&mut self) -> Result<(), RecvError> {
         let first = self.settles.recv()?;
         self.absorb(first);
@@ -279,7 +287,6 @@ impl Committer {
         }
     }
 
-    /// Reads files back from the disk; returns those that are as they should be.
     fn read_back(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
         let mut right = Vec::with_capacity(items.len());
         for item in items {
@@ -361,7 +368,6 @@ impl Committer {
         send_list(&*self.shared.link, outcomes, OUTCOME_BATCH, ControlMessage::Outcomes)
     }
 
-    /// Entries of a kind that have not failed, with whether they were started.
     fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
         let book = self.shared.book.lock();
         let table = &book.table;

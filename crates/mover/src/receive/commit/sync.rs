@@ -47,7 +47,6 @@ impl Syncs {
     }
 }
 
-/// The destination cannot be synced.
 pub(crate) fn failed(errno: Errno) -> Fault {
     IoFault::destination("sync", b"the destination", errno).fault
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use haul_wire::control::{Extent, IgnoreFiles, RelPath, Rule, Selection};
 
-use crate::root::Root;
-use crate::root::copies_content;
+use crate::root::{Root, copies_content};
 
 /// What this side has asked a sender for; what does not follow from it is refused or not believed.
 #[derive(Clone, Debug, PartialEq, Eq)]

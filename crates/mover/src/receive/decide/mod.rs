@@ -20,7 +20,6 @@ use crate::tree::Groups;
 /// A shorter file from this size on is compared; a smaller one is sent again.
 const WORTH_PROVING: u64 = 1 << 20;
 
-/// Decides about entries in their order.
 pub(crate) struct Decider {
     pub(super) shared: Arc<Shared>,
     pub(super) leftovers: Option<Leftovers>,

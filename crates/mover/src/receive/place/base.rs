@@ -26,7 +26,6 @@ pub(crate) struct Base {
     /// The only source that may take that name: an earlier job made it for this one, and was cut off.
     pub(crate) made_for: Option<Vec<u8>>,
     pub(crate) presence: Presence,
-    /// How far what is done may reach.
     pub(crate) reach: Reach,
     made: Option<Made>,
     /// The name that the destination would get if this was not a dry run.
@@ -43,7 +42,6 @@ pub(crate) enum Reach {
     Confined,
 }
 
-/// A destination that this job has made.
 struct Made {
     parent: OwnedFd,
     name: Vec<u8>,
@@ -51,7 +49,6 @@ struct Made {
     mode: u32,
 }
 
-/// Whether the destination's directory is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Presence {
     /// It is, or has been made.

@@ -28,12 +28,10 @@ impl Place {
         self.journal.get_or_init(|| created().ok()).as_ref()
     }
 
-    /// The journal, if there is one already.
     pub(crate) fn opened_journal(&self) -> Option<&Journal> {
         self.journal.get().and_then(Option::as_ref)
     }
 
-    /// The temporary name of an entry.
     pub(crate) fn temporary(&self, entry: u32) -> String {
         match self.journal() {
             Some(journal) => journal.part_name(entry),

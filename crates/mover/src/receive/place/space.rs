@@ -48,13 +48,14 @@ impl MinFree {
     }
 }
 
-/// Why there is no space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoSpace {
-    /// The file system says so.
     Errno(Errno),
     /// Less than this would stay free, of what is free now.
-    MinFree { min_free: Bytes, free: Bytes },
+    MinFree {
+        min_free: Bytes,
+        free: Bytes,
+    },
 }
 
 impl From<Errno> for NoSpace {

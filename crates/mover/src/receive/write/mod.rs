@@ -122,7 +122,6 @@ impl Writer {
         }
     }
 
-    /// Makes the temporary file of an entry.
     fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
         let path = self.shared.path(entry);
         let identity = self.shared.identity(entry, self.shared.place.local(&path));

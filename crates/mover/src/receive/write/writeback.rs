@@ -53,13 +53,11 @@ impl Writeback {
     }
 }
 
-/// Orders what is written to be brought to the disk.
 pub(crate) struct Orders {
     orders: Sender<Order>,
     since: u64,
 }
 
-/// The giver of orders and the end where they come out.
 pub(crate) fn orders() -> (Orders, Receiver<Order>) {
     let (orders, received) = bounded(1);
     (Orders { orders, since: 0 }, received)

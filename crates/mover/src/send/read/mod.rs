@@ -27,9 +27,7 @@ const TELL_WITHIN: Duration = Duration::from_millis(100);
 /// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
 const STEP: usize = 128 << 10;
 
-/// Why reading a file ends early.
 enum Halt {
-    /// The job is over.
     Stopped,
     /// The file cannot be sent as it was announced; the others go on.
     File(Fault),
@@ -62,7 +60,6 @@ impl Reader {
         Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
     }
 
-    /// Reads until the object ends, or until the job is over.
     pub(crate) fn run(mut self) {
         if let Err(fault) = self.read_all() {
             self.shared.fail_silently(fault);
@@ -353,7 +350,6 @@ impl BlockHasher {
         Self { shared, jobs, proofs: HashBatch::default(), buffer: AlignedBytes::zeroed(BLOCK) }
     }
 
-    /// Works until there is nothing more to prove, or until the job is over.
     pub(crate) fn run(mut self) {
         while let Some(job) = self.next() {
             if self.shared.stopped() {

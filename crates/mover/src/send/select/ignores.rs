@@ -28,7 +28,6 @@ const LONGEST: u64 = 1 << 20;
 pub(crate) struct Ignores {
     /// Leading bytes of a path that are the directory.
     skip: usize,
-    /// In the order of [`NAMES`].
     files: [Option<Gitignore>; 2],
     above: Option<Arc<Ignores>>,
 }

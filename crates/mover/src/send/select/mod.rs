@@ -45,12 +45,10 @@ impl Chooser {
         })
     }
 
-    /// Whether the rules let the entry with this path through.
     pub(crate) fn takes(&self, path: &[u8], is_directory: bool) -> bool {
         self.rules.verdict(path, is_directory) == Verdict::Include
     }
 
-    /// Whether a regular file of this size is sent.
     pub(crate) fn takes_size(&self, bytes: u64) -> bool {
         self.sizes.contains(&bytes)
     }

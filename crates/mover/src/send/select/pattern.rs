@@ -205,7 +205,6 @@ impl Part {
         }
     }
 
-    /// Whether it takes any number of bytes.
     fn is_star(&self) -> bool {
         matches!(self, Self::Star | Self::StarStar)
     }

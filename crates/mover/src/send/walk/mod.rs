@@ -22,11 +22,9 @@ use crate::confine::link_error;
 use crate::identity::{FileId, Identity, directory_id};
 use crate::journal::is_reserved;
 use crate::progress::Progress;
-use crate::root::Root;
-use crate::root::{join, split};
-use crate::send::select::Chooser;
-use crate::send::select::Share;
+use crate::root::{Root, join, split};
 use crate::send::select::ignores::{self, Ignores};
+use crate::send::select::{Chooser, Share};
 use crate::storage::{fstat, list_each, lstatat, open_in};
 use completeness::FilteredReporter;
 use found::{

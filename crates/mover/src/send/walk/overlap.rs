@@ -11,8 +11,7 @@ use rustix::io::Errno;
 
 use crate::fault::of_path;
 use crate::identity::{directory_id, parent};
-use crate::root::Root;
-use crate::root::join;
+use crate::root::{Root, join};
 use crate::send::select::Chooser;
 use crate::storage::{fstat, list, lstatat, open_in};
 
