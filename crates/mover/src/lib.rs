@@ -32,7 +32,7 @@ pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
 pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, receive_files};
-pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, follows_from_directory};
+pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, SOME_FAILED, follows_from_directory};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
     BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,

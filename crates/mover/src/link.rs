@@ -5,6 +5,9 @@ use std::time::Duration;
 use haul_wire::control::{ControlMessage, Fault, MAX_FRAME, encoded_len};
 use serde::Serialize;
 
+/// Longest wait for a message before it is looked again whether the job is over.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// An ordered, reliable channel of control messages to the peer, used from several threads at once.
 pub trait ControlLink: Send + Sync {
     /// Queues `message` for the peer. May block for as long as the channel is congested.

@@ -8,8 +8,8 @@ use crate::fault::of_path;
 /// How many failures a report names; the rest is only counted.
 pub const MAX_NAMED_FAILURES: usize = 100;
 
-/// Exit code of the program when some files failed and others did not (docs/mover.md).
-const SOME_FILES_FAILED: u8 = 3;
+/// Exit code of the program when some files failed and others did not (docs/cli.md).
+pub const SOME_FAILED: u8 = 3;
 
 /// What became of a file set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +42,10 @@ impl MoveReport {
     /// all failures are changed sources (8) or failed verifications (4); otherwise 3.
     pub fn exit_code(&self) -> u8 {
         match self.failures.common {
-            _ if self.failures.count == 0 => self.removal.fault.as_ref().map_or(0, |_| SOME_FILES_FAILED),
+            _ if self.failures.count == 0 => self.removal.fault.as_ref().map_or(0, |_| SOME_FAILED),
             Some(code @ (FaultCode::SourceChanged | FaultCode::VerifyFailed)) => code.exit_code(),
             Some(code) if self.failures.count() == self.entries => code.exit_code(),
-            _ => SOME_FILES_FAILED,
+            _ => SOME_FAILED,
         }
     }
 

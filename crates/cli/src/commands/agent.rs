@@ -117,8 +117,8 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
         (false, true) => RunMode::Verbose,
         (false, false) => RunMode::Move,
     };
-    let stack = job.recipe.as_deref().map(haulage::Recipe::parse).transpose();
-    let stack = stack.map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
+    let stack = haulage::Recipe::parse(&job.recipe)
+        .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let mut quiet = Context::quiet(&command, &Preset::default_preset(), &settings, cancel)?;
     quiet.transfer.receive_policy.run = run;
     let context = Context {

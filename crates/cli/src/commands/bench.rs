@@ -21,10 +21,7 @@ const DEFAULT_TIME: Span = Span::from_secs(10);
 
 /// Runs the client's side of a bench; the report has the processor time of `cpu`.
 pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
-    match try_bench(context, args, cpu) {
-        Ok(report) => report,
-        Err(fault) => context.failed(fault),
-    }
+    try_bench(context, args, cpu).unwrap_or_else(|fault| context.failed(fault))
 }
 
 fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {

@@ -35,13 +35,7 @@ pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -
     } else {
         try_demo(context, args, namespaces)
     };
-    match tried {
-        Ok(report) => {
-            context.trace_end(&report);
-            report
-        }
-        Err(fault) => context.failed(fault),
-    }
+    tried.inspect(|report| context.trace_end(report)).unwrap_or_else(|fault| context.failed(fault))
 }
 
 fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {

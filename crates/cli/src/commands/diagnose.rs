@@ -4,15 +4,13 @@ use std::path::Path;
 use std::{fs, io};
 
 use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words, read_signatures};
+use haul_mover::SOME_FAILED;
 use serde_json::{Value, json};
 
 use crate::args::DiagnoseArgs;
 use crate::fault::{self, Fault, shown};
 use crate::output::{Lines, out, out_json, tell};
 use crate::text_file::{text_of, wrong};
-
-/// The exit code if some files could be read and others not.
-const SOME_FAILED: u8 = 3;
 
 const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the order in which they left";
 

@@ -12,8 +12,7 @@ use haul_wan::{Emulator, V4, accept, drain, fill};
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::path::emulator;
-use super::spec::PathSpec;
+use super::path::{PathSpec, emulator};
 
 /// The longest that one flow may take, from its first packet on.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -83,40 +83,28 @@ impl FileSet {
     }
 }
 
-/// The sizes: half the bytes in the first file, 40 % in a twelfth of the others, the rest spread unevenly
-/// over the small ones, and the last one empty if there are several.
+/// The sizes: half the bytes in the first file, most of the rest in every twelfth of the others, and the last one empty if
+/// there are several.
 fn sizes(spec: &FileSetSpec, rng: &mut Rng) -> Vec<u64> {
     let (total, files) = (spec.size.0, u64::from(spec.files.max(1)));
-    if files == 1 {
-        return vec![total];
-    }
-    let big = total / 2;
-    let medium_files = (files - 2).div_ceil(12);
-    let small_files = files - 2 - medium_files;
-    let medium = if medium_files == 0 { 0 } else { total * 2 / 5 };
-    let small = total - big - medium;
-    let mut sizes = vec![if files == 2 { total } else { big }];
-    if files > 2 {
-        let medium = if small_files == 0 { medium + small } else { medium };
-        sizes.extend(spread(medium, medium_files, rng));
-        sizes.extend(spread(small, small_files, rng));
-    }
-    sizes.push(0);
+    let big = if files < 3 { total } else { total / 2 };
+    let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };
+    let weights: Vec<u64> = (0..files.saturating_sub(2)).map(weight).collect();
+    let mut sizes = vec![big];
+    sizes.extend(spread(total - big, &weights));
+    sizes.extend((files > 1).then_some(0));
     sizes
 }
 
-/// `total` in `parts` uneven parts that add up to it.
-fn spread(total: u64, parts: u64, rng: &mut Rng) -> Vec<u64> {
-    let weights: Vec<u64> = (0..parts).map(|_| 1 + rng.below(1_000)).collect();
+/// `total` in parts of these weights that add up to it.
+fn spread(total: u64, weights: &[u64]) -> impl Iterator<Item = u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
-    let mut left = total;
-    let last = weights.len().saturating_sub(1);
-    let share = |(number, &weight): (usize, &u64)| {
-        let part = if number == last { left } else { (u128::from(total) * u128::from(weight) / sum) as u64 };
-        left -= part;
-        part
-    };
-    weights.iter().enumerate().map(share).collect()
+    let mut before = 0;
+    let ends = weights.iter().scan(0, move |upto: &mut u128, &weight| {
+        *upto += u128::from(weight);
+        Some((u128::from(total) * *upto / sum) as u64)
+    });
+    ends.map(move |end| end - std::mem::replace(&mut before, end))
 }
 
 fn name(number: usize, size: u64) -> String {

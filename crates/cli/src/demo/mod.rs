@@ -4,9 +4,7 @@
 mod beside;
 mod fileset;
 mod path;
-mod spec;
 
 pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
 pub(crate) use fileset::{FileSet, FileSetSpec};
-pub(crate) use path::{EmulatedPath, Namespaces};
-pub(crate) use spec::{DirectionCounts, PathSpec};
+pub(crate) use path::{DirectionCounts, EmulatedPath, Namespaces, PathSpec};

@@ -3,15 +3,13 @@
 use std::borrow::Cow;
 
 use haul_base::{Cause, CauseCounts, Rate, Span};
+use haul_mover::SOME_FAILED;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Name, out_json, without_keys};
 use crate::demo::TcpBeside;
 use crate::fault::{Fault, FaultCode, Host, here, place};
-
-/// Exit code when some files failed and others did not.
-const SOME_FILES_FAILED: u8 = 3;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Packets {
@@ -170,7 +168,7 @@ impl RunReport {
         match (&self.error, self.failed_files) {
             (Some(error), _) => self.files_exit_code.unwrap_or_else(|| error.code.exit_code()),
             (None, 0) if self.not_deleted.is_none() => 0,
-            (None, _) => self.files_exit_code.unwrap_or(SOME_FILES_FAILED),
+            (None, _) => self.files_exit_code.unwrap_or(SOME_FAILED),
         }
     }
 

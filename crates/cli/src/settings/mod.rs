@@ -4,7 +4,7 @@ mod parameters;
 mod presets;
 
 use haul_base::{Bytes, Rate, Span};
-use haul_proto::{ControllerConfig, build_controller, check_object_recipe, law, law_names};
+use haul_proto::{check_object_recipe, law, law_names};
 use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 use haulage::RecipeError;
 
@@ -68,25 +68,11 @@ pub(crate) struct Settings {
     pub offload: bool,
     /// Socket buffers to ask the kernel for.
     pub socket_buffer: Bytes,
-    /// What the transport is made of; `None`: as `bulk`, with the parameters above.
-    pub stack: Option<haulage::Recipe>,
+    /// What the transport is made of, with the parameters above.
+    pub stack: haulage::Recipe,
 }
 
 impl Settings {
-    /// The recipe of an object that says all this: the preset's own, or `bulk` with these parameters and the preset's name.
-    pub(crate) fn object_recipe(&self) -> Result<haulage::Recipe, Fault> {
-        if let Some(stack) = &self.stack {
-            return Ok(stack.clone());
-        }
-        let mut recipe = haulage::preset("bulk")?;
-        recipe.name.clone_from(&self.preset);
-        for (of_part, key) in parameters::IN_STACKS {
-            let value = Parameter::find(key)?.show(self);
-            recipe.set(of_part, &value).map_err(haulage::Error::from)?;
-        }
-        Ok(recipe)
-    }
-
     /// What a client asks for, as it travels.
     pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
         WireSettings {
@@ -96,7 +82,7 @@ impl Settings {
             offload: self.offload,
             feedback_interval_us: self.feedback_interval.as_micros() as u32,
             bench_limit,
-            recipe: self.stack.as_ref().map(haul_engine::offer),
+            recipe: Some(haul_engine::offer(&self.stack)),
             extra: vec![
                 ("preset".to_owned(), self.preset.clone()),
                 ("socket_buffer".to_owned(), self.socket_buffer.0.to_string()),
@@ -132,7 +118,8 @@ impl Recipe {
         for Setting { origin, assignment } in settings {
             let key = session_key(&assignment.key);
             if key.contains('.') {
-                recipe.set_in_stack(origin, key, &assignment.value)?;
+                let set = recipe.settings.stack.set(key, &assignment.value);
+                set.map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))?;
                 continue;
             }
             let parameter = Parameter::find(key).map_err(|e| at(origin, e))?;
@@ -147,35 +134,21 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Sets what only a micro-protocol has.
-    fn set_in_stack(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
-        if self.settings.stack.is_none() {
-            // What `bulk` does not have, `haul presets bulk` shows.
-            self.settings.stack = Some(haulage::preset("bulk")?);
-        }
-        let Some(stack) = &mut self.settings.stack else { return Ok(()) };
-        stack.set(key, value).map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))
-    }
-
     /// Another law has parameters of its own: those that the preset gave to the law `before` go with it.
     fn drop_parameters_of(&mut self, before: &str) {
-        let Some(stack) = self.settings.stack.as_mut().filter(|_| self.settings.controller != before) else {
-            return;
-        };
-        for parameter in law(before).iter().flat_map(|law| law.parameters) {
-            stack.unset("rate_control", parameter.name);
+        let is_another = self.settings.controller != before;
+        for parameter in law(before).iter().filter(|_| is_another).flat_map(|law| law.parameters) {
+            self.settings.stack.unset("rate_control", parameter.name);
         }
     }
 
     /// Writes into the stack what the session has too: both say the same.
     fn settle_stack(&mut self) -> Result<(), Fault> {
-        let Some(mut stack) = self.settings.stack.take() else { return Ok(()) };
         for (of_part, key) in parameters::IN_STACKS {
             let value = Parameter::find(key)?.show(&self.settings);
             // What a recipe lacks is said when it is checked.
-            let _ = stack.set(of_part, &value);
+            let _ = self.settings.stack.set(of_part, &value);
         }
-        self.settings.stack = Some(stack);
         Ok(())
     }
 
@@ -189,20 +162,10 @@ impl Recipe {
         rows.collect()
     }
 
-    /// Builds the controller and the stack once, so that what they lack is said before anything starts.
+    /// Builds the stack once, so that what it lacks is said before anything starts.
     fn check(&self) -> Result<(), Fault> {
-        if let Some(stack) = &self.settings.stack {
-            return check_object_recipe(stack, TAG_LEN).map_err(|error| {
-                fault::usage(format!("preset {}: {error}", self.settings.preset), hint(&error))
-            });
-        }
-        let Settings { controller, rate, feedback_interval, .. } = self.settings;
-        let config =
-            ControllerConfig { ceiling: rate, initial_rtt: Span::from_millis(100), feedback_interval };
-        match build_controller(controller, &config) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(fault::usage(error.to_string(), "`haul presets` lists complete mixtures")),
-        }
+        check_object_recipe(&self.settings.stack, TAG_LEN)
+            .map_err(|error| fault::usage(format!("preset {}: {error}", self.settings.preset), hint(&error)))
     }
 }
 

@@ -113,8 +113,9 @@ impl Preset {
             crypto: Crypto::Auto,
             offload: true,
             socket_buffer: Bytes(64 << 20),
-            stack: None,
+            stack: haulage::preset("bulk")?,
         };
+        settings.stack.name.clone_from(&self.name);
         let table: Table =
             self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
         if table.values().any(Value::is_table) {
@@ -136,7 +137,7 @@ impl Preset {
                 self.set(settings, key, value)?;
             }
         }
-        settings.stack = Some(stack);
+        settings.stack = stack;
         Ok(())
     }
 

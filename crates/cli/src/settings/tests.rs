@@ -100,7 +100,7 @@ fn recipe_files_load_and_say_what_is_wrong() {
 }
 
 fn stack(recipe: &Recipe) -> &haulage::Recipe {
-    recipe.settings.stack.as_ref().expect("a recipe of micro-protocols")
+    &recipe.settings.stack
 }
 
 #[test]
@@ -113,7 +113,8 @@ fn a_recipe_of_micro_protocols_says_what_a_session_is_like() {
         ("fixed", Some(Rate::from_mbps(900)), Span::from_millis(10))
     );
     assert!(stack(&recipe).same_stack(stack(&Recipe::build(&preset, &[]).unwrap())));
-    assert!(build(&[]).unwrap().settings.stack.is_none());
+    let own = build(&[]).unwrap();
+    assert_eq!((&*stack(&own).name, stack(&own).get("retransmit", "window")), ("default", Some("400000")));
 }
 
 #[test]
@@ -235,8 +236,10 @@ fn what_a_preset_says_of_the_transport_is_offered() {
     let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
     assert_eq!(offered.name, "rbudp");
     assert_eq!((theirs.controller.as_str(), theirs.rate_bps), ("fixed", Some(900_000_000)));
-    let ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-    assert_eq!(ours.asked(BenchLimit::Unlimited).recipe, None);
+    let ours = build(&[set("chunk", "1MB")]).unwrap().settings;
+    let theirs = ours.asked(BenchLimit::Unlimited);
+    let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+    assert_eq!((&*offered.name, offered.get("object", "chunk")), ("default", Some("1MB")));
 }
 
 #[test]

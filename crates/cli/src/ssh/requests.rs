@@ -72,8 +72,8 @@ pub(crate) struct Job {
     pub actions: Vec<String>,
     /// The ports that the server was told to use, for the words of a failure.
     pub ports: Option<String>,
-    /// What the transport is made of, TOML, if a preset says so.
-    pub recipe: Option<String>,
+    /// What the transport is made of, TOML.
+    pub recipe: String,
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod job_tests {
                 detach: true,
                 actions: vec!["copy a:x to b:y".to_owned()],
                 ports: None,
-                recipe: None,
+                recipe: String::new(),
             };
             let line = serde_json::to_string(&job).unwrap();
             prop_assert!(!line.contains('\n'));

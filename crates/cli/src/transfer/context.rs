@@ -103,7 +103,7 @@ impl Context {
                 "give it to `haul serve` or `haul cp` on the machine that sends",
             ));
         }
-        check_signatures(&self.settings.object_recipe()?)
+        check_signatures(&self.settings.stack)
     }
 
     /// A report that has failed, with the names of what was to be used.

@@ -66,11 +66,6 @@ impl Facts {
     }
 }
 
-/// What the recipe is called that a session runs, if one was negotiated.
-pub(crate) fn recipe_name(session: &Session) -> Option<String> {
-    session.settings().recipe.as_ref().map(|_| session.recipe().name.clone())
-}
-
 /// What this side tells the other one.
 pub(crate) fn counted(facts: &Facts, transfer: &Transfer, moving: Span) -> Counted {
     let cpu_us = facts.cpu.used(transfer.cpu()).as_micros();

@@ -15,7 +15,7 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts, recipe_name};
+use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::Sides;
 use crate::transfer::policy::Policy;
 use crate::transfer::sessions::Pulse;
@@ -55,10 +55,8 @@ pub(crate) fn answer(
         session.control().abort(fault.clone());
         context.failed(fault)
     });
-    match recipe_name(&session) {
-        Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
-        None => report,
-    }
+    let controller = session.settings().controller.clone();
+    RunReport { preset: session.recipe().name.clone(), controller, ..report }
 }
 
 fn serve_request(

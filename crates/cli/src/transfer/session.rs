@@ -18,7 +18,7 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts, recipe_name};
+use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::Sides;
 use crate::transfer::watch::interrupted;
 use crate::transfer::{drive, outcome};
@@ -187,7 +187,7 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
     let settings = session.settings();
     let rate =
         settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());
-    let mut facts = vec![
+    let facts = vec![
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),
         ("controller", settings.controller.clone()),
@@ -196,8 +196,8 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
         ("offload", if settings.offload { "on" } else { "off" }.to_owned()),
         ("round_trip", session.round_trip().to_string()),
         ("udp", "gets through in both directions".to_owned()),
+        ("recipe", session.recipe().name.clone()),
     ];
-    facts.extend(recipe_name(&session).map(|name| ("recipe", name)));
     let _ = session.control().close();
     Ok(facts)
 }

@@ -1,7 +1,6 @@
 //! Listens to the sender until the job is over.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use haul_wire::control::{
@@ -11,13 +10,11 @@ use haul_wire::control::{
 
 use crate::fault::{left_early, protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
+use crate::link::LOOK_AGAIN;
 use crate::receive::decide::Decider;
 use crate::receive::messages::{Check, Settle, over};
 use crate::receive::shared::Shared;
 use crate::report::MoveReport;
-
-/// Longest wait before it is looked again whether the job is over.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 pub(crate) struct Peer {
     shared: Arc<Shared>,

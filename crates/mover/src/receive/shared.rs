@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::job::{Job, Stage};
 use crate::journal::FileIdentity;
-use crate::link::{ControlLink, is_session_message};
+use crate::link::{ControlLink, LOOK_AGAIN, is_session_message};
 use crate::progress::Progress;
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
@@ -26,9 +26,6 @@ use crate::receive::{Expectations, ReceiveOptions};
 
 /// How long the sender may take to say `Bye` after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest wait for it before the time is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What ended the job, and whether the peer still has to be told.
 #[derive(Clone, Debug)]

@@ -1,18 +1,14 @@
 //! Listens to the receiver until the job is over.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
 use crate::entries::{Kind, State};
 use crate::fault::{left_early, protocol, unexpected};
-use crate::link::is_session_message;
+use crate::link::{LOOK_AGAIN, is_session_message};
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
-
-/// Longest wait before it is looked again whether the job was aborted here.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Handles the receiver's messages; returns when the set is final or the job has failed.
 pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {

@@ -4,8 +4,6 @@
 
 #[cfg(feature = "faults")]
 pub mod faults;
-#[cfg(not(feature = "faults"))]
-mod plain;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -22,11 +20,49 @@ use rustix::{fs, io};
 
 #[cfg(feature = "faults")]
 use faults as kernel;
-#[cfg(not(feature = "faults"))]
-use plain as kernel;
 
 pub(crate) use kernel::Inherited;
 use kernel::{decide, heeded, spelled};
+
+/// The file systems as they are.
+#[cfg(not(feature = "faults"))]
+mod kernel {
+    use super::{BorrowedFd, CStr, Call, ResolveFlags, Result};
+
+    /// What a thread passes on to those that it starts: nothing.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Inherited;
+
+    impl Inherited {
+        pub(crate) fn here() -> Self {
+            Self
+        }
+
+        #[expect(clippy::unused_self, reason = "tests have something there")]
+        pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> T {
+            work()
+        }
+    }
+
+    /// Every call is made; a write with all its bytes.
+    #[inline]
+    #[expect(clippy::unnecessary_wraps, reason = "calls fail here when tests want it")]
+    pub(super) fn decide(_: Call) -> Result<usize> {
+        Ok(usize::MAX)
+    }
+
+    /// The kernel finds a name as it is asked for it.
+    #[inline]
+    pub(super) fn spelled<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
+        real(name)
+    }
+
+    /// The kernel keeps to what a path is kept to.
+    #[inline]
+    pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
+        resolve
+    }
+}
 
 /// What a call is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -3,6 +3,7 @@
 use std::thread;
 
 use haul_base::{Bytes, Cause, Rate};
+use haul_mover::SOME_FAILED;
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
 use crate::fault::place;
@@ -90,9 +91,6 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
 fn crashed() -> RunReport {
     RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""))
 }
-
-/// Exit code when some of them failed and others did not, or not in the same way.
-const SOME_FAILED: u8 = 3;
 
 pub(crate) struct Of {
     pub(crate) machine: String,

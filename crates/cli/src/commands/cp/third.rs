@@ -94,7 +94,7 @@ impl Parties {
             detach,
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),
-            recipe: context.settings.stack.as_ref().map(haulage::Recipe::to_toml),
+            recipe: context.settings.stack.to_toml(),
         };
         client.tell(&job)?;
         Ok(Self { client, _server: server })

@@ -35,8 +35,6 @@ const SUSPENDED: Duration = Duration::from_millis(100);
 /// A law that fills the path loses packets there too, which would blur what is shown: without a ceiling asked for, this
 /// share of it.
 const SHARE: f64 = 2.0 / 3.0;
-/// How long each run lasts if nobody says.
-const DEFAULT_TIME: Span = Span::from_secs(10);
 
 /// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
@@ -46,19 +44,18 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENDED.as_millis()
     ));
-    let time = args.time.unwrap_or(DEFAULT_TIME);
     context.say("Now with the verdict");
     let path = EmulatedPath::start(&spec, namespaces)?;
     if let Some(why) = path.why_relay() {
         context.say(through_relay(why));
     }
-    let mut aware = send(&acting(context, ceiling, true)?, &path, time)?;
+    let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
     if !aware.is_ok() {
         return Ok(aware);
     }
     context.say("Now without");
     let path = EmulatedPath::start(&spec, namespaces)?;
-    let unaware = send(&acting(context, ceiling, false)?, &path, time)?;
+    let unaware = send(&acting(context, ceiling, false)?, &path, args.time)?;
     context.say("To the busy receiver:     goodput        share of the ceiling");
     for (who, report) in [("with the verdict", &aware), ("without", &unaware)] {
         let lost = Summary(report).lost().map_or_else(String::new, |lost| format!("  {lost}"));
@@ -69,7 +66,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
     Ok(aware)
 }
 
-fn send(context: &Context, path: &EmulatedPath, time: Span) -> Result<RunReport, Fault> {
+fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
     let report = path.at_server(|| {
         // The kernel ends the receiver with the thread that starts it.
         let receiver = Receiver::start(path.server_ip())?;
@@ -114,12 +111,12 @@ impl Receiver {
         }
     }
 
-    /// Sends memory to it for `time`, while it is suspended again and again.
-    fn send(&self, context: &Context, path: &EmulatedPath, time: Span) -> Result<RunReport, Fault> {
+    /// Sends memory to it for `time`, as long as `haul bench` if nobody says, while it is suspended again and again.
+    fn send(&self, context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
         let server = SocketAddr::from((path.server_ip(), self.url.port));
         let address = path.address_of(server)?;
         let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..self.url.clone() };
-        let args = BenchArgs { url: Some(url.to_string().into()), time: Some(time), ..BenchArgs::default() };
+        let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };
         self.suspended(|| bench::run(context, &args, Cpu::DataThread))
     }
 
@@ -148,12 +145,11 @@ impl Receiver {
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
     let mut context = context.clone();
     context.settings.rate = Some(ceiling);
-    let mut recipe = context.settings.object_recipe()?;
+    let recipe = &mut context.settings.stack;
     recipe.set("rate_control.rate", &format!("{}bit", ceiling.as_bps())).map_err(haulage::Error::from)?;
     recipe
         .set("rate_control.cause_aware", if acts { "true" } else { "false" })
         .map_err(haulage::Error::from)?;
-    context.settings.stack = Some(recipe);
     context.settings.socket_buffer = UNTUNED_BUFFER;
     Ok(context)
 }

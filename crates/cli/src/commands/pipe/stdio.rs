@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::args::{Assignment, PipeArgs};
 use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Recipe as Chosen, Settings};
+use crate::settings::{Preset, Recipe as Chosen};
 
 /// Read at a time.
 const PIECE: usize = 64 << 10;
@@ -123,21 +123,18 @@ impl Carrier {
         let given =
             assignment.map(|assignment| Setting { origin: Origin::Flag("rate".to_owned()), assignment });
         let collected = Chosen::collect(&preset, given.as_slice())?.settings;
-        match collected.stack {
-            Some(recipe) if !recipe.has("object") => in_messages(recipe, rate.as_deref()),
-            _ => in_bytes(&Chosen::build(&preset, given.as_slice())?.settings, options),
+        if !collected.stack.has("object") {
+            return in_messages(collected.stack, rate.as_deref());
         }
+        let settings = Chosen::build(&preset, given.as_slice())?.settings;
+        let options = Options {
+            ciphers: settings.crypto.ciphers(),
+            offload: settings.offload,
+            socket_buffer: Some(settings.socket_buffer),
+            ..options.clone()
+        };
+        Ok(Self::Bytes(settings.stack, Box::new(options)))
     }
-}
-
-fn in_bytes(settings: &Settings, options: &Options) -> Result<Carrier, Fault> {
-    let options = Options {
-        ciphers: settings.crypto.ciphers(),
-        offload: settings.offload,
-        socket_buffer: Some(settings.socket_buffer),
-        ..options.clone()
-    };
-    Ok(Carrier::Bytes(settings.object_recipe()?, Box::new(options)))
 }
 
 fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Carrier, Fault> {
