@@ -5,44 +5,35 @@
 //! redirection opens `/dev/null` in the one direction that it needs. A caller that gives away a descriptor which is open
 //! in both is refused with the others: nothing tells it apart.
 
-use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
+use rustix::stdio::{stderr, stdin, stdout};
 
 use crate::fault::{Fault, usage};
 
-/// Whether data can be read from stdin.
-///
-/// # Errors
-/// If it is closed.
+/// Refuses a closed stdin that was to be read from.
 pub(crate) fn check_stdin() -> Result<(), Fault> {
-    let hint = "give it a file or a pipe, or </dev/null for no data at all";
-    check(io::stdin(), "stdin is closed: there is nothing to send", hint)
+    let hint = "give it a file or a pipe, or </dev/null, opened for reading alone, for no data at all";
+    check(stdin(), "stdin is closed: there is nothing to send", hint)
 }
 
-/// Whether data that is written to stdout can get anywhere.
-///
-/// # Errors
-/// If it is closed.
+/// Refuses a closed stdout that was to take data.
 pub(crate) fn check_stdout() -> Result<(), Fault> {
-    let hint = "give it a file or a pipe, or >/dev/null to discard the data";
-    check(io::stdout(), "stdout is closed: the data would be lost", hint)
+    let hint = "give it a file or a pipe, or >/dev/null, opened for writing alone, to discard the data";
+    check(stdout(), "stdout is closed: the data would be lost", hint)
 }
 
-/// Whether words that are written to stderr can get anywhere.
-///
-/// # Errors
-/// If it is closed.
+/// Refuses a closed stderr that was to take the URL of a listener.
 pub(crate) fn check_stderr() -> Result<(), Fault> {
-    check(io::stderr(), "stderr is closed: nobody would get to know the URL", "name a file by --url-file")
+    check(stderr(), "stderr is closed: nobody would get to know the URL", "name a file by --url-file")
 }
 
-fn check(stream: impl AsFd, message: &str, hint: &str) -> Result<(), Fault> {
-    if is_open(&stream) { Ok(()) } else { Err(usage(message, hint)) }
+fn check(stream: BorrowedFd<'_>, message: &str, hint: &str) -> Result<(), Fault> {
+    if is_open(stream) { Ok(()) } else { Err(usage(message, hint)) }
 }
 
-fn is_open(stream: &impl AsFd) -> bool {
+fn is_open(stream: BorrowedFd<'_>) -> bool {
     let is_both_ways = fcntl_getfl(stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
     let device = fstat(stream).map(|stat| stat.st_rdev);
     let null = stat("/dev/null").map(|stat| stat.st_rdev);
