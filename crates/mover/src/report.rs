@@ -64,13 +64,13 @@ impl MoveReport {
             first.message
         );
         let code = self.failures.common.unwrap_or(first.code);
-        Some(Fault { message, code, retryable: self.failures.all_retryable, ..first.clone() })
+        Some(Fault { message, code, retryable: !self.failures.any_lasts, ..first.clone() })
     }
 }
 
 /// Failures of single entries: the first [`MAX_NAMED_FAILURES`] by name, the others as a number. What failed because
 /// its directory did gives way to what failed by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     named: Vec<(Vec<u8>, Fault)>,
     /// Paths of named directories that failed, and how many entries below them failed because of that.
@@ -79,14 +79,8 @@ pub struct Failures {
     special: u64,
     /// The code that all of them share.
     common: Option<FaultCode>,
-    /// Whether the same command may succeed when it is repeated unchanged.
-    all_retryable: bool,
-}
-
-impl Default for Failures {
-    fn default() -> Self {
-        Self { named: Vec::new(), below: Vec::new(), count: 0, special: 0, common: None, all_retryable: true }
-    }
+    /// Whether one of them lasts when the same command is repeated unchanged.
+    any_lasts: bool,
 }
 
 impl Failures {
@@ -118,7 +112,7 @@ impl Failures {
         };
         self.count += 1;
         self.special += u64::from(fault.code == FaultCode::SpecialFile);
-        self.all_retryable &= fault.retryable;
+        self.any_lasts |= !fault.retryable;
         let follows = follows_from_directory(&fault);
         if follows {
             self.count_below(path);

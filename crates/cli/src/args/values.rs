@@ -33,12 +33,6 @@ impl FromStr for Assignment {
     }
 }
 
-impl fmt::Display for Assignment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.key, self.value)
-    }
-}
-
 /// The ceiling that `--rate` sets, or lifts where a preset or a configuration file has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ceiling {

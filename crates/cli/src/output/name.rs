@@ -34,12 +34,6 @@ impl Name {
     }
 }
 
-impl From<&str> for Name {
-    fn from(text: &str) -> Self {
-        Self(text.as_bytes().to_vec())
-    }
-}
-
 impl From<&OsStr> for Name {
     fn from(word: &OsStr) -> Self {
         Self(word.as_bytes().to_vec())
@@ -93,7 +87,7 @@ mod tests {
     fn a_name_that_is_no_text_has_its_bytes_beside_it() {
         let mut object = serde_json::json!({});
         Name(b"a\xff".to_vec()).put(&mut object, "path");
-        Name::from("b\n").put(&mut object, "other");
+        Name(b"b\n".to_vec()).put(&mut object, "other");
         assert_eq!(object, serde_json::json!({ "path": "a\u{fffd}", "path_b64": "Yf8=", "other": "b\n" }));
     }
 

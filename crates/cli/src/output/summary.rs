@@ -1,6 +1,5 @@
 //! The closing words for people.
 
-use std::fmt;
 use std::fmt::Write as _;
 
 use haul_base::{Cause, CauseCounts, Span};
@@ -13,12 +12,6 @@ const RECEIVER_HOST: &str = "receiver_host";
 
 /// A report for people. It closes with two lines: what was moved, and what limited it.
 pub(crate) struct Summary<'a>(pub &'a RunReport);
-
-impl fmt::Display for Summary<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lines().fmt(f)
-    }
-}
 
 impl From<Summary<'_>> for Lines {
     fn from(summary: Summary<'_>) -> Self {

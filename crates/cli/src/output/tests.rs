@@ -35,7 +35,7 @@ fn broken() -> RunReport {
 
 fn partly() -> RunReport {
     let fault = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
-    let failed = vec![FileFailure { machine: None, path: "a/b\u{1b}".into(), fault, below: 0 }];
+    let failed = vec![FileFailure { machine: None, path: Name(b"a/b\x1b".to_vec()), fault, below: 0 }];
     RunReport { failed, failed_files: 3, limited_by: None, ..finished() }
 }
 
@@ -76,36 +76,36 @@ fn the_json_object_has_every_field_of_the_contract_whatever_happened() {
 
 #[test]
 fn the_summary_of_a_finished_run() {
-    insta::assert_snapshot!(Summary(&finished()).to_string());
+    insta::assert_snapshot!(Lines::from(Summary(&finished())).to_string());
 }
 
 #[test]
 fn the_summary_of_a_failed_run() {
-    insta::assert_snapshot!(Summary(&broken()).to_string());
+    insta::assert_snapshot!(Lines::from(Summary(&broken())).to_string());
 }
 
 #[test]
 fn the_summary_of_a_run_with_failed_files() {
-    insta::assert_snapshot!(Summary(&partly()).to_string());
+    insta::assert_snapshot!(Lines::from(Summary(&partly())).to_string());
 }
 
 #[test]
 fn the_summary_of_a_run_that_moved_nothing() {
     let report = RunReport { files: 0, bytes: 0, ..partly() };
-    insta::assert_snapshot!(Summary(&report).to_string());
+    insta::assert_snapshot!(Lines::from(Summary(&report)).to_string());
 }
 
 #[test]
 fn the_summary_of_a_bench() {
     let report = RunReport { files: 0, digest: None, capacity: None, ..finished() };
-    insta::assert_snapshot!(Summary(&report).to_string());
+    insta::assert_snapshot!(Lines::from(Summary(&report)).to_string());
 }
 
 /// What failed by itself, and entries `0` to `named` below it that failed with it, out of `below`.
 fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
     let failure = |path: String, fault, below| FileFailure {
         machine: machine.map(str::to_owned),
-        path: path.as_str().into(),
+        path: Name(path.as_bytes().to_vec()),
         fault,
         below,
     };
@@ -195,7 +195,8 @@ fn hostile() -> impl Strategy<Value = String> {
 fn all_of(word: &str) -> RunReport {
     let text = || word.to_owned();
     let fault = || Fault::new(FaultCode::Io, text(), text()).on(Host::Named(text()));
-    let failure = |machine, below| FileFailure { machine, path: Name::from(word), fault: fault(), below };
+    let failure =
+        |machine, below| FileFailure { machine, path: Name(word.as_bytes().to_vec()), fault: fault(), below };
     RunReport {
         preset: text(),
         controller: text(),
@@ -216,7 +217,7 @@ fn all_of(word: &str) -> RunReport {
 proptest! {
     #[test]
     fn no_text_of_a_report_forges_a_line_or_is_obeyed(word in hostile()) {
-        let (said, plain) = (Summary(&all_of(&word)).to_string(), Summary(&all_of("x")).to_string());
+        let (said, plain) = (Lines::from(Summary(&all_of(&word))).to_string(), Lines::from(Summary(&all_of("x"))).to_string());
         prop_assert_eq!(said.lines().count(), plain.lines().count(), "{}", said);
         prop_assert!(!said.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", said);
         let object = inert(&json(&all_of(&word)));

@@ -83,10 +83,7 @@ impl Settings {
             feedback_interval_us: self.feedback_interval.as_micros() as u32,
             bench_limit,
             recipe: Some(haul_engine::offer(&self.stack)),
-            extra: vec![
-                ("preset".to_owned(), self.preset.clone()),
-                ("socket_buffer".to_owned(), self.socket_buffer.0.to_string()),
-            ],
+            extra: vec![("socket_buffer".to_owned(), self.socket_buffer.0.to_string())],
         }
     }
 
