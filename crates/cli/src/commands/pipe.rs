@@ -313,7 +313,7 @@ impl Pipe<'_> {
     /// Waits until all has arrived; gives up when asked to.
     fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
         let finish = || writer.finish().wait_for(LOOK);
-        self.until_cancelled(finish, |error| matches!(error, WaitError::TimedOut(_)))?.map_err(gone)
+        self.until_cancelled(finish, is_wait)?.map_err(gone)
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
@@ -360,15 +360,11 @@ impl Pipe<'_> {
 
     fn flush(&self, connection: &Connection) -> Result<(), Fault> {
         let until = Instant::now() + LAST_WORDS;
-        while Instant::now() < until {
-            self.go_on()?;
-            match connection.flush().wait_for(LOOK) {
-                Ok(()) => return Ok(()),
-                Err(WaitError::TimedOut(_)) => {}
-                Err(error) => return Err(gone(error)),
-            }
+        let flush = || connection.flush().wait_for(LOOK);
+        match self.until_cancelled(flush, |error| is_wait(error) && Instant::now() < until)? {
+            Err(error) if !is_wait(&error) => Err(gone(error)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes to stdout. True if its reader is gone.
@@ -385,7 +381,7 @@ impl Pipe<'_> {
         let mut numbers: Option<(u64, u64)> = None;
         loop {
             let next = || connection.recv().wait_for(LOOK);
-            match self.until_cancelled(next, |error| matches!(error, WaitError::TimedOut(_)))? {
+            match self.until_cancelled(next, is_wait)? {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));
@@ -415,6 +411,10 @@ fn kept_alive() -> ConnectionOptions {
 
 fn rate(bytes: u64, elapsed: Span) -> Rate {
     Rate::from_bps((bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64)
+}
+
+fn is_wait(error: &WaitError) -> bool {
+    matches!(error, WaitError::TimedOut(_))
 }
 
 fn timed_out(error: &io::Error) -> bool {
