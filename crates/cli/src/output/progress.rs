@@ -2,7 +2,6 @@
 //! elsewhere, nothing with `--quiet` or `--json`.
 
 use std::collections::VecDeque;
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
-use super::{clock, count, lost_by, percent, size, tell};
+use super::{clock, count, is_rich_terminal, lost_by, percent, size, tell};
 use crate::args::Global;
 
 /// Time between two plain lines.
@@ -66,7 +65,7 @@ impl ProgressStyle {
     pub(crate) fn choose(global: &Global) -> Self {
         if global.quiet || global.json {
             Self::Hidden
-        } else if std::io::stderr().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb") {
+        } else if is_rich_terminal() {
             Self::Terminal
         } else {
             Self::Plain
