@@ -2,7 +2,7 @@
 //!
 //! The sender drops messages whose life is over before they are cut. The rest of life goes with every segment; the
 //! receiver adds what it can know of the way: by how much the packet took longer than the fastest one. How long an empty
-//! path takes it cannot know, and does not count.
+//! path takes it cannot know, and does not count. What is lost after its end is not repeated (`retransmit`).
 
 use haul_base::{Span, Time};
 use haul_stack::{
@@ -30,6 +30,11 @@ struct Attributes {
     departed: Attribute<u32>,
     /// Microseconds from then on; `u32::MAX`: no end.
     rest: Attribute<u32>,
+}
+
+/// When the life of a segment that leaves now ends, by the attribute `rest_of_life`; `None`: never.
+pub(super) fn end_of_life(rest: u32, now: Time) -> Option<Time> {
+    (u64::from(rest) != ENDLESS).then(|| now + Span::from_micros(u64::from(rest)))
 }
 
 #[derive(Debug)]
@@ -241,6 +246,46 @@ mod tests {
         assert_eq!((got.len() as u64, got.last().unwrap().0), (21 - dropped, 20));
         let given_up = |e: &StackEvent| matches!(e, StackEvent::Settled { arrived: false, .. });
         assert_eq!(events(&mut pair.a).iter().filter(|e| given_up(e)).count() as u64, dropped);
+        assert_eq!(pair.a.deadline(), None);
+    }
+
+    /// A sender that offers more than the path carries has nothing but such messages: each leaves at the end of its life.
+    #[test]
+    fn what_is_lost_after_its_end_is_not_repeated() {
+        let recipe = Recipe::new("x")
+            .with("fixed_size")
+            .with("sequenced_segment")
+            .with("retransmit")
+            .with("positive_ack")
+            .with_parameters("deadline", &[("lifetime", "50ms")]);
+        let mut pair = Pair::new(&recipe);
+        let patient = SendOptions { lifetime: Some(Span::from_secs(3_600)), ..SendOptions::default() };
+        pair.a.send(T0, &[1; 5_000], SendOptions::default()).unwrap();
+        pair.a.send(T0, &[2; 10], patient).unwrap();
+        let mut cut = Path { cut: [true, false], ..Path::default() };
+        pair.exchange(T0, &mut cut);
+        let mut left = |pair: &mut Pair, from: u64, to: u64| {
+            let mut packets = 0;
+            let mut path = Path {
+                lose: Some(&mut |_| {
+                    packets += 1;
+                    true
+                }),
+                ..Path::default()
+            };
+            pair.run_until(T0 + Span::from_millis(to), &mut path);
+            (from, packets)
+        };
+        let (_, early) = left(&mut pair, 0, 45);
+        assert!(early > 5, "until then it is repeated: {early}");
+        let _ = left(&mut pair, 45, 200);
+        let outstanding = statistic(&pair.a, "retransmit", "outstanding");
+        assert_eq!((outstanding, statistic(&pair.a, "retransmit", "given_up")), (1, 1));
+        let settled = |e: &StackEvent| matches!(e, StackEvent::Settled { message: 0, arrived: false });
+        assert_eq!(events(&mut pair.a).iter().filter(|e| settled(e)).count(), 1);
+        // What may wait arrives when the path is back, and nothing is held up by the other.
+        pair.run_until(T0 + Span::from_secs(60), &mut Path::default());
+        assert_eq!(pair.received_by_b(), [(1, vec![2; 10])]);
         assert_eq!(pair.a.deadline(), None);
     }
 
