@@ -1,7 +1,6 @@
 //! Diagnostic messages on stderr.
 
 use std::fmt;
-use std::io::IsTerminal;
 
 use haul_base::Printable;
 use tracing::field::Field;
@@ -12,7 +11,7 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::Global;
 use crate::fault::{self, Fault};
-use crate::output::without_keys;
+use crate::output::{is_rich_terminal, without_keys};
 
 /// Sends messages to stderr: warnings, more with `-v`, `-vv`, `-vvv`, only errors with `--quiet`; `HAUL_LOG`
 /// chooses by module (`HAUL_LOG=haul_engine=debug`) and wins.
@@ -37,7 +36,7 @@ pub(crate) fn start(global: &Global) -> Result<(), Fault> {
         .with_env_filter(filter)
         .fmt_fields(debug_fn(field).delimited(" "))
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && !is_plain)
+        .with_ansi(is_rich_terminal() && !is_plain)
         .with_target(global.verbose > 1)
         // They would go to stderr as well, which panics when it cannot be written.
         .log_internal_errors(false)

@@ -1,5 +1,6 @@
 //! Ctrl-C, SIGTERM and the end of the terminal: the first asks the work to stop, a later one ends the process.
 
+use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -178,8 +179,26 @@ fn is_ignored(signal: i32) -> bool {
 
 /// The words that the shell would need to run this command again.
 pub(crate) fn command_line(argv: &[std::ffi::OsString]) -> String {
-    let words: Vec<String> = argv.iter().map(|word| quote(&printable_bytes(word.as_bytes()))).collect();
+    let words: Vec<String> = argv.iter().map(|word| quote_bytes(word.as_bytes())).collect();
     words.join(" ")
+}
+
+/// As [`quote`]. What a terminal would obey, or is no text, stands in `$'...'` (POSIX.1-2024, section 2.2.4).
+fn quote_bytes(word: &[u8]) -> String {
+    let shown = printable_bytes(word);
+    if shown.as_bytes() == word {
+        return quote(&shown);
+    }
+    let mut quoted = "$'".to_owned();
+    for &byte in word {
+        match byte {
+            b'\'' | b'\\' => quoted.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => quoted.push(char::from(byte)),
+            // Three digits, whatever follows. Writing to a String cannot fail.
+            _ => drop(write!(quoted, "\\{byte:03o}")),
+        }
+    }
+    quoted + "'"
 }
 
 /// `word` in single quotes if the shell would take some of its characters for itself.
@@ -204,6 +223,12 @@ mod tests {
     fn commands_can_be_pasted_back() {
         let argv = ["haul", "cp", "a b", "it's", "haul://h:1/p?k=x&y", ""].map(std::ffi::OsString::from);
         assert_eq!(command_line(&argv), r"haul cp 'a b' 'it'\''s' 'haul://h:1/p?k=x&y' ''");
+        let odd: [&[u8]; 4] = [b"a\nb", b"\xff7", b"'\\x\x1b'", "größe\u{202e}".as_bytes()];
+        let argv = odd.map(|word| std::ffi::OsStr::from_bytes(word).to_owned());
+        let line = command_line(&argv);
+        assert!(!line.contains(haul_base::is_unprintable), "{line}");
+        let told = Command::new("bash").args(["-c", &format!("printf '%s\\0' {line}")]).output().unwrap();
+        assert_eq!(told.stdout, [odd.join(&0), vec![0]].concat(), "{line}");
     }
 
     const STUBBORN: &str = "HAUL_TEST_STUBBORN";

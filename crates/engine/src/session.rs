@@ -113,9 +113,14 @@ impl Session {
         self.cipher
     }
 
-    /// The peer's TCP address.
+    /// The peer's TCP address; one of IPv4 as such, also where the socket has both.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        match self.peer {
+            SocketAddr::V6(v6) => {
+                v6.ip().to_ipv4_mapped().map_or(self.peer, |ip| SocketAddr::from((ip, v6.port())))
+            }
+            SocketAddr::V4(_) => self.peer,
+        }
     }
 
     /// Name and version of the server's program.

@@ -36,15 +36,17 @@ impl Endpoint {
         url: &str,
         recipe: &Recipe,
         options: &Options,
-    ) -> Operation<'static, impl Polled<Connection, OpenError>> {
+    ) -> Operation<'static, impl Polled<Connection, OpenError> + use<>> {
+        let (endpoint, url) = (self.clone(), url.parse::<HaulUrl>());
+        let (recipe, options) = (recipe.clone(), options.clone());
         of_future("the server's answer", async move {
-            let server: HaulUrl = url.parse()?;
+            let url = url?;
             if let Some(file) = options.resumption.as_ref().map(ResumptionFile::new)
-                && let Some(known) = self.resume_known(&file, &server, recipe, options).await
+                && let Some(known) = endpoint.resume_known(&file, &url, &recipe, &options).await
             {
                 return Ok(known);
             }
-            self.shake_hands(url, recipe, options, Ends::default()).await
+            endpoint.shake_hands(url, recipe, options, Ends::default()).await
         })
     }
 
@@ -58,23 +60,27 @@ impl Endpoint {
         recipe: &Recipe,
         options: &Options,
         ends: Ends,
-    ) -> Operation<'static, impl Polled<Connection, OpenError>> {
-        of_future("the server's answer", self.shake_hands(url, recipe, options, ends))
+    ) -> Operation<'static, impl Polled<Connection, OpenError> + use<>> {
+        let (endpoint, url) = (self.clone(), url.parse::<HaulUrl>());
+        let (recipe, options) = (recipe.clone(), options.clone());
+        of_future(
+            "the server's answer",
+            async move { endpoint.shake_hands(url?, recipe, options, ends).await },
+        )
     }
 
     async fn shake_hands(
         &self,
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
+        url: HaulUrl,
+        recipe: Recipe,
+        options: Options,
         ends: Ends,
     ) -> Result<Connection, OpenError> {
-        let url: HaulUrl = url.parse()?;
         if recipe.has("streams") && (ends.message_sink.is_some() || ends.message_source.is_some()) {
             let message = "messages of a connection with streams take no sink and no source".to_owned();
             return Err(RecipeError::Unbuildable { protocol: "streams".to_owned(), message }.into());
         }
-        let mut channel = self.engine.connect(&url, recipe, &options.open(), ends).await?;
+        let mut channel = self.engine.connect(&url, &recipe, &options.open(), ends).await?;
         if let Some(path) = &options.resumption {
             ResumptionFile::new(path).keep(&mut channel)?;
         }
@@ -132,10 +138,11 @@ impl Connection {
         url: &str,
         recipe: &Recipe,
         options: &Options,
-    ) -> Operation<'static, impl Polled<Self, OpenError>> {
+    ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
+        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
         of_future(
             "the server's answer",
-            async move { Endpoint::client()?.connect(url, recipe, options).await },
+            async move { Endpoint::client()?.connect(&url, &recipe, &options).await },
         )
     }
 }

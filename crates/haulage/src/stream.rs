@@ -137,7 +137,7 @@ fn open<S: Send + 'static>(
     options: &Options,
     request: Request,
     begin: fn(Session) -> Result<S, Error>,
-) -> Operation<'static, impl Polled<S, OpenError>> {
+) -> Operation<'static, impl Polled<S, OpenError> + use<S>> {
     let url = url.parse::<HaulUrl>();
     let settings = settings::settings(recipe, options);
     let (ciphers, timeout, loss_model) =
@@ -163,7 +163,7 @@ impl ByteWriter {
         url: &str,
         recipe: &Recipe,
         options: &Options,
-    ) -> Operation<'static, impl Polled<Self, OpenError>> {
+    ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
         open(url, recipe, options, Request::StreamSend, Self::of)
     }
 
@@ -284,7 +284,7 @@ impl ByteReader {
         url: &str,
         recipe: &Recipe,
         options: &Options,
-    ) -> Operation<'static, impl Polled<Self, OpenError>> {
+    ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
         open(url, recipe, options, Request::StreamReceive, Self::of)
     }
 

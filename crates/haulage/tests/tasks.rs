@@ -53,6 +53,21 @@ async fn read_to_end(reader: &mut ByteReader) -> Vec<u8> {
     }
 }
 
+/// What was given to it need not outlive it.
+#[test]
+fn a_task_of_its_own_may_open() {
+    fn spawned<T: Send + 'static>(opening: impl Future<Output = T> + Send + 'static) {
+        drop(tokio::spawn(opening));
+    }
+    run(async {
+        let endpoint = Endpoint::client().unwrap();
+        spawned(endpoint.connect(&listener().1, &preset("msg").unwrap(), &Options::default()));
+        spawned(Connection::open(&listener().1, &preset("msg").unwrap(), &Options::default()));
+        spawned(ByteWriter::open(&listener().1, &bulk(), &Options::default()));
+        spawned(ByteReader::open(&listener().1, &bulk(), &Options::default()));
+    });
+}
+
 #[test]
 fn a_server_accepts_answers_and_ends_beside_its_clients() {
     let (listener, url) = listener();

@@ -5,8 +5,9 @@ use haul_base::{Span, Time};
 use crate::rtt::{MIN_RTT_WINDOW, WindowedMin};
 
 /// How long packets are under way, in one direction: the difference of two clocks that know nothing of each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OneWay {
+    window: Span,
     /// The first difference, microseconds; later ones count from it.
     first: Option<u32>,
     least: Option<WindowedMin>,
@@ -14,7 +15,18 @@ pub(crate) struct OneWay {
     trend: f64,
 }
 
+impl Default for OneWay {
+    fn default() -> Self {
+        Self::within(MIN_RTT_WINDOW)
+    }
+}
+
 impl OneWay {
+    /// What the quickest packet lately is: that of this window.
+    pub(crate) fn within(window: Span) -> Self {
+        Self { window, first: None, least: None, latest: None, trend: 0.0 }
+    }
+
     /// Weight of the newest in the trend.
     const GAIN: f64 = 1.0 / 8.0;
     /// Faster changes than a second of delay a second are a clock that was set.
@@ -25,7 +37,7 @@ impl OneWay {
         let difference = arrived_at.wrapping_sub(sent_at);
         let first = *self.first.get_or_insert(difference);
         let delay = i64::from(difference.wrapping_sub(first).cast_signed());
-        let least = self.least.get_or_insert_with(|| WindowedMin::new(MIN_RTT_WINDOW)).on_value(now, delay);
+        let least = self.least.get_or_insert_with(|| WindowedMin::new(self.window)).on_value(now, delay);
         if let Some((before, known)) = self.latest
             && now > before
         {

@@ -305,7 +305,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME")]
     pub expires: Option<Span>,
     /// Name or address of this machine to put into the URL
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::host)]
     pub host: Option<String>,
     /// What the server permits or prefers, for example crypto=none; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
@@ -351,7 +351,7 @@ pub(crate) struct PipeArgs {
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
     /// Name or address of this machine to put into the URL
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::host)]
     pub host: Option<String>,
     /// Any of `haul presets`, or a recipe file [default: bulk, a reliable stream of bytes]; a listener takes what comes
     #[arg(long, value_name = "NAME|FILE")]

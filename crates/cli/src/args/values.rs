@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, CommandFactory, ValueEnum};
 use haul_base::{Probability, Rate};
 use haul_diagnosis::WORD_LENGTHS;
+use haul_engine::HaulUrl;
 
 use super::Cli;
 
@@ -88,6 +89,16 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
     }
     text.parse().map_err(|_| hint(text))
+}
+
+/// Parses what a URL can have as its host: a name or an address. Brackets around an IPv6 address are left out.
+pub(super) fn host(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text).to_owned();
+    let (port, path, fingerprint, secret) = (1, Vec::new(), [0; 32], [0; 32].into());
+    let url = HaulUrl { host, port, path, fingerprint, secret, expires: None };
+    let is_read_back = url.to_string().parse().is_ok_and(|read: HaulUrl| read == url);
+    let hint = "write a name or an address without a port, for example data.example.org or 2001:db8::7";
+    is_read_back.then_some(url.host).ok_or_else(|| hint.to_owned())
 }
 
 fn hint(text: &str) -> String {
@@ -171,6 +182,27 @@ mod tests {
         assert!(parse("10.0.0.1").unwrap_err().contains("10.0.0.1:2640"));
         assert!(parse("::1").unwrap_err().contains("[::1]:2640"));
         assert!(parse("localhost:5").unwrap_err().contains("numeric"));
+    }
+
+    #[test]
+    fn what_stands_in_a_url_for_this_machine_is_a_host() {
+        for (text, read) in [
+            ("data.example.org", "data.example.org"),
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8::7", "2001:db8::7"),
+            ("[2001:db8::7]", "2001:db8::7"),
+            ("fe80::1%eth0", "fe80::1%eth0"),
+        ] {
+            assert_eq!(host(text).as_deref(), Ok(read));
+        }
+        for text in ["", "a b", "example.org:2640", "192.0.2.7:1", "[::1]:1", "a/b", "me@a", "größe", "[a]:"]
+        {
+            assert!(host(text).is_err(), "{text}");
+        }
+        for command in ["serve", "pipe --listen"] {
+            let words = format!("haul {command} --host example.org:2640");
+            assert!(Cli::command().try_get_matches_from(words.split(' ')).is_err(), "{words}");
+        }
     }
 
     #[test]

@@ -236,6 +236,8 @@ impl Sources {
     /// else `~/.config/haul/config.toml`.
     pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
         let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
+        // Anything else would be a file of whatever directory this runs in (XDG base directory specification).
+        let absolute = |name: &str| get(name).filter(|path| path.is_absolute());
         if let Some(path) = get("HAUL_CONFIG") {
             if path.as_os_str().is_empty() {
                 return Ok(None);
@@ -246,8 +248,7 @@ impl Sources {
             }
             return Ok(Some(path));
         }
-        let base = get("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
-        let base = base.or_else(|| get("HOME").map(|home| home.join(".config")));
+        let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
         Ok(base.map(|base| base.join("haul/config.toml")).filter(|path| path.exists()))
     }
 }

@@ -222,3 +222,17 @@ fn a_bad_pattern_is_named_with_its_place() {
     assert_eq!(failure.code, FaultCode::Usage);
     assert!(failure.message.contains("user.toml") && failure.message.contains("has no ']'"), "{failure}");
 }
+
+/// An empty `HOME` would let whoever owns the current directory choose options, a program for `--ssh` among them.
+#[test]
+fn a_home_that_is_relative_is_none() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(home.path().join(".config/haul")).unwrap();
+    std::fs::write(home.path().join(".config/haul/config.toml"), "rate = '1Mbit'").unwrap();
+    let to_root = "../".repeat(std::env::current_dir().unwrap().components().count() - 1);
+    let absolute = home.path().to_str().unwrap();
+    for (home, rate) in [(absolute, Some("1Mbit")), (&*format!("{to_root}{}", &absolute[1..]), None)] {
+        let resolved = resolve(&argv("haul cp a b"), &Sources::new([("HOME", home)], None)).unwrap();
+        assert_eq!(row(&resolved, "rate").0.as_deref(), rate, "{home}");
+    }
+}

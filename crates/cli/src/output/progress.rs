@@ -2,7 +2,6 @@
 //! elsewhere, nothing with `--quiet` or `--json`.
 
 use std::collections::VecDeque;
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
-use super::{clock, count, lost_by, percent, size, tell};
+use super::{clock, count, is_rich_terminal, lost_by, percent, size, tell};
 use crate::args::Global;
 
 /// Time between two plain lines.
@@ -65,7 +64,7 @@ impl ProgressStyle {
     pub(crate) fn choose(global: &Global) -> Self {
         if global.quiet || global.json {
             Self::Hidden
-        } else if std::io::stderr().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb") {
+        } else if is_rich_terminal() {
             Self::Terminal
         } else {
             Self::Plain
@@ -83,11 +82,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn start(style: &ProgressStyle) -> Self {
-        let bar = matches!(style, ProgressStyle::Terminal).then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is valid"));
-            bar
-        });
+        let bar = matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr()));
         let voice = Voice { style: style.clone(), bar };
         Self { voice, started: Instant::now(), drawn: None, meter: Meter::default() }
     }
@@ -127,6 +122,13 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// One line, cut where the terminal ends.
+fn bar(target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target);
+    bar.set_style(indicatif::ProgressStyle::with_template("{wide_msg}").expect("the template is valid"));
+    bar
 }
 
 /// Writes lines for people without disturbing the progress.
@@ -187,6 +189,15 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
         }
         _ => parts.push(size(snapshot.bytes)),
     }
+    // Before what a narrow terminal cuts off.
+    if Duration::from(snapshot.silent_for) >= SILENCE {
+        parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
+    }
+    if let Some(Stall { lasts, stage }) =
+        snapshot.stall.filter(|stall| Duration::from(stall.lasts) >= STALL_SHOWN)
+    {
+        parts.push(format!("waiting for {stage} for {}", clock(lasts)));
+    }
     parts.push(format!("{} now, {} mean", meter.now(), mean));
     if let Some(total) = snapshot.total_bytes.filter(|_| mean > Rate::ZERO) {
         let left = mean.time_for(total.saturating_sub(snapshot.bytes));
@@ -197,14 +208,6 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     }
     if let Some((_, words)) = lost_by(&snapshot.lost).into_iter().max_by_key(|(packets, _)| *packets) {
         parts.push(format!("{} lost, {words}", count(snapshot.lost.whole(), "packet")));
-    }
-    if Duration::from(snapshot.silent_for) >= SILENCE {
-        parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
-    }
-    if let Some(Stall { lasts, stage }) =
-        snapshot.stall.filter(|stall| Duration::from(stall.lasts) >= STALL_SHOWN)
-    {
-        parts.push(format!("waiting for {stage} for {}", clock(lasts)));
     }
     parts.join(" | ")
 }
@@ -313,7 +316,10 @@ fn sum(parts: &[PartState]) -> Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use haul_base::Cause;
+    use indicatif::TermLike;
 
     use super::*;
 
@@ -335,8 +341,8 @@ mod tests {
         };
         assert_eq!(
             line(&snapshot, &meter, Span::from_secs(2)),
-            "22 % | 220.0 MB of 1.00 GB | 880.0 Mbit/s now, 880.0 Mbit/s mean | 7.1 s left | 1,200 files done | \
-             1,204 packets lost, 98 % by the receiving host | last contact 5.0 s ago"
+            "22 % | 220.0 MB of 1.00 GB | last contact 5.0 s ago | 880.0 Mbit/s now, 880.0 Mbit/s mean | 7.1 s left | \
+             1,200 files done | 1,204 packets lost, 98 % by the receiving host"
         );
     }
 
@@ -366,7 +372,68 @@ mod tests {
             line(&snapshot, &Meter::default(), Span::ZERO)
         };
         assert!(!after(4).contains("waiting"));
-        assert!(after(5).ends_with(" | waiting for the receiver's disk to take what has arrived for 5.0 s"));
+        let begin = "1.0 MB | waiting for the receiver's disk to take what has arrived for 5.0 s | ";
+        assert!(after(5).starts_with(begin));
+    }
+
+    /// A terminal with so many columns, that counts what it is told.
+    #[derive(Debug)]
+    struct Narrow(u16, Arc<Mutex<usize>>);
+
+    impl TermLike for Narrow {
+        fn width(&self) -> u16 {
+            self.0
+        }
+
+        fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+            assert_eq!(lines, 0, "a second line");
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            assert!(text.chars().count() <= usize::from(self.0), "{text}");
+            *self.1.lock() += text.len();
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn it_is_one_line_of_the_terminal_however_narrow_that_is() {
+        let text =
+            "5.0 % | 1.5 MB of 30.0 MB | 56.5 Mbit/s now, 59.5 Mbit/s mean | 3.8 s left | 0 files done";
+        for columns in [80, 20, 3] {
+            let said = Arc::<Mutex<usize>>::default();
+            let bar = bar(ProgressDrawTarget::term_like(Box::new(Narrow(columns, said.clone()))));
+            for _ in 0..3 {
+                bar.set_message(text);
+                bar.force_draw();
+            }
+            assert!(*said.lock() >= 3 * usize::from(columns), "{columns}");
+        }
     }
 
     #[test]

@@ -168,8 +168,13 @@ fn fault_json(fault: &Fault) -> Value {
 
 /// The directory of the control sockets, which belongs to the user alone. It need not exist.
 pub(crate) fn directory() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
-        Some(path) => PathBuf::from(path).join("haul"),
+    directory_by(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+}
+
+/// A relative path would be another one for `haul ctl`, which runs elsewhere (XDG base directory specification).
+fn directory_by(runtime: Option<PathBuf>) -> PathBuf {
+    match runtime.filter(|path| path.is_absolute()) {
+        Some(path) => path.join("haul"),
         None => std::env::temp_dir().join(format!("haul-{}", geteuid().as_raw())),
     }
 }
@@ -210,6 +215,15 @@ mod tests {
             let _listener = listen_at(&path).unwrap();
             client.join().unwrap().unwrap();
             fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_directory_is_the_same_wherever_a_process_runs() {
+        for (runtime, is_taken) in [("/run/user/7", true), ("run", false), ("", false)] {
+            let directory = directory_by(Some(PathBuf::from(runtime)));
+            assert!(directory.is_absolute(), "{runtime}");
+            assert_eq!(directory == Path::new(runtime).join("haul"), is_taken, "{runtime}");
         }
     }
 

@@ -17,6 +17,14 @@ const LEN: u64 = 100_000;
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
 #[test]
+fn a_client_by_ipv4_is_named_so_where_the_server_listens_to_both() {
+    let listener = listener("::");
+    let url = listener.url("127.0.0.1", b"");
+    let (_client, server) = session_pair(&listener, &url, options(get(vec![Vec::new()])));
+    assert!(server.peer().is_ipv4(), "{}", server.peer());
+}
+
+#[test]
 fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
     for host in LOOPBACKS {
         let mut listening = listen_options(host);

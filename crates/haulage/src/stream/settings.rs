@@ -27,7 +27,8 @@ pub(super) fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, R
     let mut settings = default_settings();
     take(recipe, &mut settings);
     settings.recipe = Some(offer(recipe));
-    settings.rate_bps = options.rate.map(Rate::as_bps).or(settings.rate_bps);
+    let ceiling = |rate: Rate| (rate != Rate::MAX).then(|| rate.as_bps());
+    settings.rate_bps = options.rate.map_or(settings.rate_bps, ceiling);
     settings.offload = options.offload;
     let buffer = options.socket_buffer.map(|bytes| ("socket_buffer".to_owned(), bytes.0.to_string()));
     settings.extra.extend(buffer);
@@ -65,6 +66,7 @@ mod tests {
         assert_eq!((fobs.controller.as_str(), fobs.rate_bps), ("fixed", Some(900_000_000)));
         assert_eq!((fobs.feedback_interval_us, fobs.chunk_bytes), (10_000, 100_000_000));
         assert_eq!(of("rbudp", Some(Rate::from_mbps(5))).rate_bps, Some(5_000_000));
+        assert_eq!(of("rbudp", Some(Rate::MAX)).rate_bps, None, "it reads `unlimited`");
         let bulk = of("bulk", None);
         assert_eq!((bulk.controller.as_str(), bulk.rate_bps), ("bbr", None));
     }

@@ -36,8 +36,19 @@ pub struct RecvStream {
 }
 
 impl SendStream {
-    /// As [`Write::write`], for those who poll.
-    pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    /// As [`Write::write`], for those who poll. Two that write at the same time would get the same place in the stream:
+    ///
+    /// ```compile_fail,E0596
+    /// # use std::task::Context;
+    /// fn shared(stream: &haulage::SendStream, context: &mut Context<'_>) {
+    ///     let _ = stream.poll_write(context, b"bytes");
+    /// }
+    /// ```
+    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.write_once(context, bytes)
+    }
+
+    fn write_once(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_finished {
             return Poll::Ready(Err(io::Error::other("the end of the stream was said already")));
         }
@@ -46,7 +57,7 @@ impl SendStream {
 
     /// As [`Write::write`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
-        let poll = |context: &mut Context<'_>| self.poll_write(context, bytes);
+        let poll = |context: &mut Context<'_>| self.write_once(context, bytes);
         Operation::new("room for bytes", Some(self.streams.channel()), poll)
     }
 

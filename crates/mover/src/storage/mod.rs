@@ -196,6 +196,11 @@ pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
+/// What a path leads to; links are followed.
+pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
+    named(Call::Look, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
+}
+
 /// As [`lstatat`]; `None` if nothing is there.
 pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Option<Stat>> {
     match lstatat(directory, name) {

@@ -228,6 +228,31 @@ fn a_receiver_takes_no_more_than_it_permits() {
     assert_eq!(fs::metadata(dst.join("f")).unwrap().mode() & 0o7777, 0o755, "no rights are lent");
 }
 
+/// As when files have moved to a larger disk, links to them stand in their old place, and that is copied to the new one.
+#[test]
+fn a_link_does_not_take_the_place_of_the_only_file_that_it_leads_to() {
+    let (_dir, src, dst) = places();
+    for name in ["straight", "around", "again"] {
+        fs::write(dst.join(name), name).unwrap();
+    }
+    fs::hard_link(dst.join("again"), dst.join("kept")).unwrap();
+    symlink(dst.join("straight"), src.join("straight")).unwrap();
+    symlink("../src/straight", src.join("other")).unwrap();
+    symlink("../src/../dst/around", src.join("around")).unwrap();
+    symlink("kept", src.join("again")).unwrap();
+    let ends = with(&src, &dst, Preserve::default(), options());
+    let failures = ends.received.as_ref().unwrap().failures.named();
+    let failed: Vec<_> = failures.iter().map(|(path, fault)| (&path[..], fault.code)).collect();
+    assert_eq!(failed, [(&b"around"[..], FaultCode::Io), (b"straight", FaultCode::Io)]);
+    for name in ["straight", "around"] {
+        assert_eq!(fs::read_to_string(dst.join(name)).unwrap(), name);
+    }
+    // What the link replaces is there under its other name.
+    assert_eq!(fs::read_to_string(dst.join("again")).unwrap(), "again");
+    assert!(dst.join("again").is_symlink() && dst.join("other").is_symlink());
+    assert_no_parts(&dst);
+}
+
 #[test]
 fn root_sets_owners_and_their_bits_when_asked() {
     if !rustix::process::geteuid().is_root() {

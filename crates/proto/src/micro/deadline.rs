@@ -1,8 +1,8 @@
 //! `deadline`: what is too late is not sent, and not delivered.
 //!
 //! The sender drops messages whose life is over before they are cut. The rest of life goes with every segment; the
-//! receiver adds what it can know of the way: by how much the packet took longer than the fastest one. How long an empty
-//! path takes it cannot know, and does not count.
+//! receiver adds what it can know of the way: by how much the packet took longer than the fastest one lately. How long an empty
+//! path takes it cannot know, and does not count. What is lost after its end is not repeated (`retransmit`).
 
 use haul_base::{Span, Time};
 use haul_stack::{
@@ -12,11 +12,15 @@ use haul_stack::{
 };
 
 use super::message_map::MessageMap;
+use crate::one_way::OneWay;
 
 /// Before messages are cut.
 const SWEEP: Order = Order(Order::NORMAL.0 - 50);
 /// Messages between their first segment and their delivery whose end is remembered.
 const REMEMBERED: usize = 1_024;
+/// The fastest packet is that of so long. Two clocks drift by up to 100 ppm, 6 ms in this time; a machine that sleeps
+/// stops its own, and a path may become longer for good.
+const FASTEST_WINDOW: Span = Span::from_secs(60);
 /// The rest of life, microseconds, that stands for all longer ones.
 const ENDLESS: u64 = u32::MAX as u64;
 
@@ -32,6 +36,11 @@ struct Attributes {
     rest: Attribute<u32>,
 }
 
+/// When the life of a segment that leaves now ends, by the attribute `rest_of_life`; `None`: never.
+pub(super) fn end_of_life(rest: u32, now: Time) -> Option<Time> {
+    (u64::from(rest) != ENDLESS).then(|| now + Span::from_micros(u64::from(rest)))
+}
+
 #[derive(Debug)]
 struct DropLate {
     lifetime: Span,
@@ -40,8 +49,8 @@ struct DropLate {
     cut: Option<SharedValue<CutEnds>>,
     /// The first end of life in the queue.
     next_end: Option<Time>,
-    /// When the fastest packet arrived by the receiver's clock, less its departure by the sender's, wrapped microseconds.
-    fastest: Option<u32>,
+    /// Made by the first packet that comes.
+    one_way: Option<Box<OneWay>>,
     arriving: MessageMap<Option<Time>>,
     dropped: u64,
     late: u64,
@@ -63,7 +72,7 @@ pub(super) fn registration() -> Registration {
                 message: None,
                 cut: None,
                 next_end: None,
-                fastest: None,
+                one_way: None,
                 arriving: MessageMap::new(REMEMBERED),
                 dropped: 0,
                 late: 0,
@@ -129,17 +138,12 @@ impl DropLate {
     /// When the life of the message in packet `i` ends, by the receiver's clock.
     fn end_of(&mut self, batch: &Batch<'_>, i: usize, now: Time) -> Option<Time> {
         let attributes = self.attributes.expect("declared");
-        let took = now.as_wrapped_micros().wrapping_sub(batch.get(i, attributes.departed));
-        let fastest = *self.fastest.get_or_insert(took);
-        let above = took.wrapping_sub(fastest).cast_signed();
-        if above < 0 {
-            self.fastest = Some(took);
-        }
+        let one_way = self.one_way.get_or_insert_with(|| Box::new(OneWay::within(FASTEST_WINDOW)));
+        let departed = batch.get(i, attributes.departed);
+        let spent = one_way.on_arrival(now, departed, now.as_wrapped_micros()).as_micros();
         let rest = batch.get(i, attributes.rest);
-        let spent = above.max(0).cast_unsigned();
-        let left = rest.checked_sub(spent);
-        let end = |left| now + Span::from_micros(u64::from(left));
-        (rest != u32::MAX).then(|| left.map_or(Time::ZERO, end))
+        let left = u64::from(rest).checked_sub(spent);
+        (rest != u32::MAX).then(|| left.map_or(Time::ZERO, |left| now + Span::from_micros(left)))
     }
 }
 
@@ -244,6 +248,34 @@ mod tests {
         assert_eq!(pair.a.deadline(), None);
     }
 
+    /// A sender that offers more than the path carries has nothing but such messages: each leaves at the end of its life.
+    #[test]
+    fn what_is_lost_after_its_end_is_not_repeated() {
+        let recipe = Recipe::new("x")
+            .with("fixed_size")
+            .with("sequenced_segment")
+            .with("retransmit")
+            .with("positive_ack")
+            .with_parameters("deadline", &[("lifetime", "50ms")]);
+        let mut pair = Pair::new(&recipe);
+        let patient = SendOptions { lifetime: Some(Span::from_secs(3_600)), ..SendOptions::default() };
+        pair.a.send(T0, &[1; 5_000], SendOptions::default()).unwrap();
+        pair.a.send(T0, &[2; 10], patient).unwrap();
+        let outstanding = |pair: &Pair| statistic(&pair.a, "retransmit", "outstanding");
+        let mut cut = Path { cut: [true, false], ..Path::default() };
+        pair.exchange(T0, &mut cut);
+        pair.run_until(T0 + Span::from_millis(45), &mut cut);
+        assert!(outstanding(&pair) > 2, "until then it is repeated");
+        pair.run_until(T0 + Span::from_millis(200), &mut cut);
+        assert_eq!((outstanding(&pair), statistic(&pair.a, "retransmit", "given_up")), (1, 1));
+        let settled = |e: &StackEvent| matches!(e, StackEvent::Settled { message: 0, arrived: false });
+        assert_eq!(events(&mut pair.a).iter().filter(|e| settled(e)).count(), 1);
+        // What may wait arrives when the path is back, and nothing is held up by the other.
+        pair.run_until(T0 + Span::from_secs(60), &mut Path::default());
+        assert_eq!(pair.received_by_b(), [(1, vec![2; 10])]);
+        assert_eq!(pair.a.deadline(), None);
+    }
+
     #[test]
     fn what_a_queue_on_the_way_held_too_long_is_not_delivered() {
         let mut pair = pair();
@@ -258,5 +290,24 @@ mod tests {
         let got: Vec<_> = pair.received_by_b().into_iter().map(|(id, _)| id).collect();
         assert_eq!(got, [0, 1, 3]);
         assert_eq!(statistic(&pair.b, "deadline", "late"), 1);
+    }
+
+    #[test]
+    fn clocks_that_drift_apart_make_nothing_late_and_one_that_stood_still_does_not_for_long() {
+        let mut pair = pair();
+        let mut slot = vec![0; 65_536];
+        let mut arrives = |n: u64, ahead: Span| {
+            let now = T0 + Span::from_secs(10 * n);
+            pair.a.send(now, &[0; 10], SendOptions::default()).unwrap();
+            let sent = pair.a.poll_transmit(now, &mut slot).unwrap();
+            receive(&mut pair.b, now + ahead, &mut slot[..sent.len], sent.len);
+            pair.received_by_b().len()
+        };
+        // The receiver's clock is faster by 100 ppm: after two hours it is ahead by more than ten lives.
+        let arrived: usize = (0..720).map(|n| arrives(n, Span::from_millis(5 + n))).sum();
+        assert_eq!(arrived, 720);
+        // The sender's has stood still for twenty seconds.
+        let arrived: Vec<usize> = (720..740).map(|n| arrives(n, Span::from_secs(20))).collect();
+        assert!(arrived[..3] == [0; 3] && arrived[8..] == [1; 12], "{arrived:?}");
     }
 }

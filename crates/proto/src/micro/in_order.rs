@@ -1,14 +1,16 @@
 //! `in_order`: messages are delivered in the order in which they began to leave. Messages that come too early wait for
-//! those before them; where nothing is repeated, not for ever.
+//! those before them; where nothing is repeated, not for ever. Where it is, they wait until the sender says that it has
+//! given up what is missing.
 
 use std::collections::BTreeMap;
 
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, U48, Verdict,
+    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48, Verdict,
 };
 
+use super::arrived::Arrived;
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
 use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
@@ -37,6 +39,8 @@ struct InOrder {
     order: Option<Attribute<u32>>,
     attributes: Option<Attributes>,
     reliable: bool,
+    /// What has come, or never will.
+    arrived: Option<SharedValue<Arrived>>,
     turns: Turns,
     stall: StallDetector,
     /// Messages that have begun to leave.
@@ -79,6 +83,7 @@ pub(super) fn registration() -> Registration {
                     order: None,
                     attributes: None,
                     reliable: false,
+                    arrived: None,
                     turns: Turns::default(),
                     stall: StallDetector::default(),
                     begun: 0,
@@ -134,12 +139,18 @@ impl InOrder {
         }
     }
 
-    fn note(&mut self, batch: &Batch<'_>) {
+    fn note(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         for i in batch.live() {
             let place = self.place(batch, i);
             let sequence = self.sequence(batch, i);
             self.places.insert(batch.get(i, self.attributes().message), (place, sequence));
         }
+        self.wake(context);
+    }
+
+    /// Whether all segments of the messages before this one have come or never will.
+    fn is_next_to_come(&self, held: &Held, context: &mut Context<'_>) -> bool {
+        self.arrived.is_some_and(|arrived| context.shared(arrived).below() > held.sequence)
     }
 
     /// Delivers what waits and has its turn, through the handlers of all others.
@@ -161,10 +172,12 @@ impl InOrder {
         }
     }
 
-    /// A gap is waited for as long as the first message behind it may wait.
+    /// A gap is waited for as long as the first message behind it may wait; with repetition, until nothing can fill it,
+    /// which is certain once the batch in hand has been delivered.
     fn wake(&self, context: &mut Context<'_>) {
         match self.held.first_key_value() {
             Some((_, held)) if !self.reliable => context.set_timer(0, held.since + self.max_wait),
+            Some((_, held)) if self.is_next_to_come(held, context) => context.set_timer(0, context.now()),
             _ => context.cancel_timer(0),
         }
     }
@@ -190,6 +203,7 @@ impl InOrder {
 impl MicroProtocol for InOrder {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.order = Some(declaration.attribute("order"));
+        self.arrived = Some(declaration.shared(Arrived::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -214,7 +228,7 @@ impl MicroProtocol for InOrder {
         if event == BatchEvent::SEGMENT_FROM_USER {
             self.number(batch);
         } else if !self.reliable || self.turns.is_second() {
-            self.note(batch);
+            self.note(batch, context);
         } else {
             self.admit(batch, context);
         }
@@ -240,7 +254,10 @@ impl MicroProtocol for InOrder {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        self.give_up_gap(context);
+        let first = self.held.first_key_value();
+        if first.is_some_and(|(_, held)| !self.reliable || self.is_next_to_come(held, context)) {
+            self.give_up_gap(context);
+        }
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
@@ -324,6 +341,39 @@ mod tests {
         pair.run_until(T0 + Span::from_millis(30), &mut path);
         assert_eq!(ids(&mut pair), [3, 4]);
         assert_eq!(statistic(&pair.b, "in_order", "given_up"), 1);
+    }
+
+    #[test]
+    fn a_message_that_its_sender_has_given_up_holds_nothing_up() {
+        let recipe = Recipe::new("x")
+            .with("fixed_size")
+            .with("sequenced_segment")
+            .with("positive_ack")
+            .with("in_order")
+            .with_parameters("retransmit", &[("attempts", "3")]);
+        let mut pair = Pair::new(&recipe);
+        let mut now = T0;
+        let mut sends = |pair: &mut Pair, n: u8, arrives: bool| {
+            pair.a.send(now, &[n; 10], SendOptions::default()).unwrap();
+            // The sender learns of the first only.
+            let mut path = Path { cut: [!arrives, n > 0], ..Path::default() };
+            pair.exchange(now, &mut path);
+            now = now + Span::from_millis(1);
+        };
+        sends(&mut pair, 0, true);
+        sends(&mut pair, 1, false);
+        sends(&mut pair, 2, true);
+        assert_eq!(ids(&mut pair), [0], "the second may still come");
+        pair.run_until(T0 + Span::from_secs(60), &mut Path { cut: [true, false], ..Path::default() });
+        assert_eq!(statistic(&pair.a, "retransmit", "given_up"), 2);
+        let now = T0 + Span::from_secs(60);
+        for n in 3..5 {
+            pair.a.send(now, &[n; 10], SendOptions::default()).unwrap();
+        }
+        pair.exchange(now, &mut Path { reverse: true, ..Path::default() });
+        pair.run_until(now, &mut Path::default());
+        assert_eq!(ids(&mut pair), [2, 3, 4]);
+        assert_eq!((statistic(&pair.b, "in_order", "given_up"), pair.b.deadline()), (1, None));
     }
 
     #[test]

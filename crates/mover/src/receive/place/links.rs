@@ -14,7 +14,9 @@ use crate::identity::FileId;
 use crate::receive::place::attributes::set_on_link;
 use crate::receive::place::dir_entry::{Names, collision};
 use crate::receive::place::{DirEntry, Place, existing};
-use crate::storage::{self, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, symlinkat};
+use crate::storage::{
+    self, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Linked {
@@ -197,6 +199,12 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(), IoFault> {
         self.must_be_replaceable(dirent, path)?;
+        if is_target(dirent, target) {
+            let what = "is the file that the link would lead to, and would be lost";
+            let hint =
+                "choose another destination, or --copy-links if the source has nothing but links to it";
+            return Err(IoFault::entry(FaultCode::Io, path, what, hint));
+        }
         let made = self.put_in_place(entry, path, dirent, |name| {
             self.with_room(dirent, path, || symlinkat(target, &dirent.directory, name))?;
             let link = open_link(&dirent.directory, name.as_bytes())?;
@@ -213,6 +221,13 @@ fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let link = open_in(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
     let is_link = FileType::from_raw_mode(fstat(&link)?.st_mode) == FileType::Symlink;
     if is_link { Ok(link) } else { Err(Errno::LOOP) }
+}
+
+/// Whether what is there is what a link with this target leads to, and has no other name.
+fn is_target(dirent: &DirEntry, target: &[u8]) -> bool {
+    let there = lstatat(&dirent.directory, &dirent.name);
+    let there = there.ok().filter(|there| Names::of(there) == Names::One).map(|there| FileId::of(&there));
+    there.is_some() && there == statat(&dirent.directory, target).ok().map(|stat| FileId::of(&stat))
 }
 
 fn leads_to(dirent: &DirEntry, target: &[u8]) -> bool {

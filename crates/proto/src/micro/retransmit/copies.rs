@@ -50,7 +50,10 @@ impl MicroProtocol for KeepCopies {
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         let message = resolution.find_attribute("message");
         let message = message.zip(resolution.find_attribute("place"));
-        let attributes = Attributes { sequence: resolution.attribute("sequence"), message };
+        // Both of these wait for every segment.
+        let needs_all = resolution.has("in_order") || resolution.has("negative_ack");
+        let rest = resolution.find_attribute("rest_of_life").filter(|_| !needs_all);
+        let attributes = Attributes { sequence: resolution.attribute("sequence"), message, rest };
         let declared = self.declared();
         self.attributes = Some(attributes);
         if let Some(copies) = &mut self.copies {

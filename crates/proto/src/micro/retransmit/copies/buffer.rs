@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 
+use haul_base::Time;
 use haul_stack::{
     Attribute, Batch, Buffer, Context, Event, EventId, Kind, MESSAGE_SETTLED, PACKET_HEADER_LEN, Parameters,
     RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, SharedValue, StackEvent, U48,
@@ -10,6 +11,7 @@ use haul_stack::{
 
 use super::super::messages::Ledger;
 use crate::micro::arrived::SPAN;
+use crate::micro::deadline::end_of_life;
 use crate::micro::events::{Acknowledgement, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
 use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, Slot, State};
@@ -26,6 +28,8 @@ pub(super) struct Attributes {
     pub(super) sequence: Attribute<U48>,
     /// Message and place, if the recipe carries messages.
     pub(super) message: Option<(Attribute<u32>, Attribute<u32>)>,
+    /// What is left of the message's life, if the receiver can do without a message.
+    pub(super) rest: Option<Attribute<u32>>,
 }
 
 /// Everything of a packet behind its number but the tag, and the size of the whole.
@@ -34,6 +38,8 @@ struct Copy {
     kind: Kind,
     size: u16,
     bytes: Buffer,
+    /// When its message is worth nothing any more.
+    end: Option<Time>,
 }
 
 /// What a window may be: half of what receivers of acknowledgements look back.
@@ -209,7 +215,8 @@ impl RetransmitBuffer {
         let place = (sequence - self.base) as usize;
         self.kept.resize_with(place + 1, || None);
         self.bytes += bytes.len();
-        self.kept[place] = Some(Copy { kind: batch.kind(i), size: batch.size(i) as u16, bytes });
+        let end = self.attributes.rest.and_then(|rest| end_of_life(batch.get(i, rest), context.now()));
+        self.kept[place] = Some(Copy { kind: batch.kind(i), size: batch.size(i) as u16, bytes, end });
         self.held += 1;
         self.in_flight += batch.size(i) as u64;
     }
@@ -302,15 +309,19 @@ impl RetransmitBuffer {
         }
     }
 
-    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up.
+    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up, and one whose
+    /// message is too late.
     fn lose(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) -> Option<u64> {
         if !scoreboard.lose(sequence) {
             return None;
         }
-        let bytes = self.copy_of(sequence).and_then(|copy| copy.as_ref()).map_or(0, |c| u64::from(c.size));
+        let now = context.now();
+        let copy = self.copy_of(sequence).and_then(|copy| copy.as_ref());
+        let (bytes, end) = copy.map_or((0, None), |copy| (u64::from(copy.size), copy.end));
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let tries = scoreboard.get(sequence).map_or(0, |slot| slot.tries);
-        if self.limits.attempts > 0 && tries >= self.limits.attempts {
+        let is_tried_out = self.limits.attempts > 0 && tries >= self.limits.attempts;
+        if is_tried_out || end.is_some_and(|end| end <= now) {
             self.give_up(sequence, scoreboard, context);
         } else {
             self.lost.push_back(sequence);
