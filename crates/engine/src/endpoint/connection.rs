@@ -36,6 +36,8 @@ const OPENING_REPEAT: Span = Span::from_millis(100);
 const IDLE: Span = Span::from_secs(2);
 /// How long an acknowledgement waits for the application's answer to a message, to leave with it.
 const COALESCING_DELAY: Span = Span::from_micros(500);
+/// Part of the round trip that it may wait instead, for a timer that is set already: see [`deferred_until`].
+const COALESCING_SHARE: u64 = 4;
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
 pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 
@@ -239,7 +241,8 @@ impl Connection {
 
     /// As [`settle`](Self::settle), but packets wait for the application's answer.
     fn settle_unsent(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
-        state.transmit_at.get_or_insert(now + COALESCING_DELAY);
+        let until = deferred_until(now, state.timer, state.stack.path().rtt);
+        state.transmit_at.get_or_insert(until);
         self.take_events(shared, state, now);
         self.set_timer(shared, state, false);
     }
@@ -520,6 +523,16 @@ impl State {
     }
 }
 
+/// Until when packets wait for the application's answer, where a timer is set to `set`. A timer that expires soon is as
+/// good as one of its own: to set one to half a millisecond makes the kernel program its clock anew, 2 us or more twice
+/// a turn. It is usually the time-out of the message that has just been answered, and the other end's passes as long
+/// after a message as ours.
+fn deferred_until(now: Time, set: Option<Time>, rtt: Span) -> Time {
+    let earliest = now + COALESCING_DELAY;
+    let latest = now + (rtt / COALESCING_SHARE).max(COALESCING_DELAY * 2);
+    set.filter(|at| (earliest..=latest).contains(at)).unwrap_or(earliest)
+}
+
 /// Makes a stack. A micro-protocol that panics meanwhile is an error like any other.
 fn build(compiled: &Arc<CompiledStack>, setup: Setup) -> Result<Stack, RecipeError> {
     caught(|| Stack::new(compiled.clone(), setup))
@@ -548,6 +561,22 @@ pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_wait_for_an_answer_until_a_timer_expires_that_is_set_already() {
+        let (now, ms) = (Time::ZERO + Span::from_secs(1), Span::from_millis(1));
+        let [own, near, far] = [now + ms / 2, ms, ms * 60];
+        for (set, rtt, until) in [
+            (None, far, own),
+            (Some(now + ms * 4), far, now + ms * 4),
+            (Some(now + ms * 16), far, own),
+            (Some(now + ms / 4), far, own),
+            (Some(now + ms * 4 / 5), near, now + ms * 4 / 5),
+            (Some(now + ms * 2), near, own),
+        ] {
+            assert_eq!(deferred_until(now, set, rtt), until, "{set:?} {rtt}");
+        }
+    }
 
     #[test]
     fn data_is_found_wherever_it_stands_in_a_run() {
