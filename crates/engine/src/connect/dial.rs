@@ -5,13 +5,13 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_proto::connection::MIN_DATAGRAM;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
 use crate::EngineError;
 use crate::clock::after;
-use crate::endpoint::MIN_DATAGRAM;
 use crate::tls::{HandshakeError, Readiness, wait_for};
 
 /// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload

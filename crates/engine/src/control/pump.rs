@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::ControlMessage;
+use haul_wire::packet::CloseReason;
 use rustix::event::{PollFd, PollFlags};
 use rustls::Connection;
 
 use super::state::{Incoming, Room, Shared};
 use crate::EngineError;
-use crate::error::CloseReason;
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::wake::wait_ready;
 

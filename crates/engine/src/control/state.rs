@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use haul_wire::control::{ControlMessage, FrameDecoder, MAX_TRANSPORT, encode_frame};
+use haul_wire::packet::CloseReason;
 
-use crate::error::CloseReason;
 use crate::{EngineError, Monitor, Waker};
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.

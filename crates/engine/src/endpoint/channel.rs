@@ -6,15 +6,13 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
-use haul_wire::packet::ControlFrameKind;
+use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
-use super::phase::Phase;
 use super::resumption_file::SavedResumption;
 use crate::clock::after;
-use crate::error::CloseReason;
 use crate::guard::lock;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
@@ -223,7 +221,7 @@ impl Channel {
     pub fn poll_confirmed(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| match state.ended() {
             Some(error) => Err(error),
-            None => Ok((!state.is_unconfirmed()).then_some(())),
+            None => Ok((!state.life.is_unconfirmed()).then_some(())),
         })
     }
 
@@ -258,7 +256,7 @@ impl Channel {
 
     /// This end has closed, or the connection has ended.
     pub fn is_closing(&self) -> bool {
-        self.connection.lock().is_closing()
+        self.connection.lock().life.is_closing()
     }
 
     /// Ends the connection: ready when everything has arrived and the other side has answered the close.
@@ -283,7 +281,7 @@ impl Channel {
     /// Closes without waiting any longer; the other side is told if something is missing. Returns whether everything is
     /// known to have arrived.
     pub fn close_now(&self) -> bool {
-        let has_arrived = self.is_closing() && !self.connection.lock().is_unconfirmed();
+        let has_arrived = self.is_closing() && !self.connection.lock().life.is_unconfirmed();
         let is_whole = self.connection.lock().stack.outstanding() == 0;
         self.start_close(if is_whole { CloseReason::Graceful } else { CloseReason::Abort });
         has_arrived
@@ -356,10 +354,8 @@ impl Drop for Channel {
 
 impl State {
     fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Attempt<u64> {
-        match self.phase {
-            Phase::Opening(_) | Phase::Running => {}
-            Phase::Closing(_) => return Err(EngineError::Closed),
-            Phase::Ended(_) => return Err(self.ended().unwrap_or(EngineError::Closed)),
+        if self.life.is_closing() {
+            return Err(self.ended().unwrap_or(EngineError::Closed));
         }
         match self.stack.send(now, data, options) {
             Ok(id) => {

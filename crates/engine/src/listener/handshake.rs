@@ -198,6 +198,7 @@ impl<'s> Client<'s> {
             clock: Clock::start(),
             path: Some(DataPath {
                 keys: secrets.keys(Role::Server, cipher),
+                frames: secrets.frame_keys(Role::Server),
                 udp: UdpSide::Server(pending.clone()),
             }),
             loss_model: None,
