@@ -42,7 +42,6 @@ impl Connection {
                 }
                 state.on_authentic(now);
             }
-            ControlFrameKind::Opened => {}
             ControlFrameKind::Close | ControlFrameKind::Forget => {
                 self.send_frame(shared, peer, ControlFrameKind::Closed, 0);
                 // The last message of a control channel says why.
@@ -57,7 +56,7 @@ impl Connection {
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
             ControlFrameKind::Pong if state.life.is_answered_by(frame.number) => state.on_authentic(now),
-            ControlFrameKind::Pong => {}
+            ControlFrameKind::Opened | ControlFrameKind::Pong => {}
         }
         self.settle(shared, &mut state, now);
         Connection::release(state);

@@ -37,7 +37,9 @@ fn the_first_round_tries_every_size_and_an_answer_to_the_largest_settles_all() {
     let (mut client, mut server) = (client(), Challenges::default());
     let challenges = drain(&mut client);
     assert_eq!(sizes(&challenges), [1200, 1472, 8972]);
-    challenges.into_iter().for_each(|challenge| server.note(challenge));
+    for challenge in challenges {
+        server.note(challenge);
+    }
     assert_eq!(server.largest, 8972);
     for response in responses(&mut server) {
         assert!(answer(&mut client, response));
