@@ -1,7 +1,6 @@
 //! The client's way from a URL to a session, or to what connections begin with.
 
 mod dial;
-mod secure;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use haul_wire::control::{
     encoded_len,
 };
 
-use self::dial::{dial, resolve};
+use self::dial::{dial, resolve, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
 use crate::crypto::ENCRYPTED;
@@ -185,7 +184,7 @@ async fn reach(
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
     let deadline = after(timeout);
-    let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
+    let (tls, tls_time) = secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
     hello.proof = *secrets.proof(&url.secret).as_bytes();
     let channel = Pump::new(tls, tcp, Timing::default())?;
