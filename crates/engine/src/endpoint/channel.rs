@@ -9,7 +9,7 @@ use haul_udp::Interest;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
-use super::connection::{Connection, State};
+use super::connection::{COALESCING_DELAY, Connection, State};
 use super::driver::InlineDriver;
 use super::resumption_file::SavedResumption;
 use crate::clock::after;
@@ -359,7 +359,8 @@ impl State {
         }
         match self.stack.send(now, data, options) {
             Ok(id) => {
-                self.replies |= std::mem::take(&mut self.owes_reply);
+                let is_prompt = now.since(self.life.heard()) <= COALESCING_DELAY;
+                self.replies |= std::mem::take(&mut self.owes_reply) && is_prompt;
                 Ok(Some(id))
             }
             // A stack that has just failed reports it with its next event.
@@ -388,5 +389,47 @@ impl State {
             return Ok(Some(()));
         }
         self.ended().map_or(Ok(None), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+    use haul_proto::micro::registry;
+    use haul_stack::Ends;
+    use haul_wire::control::Cipher;
+    use haul_wire::packet::ConnectionId;
+
+    use super::super::address::PeerAddress;
+    use super::super::connection::ResumptionState;
+    use super::super::terms::compile;
+    use super::*;
+    use crate::crypto::ResumptionSecret;
+    use crate::endpoint::ConnectionOptions;
+
+    fn connection() -> Connection {
+        let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
+        let (cipher, round_trip) = (Cipher::Aes128Gcm, Span::from_millis(1));
+        let compiled = compile(&Arc::new(registry()), &recipe, cipher).unwrap();
+        let secret = ResumptionSecret([1; 32].into());
+        let resumption =
+            ResumptionState { role: Role::Server, identity: 7, secret, cipher, compiled, round_trip };
+        let id = ConnectionId { identity: 7, epoch: 1, salt: 0 };
+        let peer = PeerAddress { at: "127.0.0.1:9".parse().unwrap(), moves: Some(0) };
+        let (options, ends) = (ConnectionOptions::default(), Ends::default());
+        Connection::new(Time::ZERO, &resumption, id, peer, Duration::ZERO, &options, ends).unwrap()
+    }
+
+    #[test]
+    fn an_answer_that_took_longer_than_acknowledgements_wait_has_none_wait_for_the_next() {
+        let connection = connection();
+        let mut state = connection.lock();
+        for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {
+            let came = Time::ZERO + Span::from_secs(seconds);
+            state.life.on_authentic(came);
+            state.owes_reply = true;
+            state.send(came + Span::from_micros(micros), b"answer", SendOptions::default()).unwrap();
+            assert_eq!((state.replies, state.owes_reply), (replies, false), "after {micros} us");
+        }
     }
 }

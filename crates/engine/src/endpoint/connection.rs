@@ -29,7 +29,7 @@ const MOST_MESSAGES: usize = 16_384;
 /// A connection that was silent for so long releases what can be made again.
 const IDLE: Span = Span::from_secs(2);
 /// How long an acknowledgement waits for the application's answer to a message, to leave with it.
-const COALESCING_DELAY: Span = Span::from_micros(500);
+pub(super) const COALESCING_DELAY: Span = Span::from_micros(500);
 /// Part of the round trip that it may wait instead, for a timer that is set already: see [`deferred_until`].
 const COALESCING_SHARE: u64 = 4;
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
@@ -102,7 +102,7 @@ pub(crate) struct State {
     pub(super) transmit_at: Option<Time>,
     /// The application has taken a message since it last sent one.
     pub(super) owes_reply: bool,
-    /// The application answered the last message within [`COALESCING_DELAY`].
+    /// The application answers within [`COALESCING_DELAY`]: packets wait for its answers.
     pub(super) replies: bool,
     /// A batch that the socket had no room for; nothing leaves before it.
     pub(super) unsent: Option<Box<Unsent>>,
