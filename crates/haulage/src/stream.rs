@@ -218,9 +218,7 @@ impl ByteWriter {
     /// # Errors
     /// What kept the bytes from arriving.
     pub fn finish(&mut self) -> Operation<'_, impl Polled<(), WaitError>> {
-        Operation::new("the arrival of all bytes", None, |context: &mut Context<'_>| {
-            self.poll_finish(context)
-        })
+        Operation::new("the arrival of all bytes", None, |context| self.poll_finish(context))
     }
 
     fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
@@ -265,7 +263,7 @@ impl ByteWriter {
 
     /// As [`Write::write`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
-        Operation::new("room for bytes", None, |context: &mut Context<'_>| self.poll_write(context, bytes))
+        Operation::new("room for bytes", None, |context| self.poll_write(context, bytes))
     }
 
     /// As [`Write::write`], for those who poll.
@@ -377,7 +375,7 @@ impl ByteReader {
 
     /// As [`Read::read`].
     pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
-        Operation::new("bytes", None, |context: &mut Context<'_>| self.poll_read(context, into))
+        Operation::new("bytes", None, |context| self.poll_read(context, into))
     }
 
     /// As [`Read::read`], for those who poll.

@@ -221,7 +221,7 @@ impl Channel {
     pub fn poll_confirmed(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| match state.ended() {
             Some(error) => Err(error),
-            None => Ok((!state.life.is_unconfirmed()).then_some(())),
+            None => Ok((!state.lifecycle.is_unconfirmed()).then_some(())),
         })
     }
 
@@ -256,7 +256,7 @@ impl Channel {
 
     /// This end has closed, or the connection has ended.
     pub fn is_closing(&self) -> bool {
-        self.connection.lock().life.is_closing()
+        self.connection.lock().lifecycle.is_closing()
     }
 
     /// Ends the connection: ready when everything has arrived and the other side has answered the close.
@@ -281,7 +281,7 @@ impl Channel {
     /// Closes without waiting any longer; the other side is told if something is missing. Returns whether everything is
     /// known to have arrived.
     pub fn close_now(&self) -> bool {
-        let has_arrived = self.is_closing() && !self.connection.lock().life.is_unconfirmed();
+        let has_arrived = self.is_closing() && !self.connection.lock().lifecycle.is_unconfirmed();
         let is_whole = self.connection.lock().stack.outstanding() == 0;
         self.start_close(if is_whole { CloseReason::Graceful } else { CloseReason::Abort });
         has_arrived
@@ -354,12 +354,12 @@ impl Drop for Channel {
 
 impl State {
     fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Attempt<u64> {
-        if self.life.is_closing() {
+        if self.lifecycle.is_closing() {
             return Err(self.ended().unwrap_or(EngineError::Closed));
         }
         match self.stack.send(now, data, options) {
             Ok(id) => {
-                let is_prompt = now.since(self.life.heard()) <= COALESCING_DELAY;
+                let is_prompt = now.since(self.lifecycle.heard()) <= COALESCING_DELAY;
                 self.replies |= std::mem::take(&mut self.owes_reply) && is_prompt;
                 Ok(Some(id))
             }
@@ -426,7 +426,7 @@ mod tests {
         let mut state = connection.lock();
         for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {
             let came = Time::ZERO + Span::from_secs(seconds);
-            state.life.on_authentic(came);
+            state.lifecycle.on_authentic(came);
             state.owes_reply = true;
             state.send(came + Span::from_micros(micros), b"answer", SendOptions::default()).unwrap();
             assert_eq!((state.replies, state.owes_reply), (replies, false), "after {micros} us");

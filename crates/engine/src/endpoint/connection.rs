@@ -95,7 +95,7 @@ pub(crate) struct Connection {
 pub(crate) struct State {
     pub(crate) stack: Stack,
     pub(super) peer: PeerAddress,
-    pub(super) life: Lifecycle<EngineError>,
+    pub(super) lifecycle: Lifecycle<EngineError>,
     /// What the driver's timer for this connection is set to.
     timer: Option<Time>,
     /// Packets wait until then for the application's answer.
@@ -147,13 +147,13 @@ impl Connection {
         let role = resumption.role;
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
         let keys = ConnectionKeys::new(&resumption.secret, &id, role);
-        let life = match role {
+        let lifecycle = match role {
             Role::Client => Lifecycle::opening(now, round_trip, opening.into(), options.datagram),
             Role::Server => Lifecycle::running(now),
         };
-        let life = match options.keep_alive {
-            Some(every) => life.keep_alive(now, every.into()),
-            None => life,
+        let lifecycle = match options.keep_alive {
+            Some(every) => lifecycle.keep_alive(now, every.into()),
+            None => lifecycle,
         };
         // The first packets carry the initial header too.
         let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
@@ -174,7 +174,7 @@ impl Connection {
             Some(model) => setup.provide(model),
             None => setup,
         };
-        let state = State::new(now, build(&resumption.compiled, setup)?, peer, life, options);
+        let state = State::new(now, build(&resumption.compiled, setup)?, peer, lifecycle, options);
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }
@@ -188,9 +188,9 @@ impl Connection {
         stack: Stack,
         silence: Span,
     ) -> Self {
-        let life = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
+        let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
         let peer = PeerAddress { at: peer, moves: Some(0) };
-        let state = State::new(now, stack, peer, life, &ConnectionOptions::default());
+        let state = State::new(now, stack, peer, lifecycle, &ConnectionOptions::default());
         let keys = Keys::Session(role, Box::new(keys));
         Self { keys, state: Mutex::new(state), busy_poll: Span::ZERO }
     }
@@ -311,7 +311,7 @@ impl Connection {
         header: Header,
     ) {
         let mut state = self.lock();
-        if state.life.is_ended() {
+        if state.lifecycle.is_ended() {
             return;
         }
         if state.is_inbox_full() && brings_data(received.data, received.stride) {
@@ -359,7 +359,7 @@ impl Connection {
             return;
         }
         state.timer = None;
-        if !state.life.is_ended() {
+        if !state.lifecycle.is_ended() {
             self.turn(shared, &mut state, now);
         }
         state.release_if_idle(now);
@@ -388,7 +388,7 @@ impl Connection {
         let mut state = self.lock();
         // What the client still had to send, only the client knows.
         let is_whole = self.role() == Role::Client && state.stack.outstanding() == 0;
-        let how = if is_whole || state.life.is_closing() { EngineError::Closed } else { superseded() };
+        let how = if is_whole || state.lifecycle.is_closing() { EngineError::Closed } else { superseded() };
         state.end(how);
         Connection::release(state);
     }
@@ -408,13 +408,13 @@ impl State {
         now: Time,
         stack: Stack,
         peer: PeerAddress,
-        life: Lifecycle<EngineError>,
+        lifecycle: Lifecycle<EngineError>,
         options: &ConnectionOptions,
     ) -> Self {
         Self {
             stack,
             peer,
-            life,
+            lifecycle,
             timer: None,
             transmit_at: None,
             owes_reply: false,
@@ -436,7 +436,7 @@ impl State {
 
     /// When the connection began, if nothing authentic and no answer to a keep-alive has come since.
     fn unheard_since(&self) -> Option<Time> {
-        (self.authentic() == 0 && !self.life.has_asked()).then_some(self.life.heard())
+        (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.heard())
     }
 
     /// The oldest event that nobody has taken.
@@ -455,7 +455,7 @@ impl State {
     }
 
     pub(super) fn on_authentic(&mut self, now: Time) {
-        if let Some(datagram) = self.life.on_authentic(now) {
+        if let Some(datagram) = self.lifecycle.on_authentic(now) {
             self.stack.set_datagram(datagram);
         }
     }
@@ -470,7 +470,7 @@ impl State {
         if self.release_at().is_none_or(|at| at > now) {
             return;
         }
-        self.look_at = self.life.heard() + IDLE;
+        self.look_at = self.lifecycle.heard() + IDLE;
         self.holds_memory = self.look_at > now;
         if !self.holds_memory {
             self.stack.release_idle(now);
@@ -485,7 +485,7 @@ impl State {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        if self.life.is_ended() {
+        if self.lifecycle.is_ended() {
             return self.release_at();
         }
         // Nothing is sent to an address that is not validated, or ahead of the unsent batch.
@@ -496,7 +496,7 @@ impl State {
                 self.peer.validated().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
             }
         };
-        [self.life.deadline(), stack, self.release_at()].into_iter().flatten().min()
+        [self.lifecycle.deadline(), stack, self.release_at()].into_iter().flatten().min()
     }
 }
 

@@ -35,9 +35,9 @@ impl Connection {
         let peer = state.peer.at;
         match frame.kind {
             // It has no number of its own, so only the first counts: later ones may be copies.
-            ControlFrameKind::Opened if state.life.is_unconfirmed() => {
+            ControlFrameKind::Opened if state.lifecycle.is_unconfirmed() => {
                 // The stack's own measurement is better.
-                if let Some(waited) = state.life.header_age(now).filter(|_| state.authentic() == 0) {
+                if let Some(waited) = state.lifecycle.header_age(now).filter(|_| state.authentic() == 0) {
                     state.on_answered(now, waited);
                 }
                 state.on_authentic(now);
@@ -55,7 +55,7 @@ impl Connection {
                 shared.send(&response, peer);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
-            ControlFrameKind::Pong if state.life.is_answered_by(frame.number) => state.on_authentic(now),
+            ControlFrameKind::Pong if state.lifecycle.is_answered_by(frame.number) => state.on_authentic(now),
             ControlFrameKind::Opened | ControlFrameKind::Pong => {}
         }
         self.settle(shared, &mut state, now);
@@ -65,7 +65,7 @@ impl Connection {
     /// Sends the control frames and bare initial headers that are due.
     pub(super) fn send_due_frames(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);
-        while let Some(due) = state.life.poll_due(now, rtt) {
+        while let Some(due) = state.lifecycle.poll_due(now, rtt) {
             if let Due::Header | Due::Frame { opens: true, .. } = due {
                 shared.send(&self.keys.frames().initial_header(), peer.at);
             }
@@ -119,12 +119,12 @@ impl Connection {
 
 impl State {
     pub(super) fn ended(&self) -> Option<EngineError> {
-        self.life.is_ended().then(|| self.life.failure().cloned().unwrap_or(EngineError::Closed))
+        self.lifecycle.is_ended().then(|| self.lifecycle.failure().cloned().unwrap_or(EngineError::Closed))
     }
 
     /// Ends the connection; the first reason counts.
     pub(super) fn end(&mut self, error: EngineError) {
-        self.life.end(if let EngineError::Closed = error { None } else { Some(error) });
+        self.lifecycle.end(if let EngineError::Closed = error { None } else { Some(error) });
     }
 
     /// Ends the connection: for so long nothing of the other end has come.
@@ -134,7 +134,7 @@ impl State {
 
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         match self.peer.validated() {
-            Some(_) => self.life.start_close(now, kind, reason),
+            Some(_) => self.lifecycle.start_close(now, kind, reason),
             None => self.end(EngineError::Closed),
         }
     }

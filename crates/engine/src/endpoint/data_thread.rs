@@ -233,7 +233,7 @@ impl DataThread {
             if let StackEvent::Delivered | StackEvent::Complete(_) = event {
                 self.is_complete = true;
                 // From now on silence means nothing.
-                state.life.stop_keep_alive();
+                state.lifecycle.stop_keep_alive();
                 let counters = counters(&state.stack, side.end, self.host_sample);
                 self.published.update(|published| {
                     published.set_counters(&counters);
@@ -259,7 +259,7 @@ impl DataThread {
         let before = std::mem::replace(&mut self.published_at, now);
         let state = self.connection.lock();
         let counters = counters(&state.stack, self.side.end, self.host_sample);
-        if state.life.heard() > before {
+        if state.lifecycle.heard() > before {
             self.side.control.note_data();
         }
         drop(state);

@@ -104,7 +104,7 @@ impl ControlChannel {
     }
 
     /// As [`send`](Self::send), of the channel's own messages, which are short.
-    fn say(&mut self, message: &ControlMessage) {
+    fn send_own(&mut self, message: &ControlMessage) {
         let mut frame = Vec::new();
         if encode_frame(message, &mut frame).is_ok() {
             self.send(message, frame);
@@ -146,7 +146,7 @@ impl ControlChannel {
         match message {
             // Whoever floods with pings gets no answer to each.
             ControlMessage::Ping(_) if !self.outgoing.is_empty() => {}
-            ControlMessage::Ping(n) => self.say(&ControlMessage::Pong(n)),
+            ControlMessage::Ping(n) => self.send_own(&ControlMessage::Pong(n)),
             ControlMessage::Pong(micros) => {
                 let sent = Span::from_micros(micros);
                 let took = now.since(self.started);
@@ -158,7 +158,7 @@ impl ControlChannel {
             message => {
                 if message == ControlMessage::Bye {
                     self.bye_received = true;
-                    self.say(&ControlMessage::Bye);
+                    self.send_own(&ControlMessage::Bye);
                 }
                 let memory = message.memory();
                 self.incoming_bytes += memory;
@@ -216,7 +216,7 @@ impl ControlChannel {
         if now >= self.next_ping {
             self.next_ping = now + self.timing.ping;
             if !is_sending {
-                self.say(&ControlMessage::Ping(now.since(self.started).as_micros()));
+                self.send_own(&ControlMessage::Ping(now.since(self.started).as_micros()));
             }
         }
         Ok(())

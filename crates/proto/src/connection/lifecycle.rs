@@ -96,7 +96,7 @@ impl<E> Lifecycle<E> {
     }
 
     /// Whether a keep-alive has been sent.
-    pub fn has_asked(&self) -> bool {
+    pub fn has_pinged(&self) -> bool {
         self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0)
     }
 
