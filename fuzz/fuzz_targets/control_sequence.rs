@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    haul_engine::check::control_sequence(bytes);
+    haul_proto::check::control_sequence(bytes);
 });

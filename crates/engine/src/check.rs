@@ -1,7 +1,6 @@
-//! The rules of URLs and of the control channel as functions, for fuzz targets and tests, as in `haul_wire::check`.
+//! The rules of URLs as a function, for fuzz targets and tests, as in `haul_wire::check`.
 
 use crate::HaulUrl;
-pub use crate::control::control_sequence;
 
 /// Checks [`HaulUrl`]: what is read is written back to an equal URL, of one form, and without its key it does not show it.
 /// True if the bytes are a URL.

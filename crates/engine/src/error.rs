@@ -132,16 +132,6 @@ pub enum EngineError {
     },
 }
 
-/// How one end closes. Travels as the number of a control frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum CloseReason {
-    /// All was said; over a control channel the peer is expected to answer in kind.
-    Graceful = 0,
-    /// It is broken off, and no answer is expected.
-    Abort = 1,
-}
-
 fn connect_reason(kind: io::ErrorKind, reason: &str) -> String {
     match kind {
         io::ErrorKind::ConnectionRefused => "connection refused, nothing listens there".to_owned(),

@@ -3,14 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use haul_base::{Bytes, Span};
+use haul_base::{Bytes, Ecn, Span};
 use haul_proto::LossModel;
+use haul_proto::connection::{Challenge, PathProbe};
 use haul_stack::{Part, Recipe};
-use haul_udp::{Offload, Options, UdpSocket};
+use haul_udp::{Offload, Options, SendError, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
+use haul_wire::packet::ControlFrameKind;
 
 use crate::crypto::{FrameKeys, Opener, Sealer};
-use crate::endpoint::{PathProbe, PendingSession};
+use crate::endpoint::PendingSession;
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
@@ -36,6 +38,8 @@ pub struct Session {
 /// What the data thread of a session takes over.
 pub(crate) struct DataPath {
     pub(crate) keys: (Sealer, Opener),
+    /// What authenticates this end's control frames.
+    pub(crate) frames: FrameKeys,
     pub(crate) udp: UdpSide,
 }
 
@@ -47,14 +51,6 @@ pub(crate) enum UdpSide {
 }
 
 impl UdpSide {
-    /// What authenticates this end's control frames.
-    pub(crate) fn frame_keys(&self) -> FrameKeys {
-        match self {
-            Self::Client(_, probe) => probe.keys.clone(),
-            Self::Server(pending) => pending.keys(),
-        }
-    }
-
     /// The size of the largest challenge that has come.
     pub(crate) fn largest(&self) -> u16 {
         match self {
@@ -137,6 +133,16 @@ impl Session {
     /// from [`Session::start_sending`] on, and the other end is not told.
     pub fn set_loss_model(&mut self, model: Option<Arc<LossModel>>) {
         self.loss_model = model;
+    }
+}
+
+/// Sends what the probe has to send. What the system does not take is tried again in the next round.
+pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, frames: impl Fn() -> FrameKeys) {
+    while let Some(Challenge { number, size }) = probe.poll_transmit() {
+        let packet = frames().frame(ControlFrameKind::Challenge, number, size);
+        if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
+            probe.on_too_large(packet.len());
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haul_base::{Piece, Rate, Span, Time};
+use haul_proto::connection::{MIN_DATAGRAM, sizes_for};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
@@ -18,10 +19,7 @@ use haul_stack::{RecipeError, Stack};
 use haul_udp::Capabilities;
 
 use crate::clock::after;
-use crate::endpoint::{
-    Connection, Counters, DataThread, EndpointSocket, MIN_DATAGRAM, ObjectEnd, Published, SessionSide,
-    sizes_for,
-};
+use crate::endpoint::{Connection, Counters, DataThread, EndpointSocket, ObjectEnd, Published, SessionSide};
 use crate::session::DataPath;
 use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
@@ -178,7 +176,7 @@ impl Session {
     ) -> Result<Transfer, EngineError> {
         let (recipe, model, initial_rtt) = (self.recipe.clone(), self.loss_model.clone(), self.round_trip);
         // UDP payload of a jumbo frame.
-        let max_datagram = sizes_for(self.peer)[2];
+        let max_datagram = sizes_for(self.peer.ip())[2];
         self.start(ObjectEnd::Source, waker, |now, link, heard| {
             let config = SenderConfig {
                 datagram: MIN_DATAGRAM,
@@ -221,13 +219,14 @@ impl Session {
         waker: Waker,
         make_stack: impl FnOnce(Time, Link, u16) -> Result<Stack, RecipeError>,
     ) -> Result<Transfer, EngineError> {
-        let DataPath { keys: (seal, open), udp } = self.path.take().expect("a session moves one object");
+        let DataPath { keys: (seal, open), frames, udp } =
+            self.path.take().expect("a session moves one object");
         let control = self.control.clone();
         let socket = udp.socket(&control)?;
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let (now, link) = (self.clock.now(), Link::new(Box::new(seal), Box::new(open), 0));
         let stack = make_stack(now, link, udp.largest())?;
-        let connection = Connection::of_session(now, udp.frame_keys(), self.role, peer, stack, SILENCE);
+        let connection = Connection::of_session(now, frames, self.role, peer, stack, SILENCE);
         let shared = Arc::new(EndpointSocket::of_one(socket, self.clock)?);
         Transfer::spawn(shared, Arc::new(connection), SessionSide { end, control, waker, udp })
     }

@@ -103,7 +103,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::Closed`].
     pub fn accept(&self) -> Operation<'_, impl Polled<Connection, AcceptError>> {
-        Operation::new("a connection", None, |context: &mut Context<'_>| self.poll_accept(context))
+        Operation::new("a connection", None, |context| self.poll_accept(context))
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
@@ -115,7 +115,7 @@ impl Listener {
     /// # Errors
     /// [`AcceptError::Closed`]; how a stream could not be begun.
     pub fn accept_any(&self) -> Operation<'_, impl Polled<Accepted, AcceptError>> {
-        Operation::new("a client", None, |context: &mut Context<'_>| self.poll_any(context))
+        Operation::new("a client", None, |context| self.poll_any(context))
     }
 
     fn poll_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
@@ -157,7 +157,7 @@ impl Listener {
     /// # Errors
     /// How the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
     pub fn accept_reader(&self) -> Operation<'_, impl Polled<ByteReader, AcceptError>> {
-        Operation::new("a stream", None, |context: &mut Context<'_>| {
+        Operation::new("a stream", None, |context| {
             self.poll_any(context).map(|accepted| accepted?.into_reader())
         })
     }

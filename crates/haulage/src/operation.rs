@@ -22,7 +22,7 @@ pub struct Operation<'o, P> {
 impl<'o, P> Operation<'o, P> {
     pub(crate) fn new<T, E>(what: &'static str, channel: Option<&'o Channel>, poll: P) -> Self
     where
-        P: Polled<T, E>,
+        P: FnMut(&mut Context<'_>) -> Poll<Result<T, E>> + Unpin,
     {
         Self { poll, what, channel }
     }
@@ -78,5 +78,5 @@ pub(crate) fn of_future<T, E>(
     future: impl Future<Output = Result<T, E>> + Send,
 ) -> Operation<'static, impl Polled<T, E>> {
     let mut future = Box::pin(future);
-    Operation::new(what, None, move |context: &mut Context<'_>| future.as_mut().poll(context))
+    Operation::new(what, None, move |context| future.as_mut().poll(context))
 }

@@ -3,6 +3,7 @@
 
 mod bulk;
 pub mod check;
+pub mod connection;
 mod control;
 mod delivery_rate;
 mod diagnosis;

@@ -1,18 +1,21 @@
-//! From a host's name to a TCP connection.
+//! From a host's name to a TLS connection, and what failures on the way mean.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_proto::connection::MIN_DATAGRAM;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConnection, Connection};
 use socket2::{Domain, Socket, Type};
 
-use crate::EngineError;
 use crate::clock::after;
-use crate::endpoint::MIN_DATAGRAM;
-use crate::tls::{HandshakeError, Readiness, wait_for};
+use crate::tls::{ALPN, HandshakeError, Readiness, client_config, handshake, prepare_tcp, wait_for};
+use crate::{EngineError, HaulUrl};
 
 /// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload
 /// that the path has to take. Where nobody says that a packet was too long (RFC 2923, section 2.1), TCP would repeat a
@@ -82,6 +85,55 @@ pub(super) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineEr
 /// The address, with the name it came from.
 fn describe(host: &str, address: SocketAddr) -> String {
     if host.parse() == Ok(address.ip()) { address.to_string() } else { format!("{host} ({address})") }
+}
+
+/// Completes TLS with the server whose certificate the URL names; also gives about one round trip.
+pub(super) async fn secure(
+    url: &HaulUrl,
+    tcp: &TcpStream,
+    deadline: Instant,
+    readiness: &impl Readiness,
+) -> Result<(Connection, Span), EngineError> {
+    prepare_tcp(tcp)?;
+    let failed = |e: &dyn ToString| EngineError::system("cannot set up TLS", e.to_string());
+    // Not sent (no SNI) and not verified: the certificate is pinned.
+    let name = ServerName::try_from("haul").map_err(|e| failed(&e))?;
+    let config = Arc::new(client_config(url.fingerprint)?);
+    let mut tls = Connection::from(ClientConnection::new(config, name).map_err(|e| failed(&e))?);
+    match handshake(&mut tls, tcp, deadline, readiness).await {
+        Ok(_) if tls.alpn_protocol() != Some(ALPN) => {
+            Err(not_haul(url, "it does not speak the protocol haul/1".to_owned()))
+        }
+        Ok(round_trip) => Ok((tls, round_trip.into())),
+        Err(error) => Err(explain(url, error)),
+    }
+}
+
+fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
+    EngineError::NotHaul { authority: url.authority(), reason }
+}
+
+fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
+    let error = match error {
+        HandshakeError::Closed => return not_haul(url, "it closes the connection".to_owned()),
+        HandshakeError::TimedOut => return not_haul(url, "it is silent".to_owned()),
+        HandshakeError::Io(error) => return not_haul(url, error.to_string()),
+        HandshakeError::Tls(error) => error,
+    };
+    match &error {
+        rustls::Error::InvalidCertificate(_) => EngineError::Certificate(url.authority()),
+        rustls::Error::InvalidMessage(_) => {
+            not_haul(url, "what it sends is not TLS (a web or ssh server?)".to_owned())
+        }
+        rustls::Error::PeerIncompatible(_)
+        | rustls::Error::NoApplicationProtocol
+        | rustls::Error::AlertReceived(
+            AlertDescription::NoApplicationProtocol
+            | AlertDescription::ProtocolVersion
+            | AlertDescription::HandshakeFailure,
+        ) => not_haul(url, format!("it speaks TLS, but not the protocol haul/1 ({error})")),
+        _ => EngineError::Tls { peer: url.authority(), reason: error.to_string() },
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The client's way from a URL to a session, or to what connections begin with.
 
 mod dial;
-mod secure;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_proto::connection::{PathProbe, Timing};
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
@@ -16,13 +16,13 @@ use haul_wire::control::{
     encoded_len,
 };
 
-use self::dial::{dial, resolve};
+use self::dial::{dial, resolve, secure};
 use crate::clock::{after, unix_now};
-use crate::control::{Pump, Timing};
+use crate::control::Pump;
 use crate::crypto::ENCRYPTED;
-use crate::endpoint::{ConnectionOptions, PathProbe, SavedResumption, send_probes};
+use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::identity::random;
-use crate::session::{DataPath, UdpSide, udp_options};
+use crate::session::{DataPath, UdpSide, send_probes, udp_options};
 use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
@@ -96,12 +96,12 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let socket = UdpSocket::connected(SocketAddr::new(server.local.ip(), 0), server.peer, &udp)
         .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
     let frames = server.secrets.frame_keys(Role::Client);
-    let mut probe = PathProbe::new(clock.now(), frames, server.peer, u32::from_be_bytes(random()?));
+    let mut probe = PathProbe::new(clock.now(), server.peer.ip(), u32::from_be_bytes(random()?));
     // Until the server has decided. Answers and data wait in the socket.
     let repeat = || {
         let now = clock.now();
         probe.on_deadline(now);
-        send_probes(&socket, &mut probe);
+        send_probes(&socket, &mut probe, || frames.clone());
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
     let asked = server.hello.settings.clone();
@@ -125,6 +125,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         clock,
         path: Some(DataPath {
             keys: secrets.keys(Role::Client, accept.cipher),
+            frames,
             udp: UdpSide::Client(Arc::new(socket), Box::new(probe)),
         }),
         loss_model: None,
@@ -183,7 +184,7 @@ async fn reach(
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
     let deadline = after(timeout);
-    let (tls, tls_time) = secure::secure(url, &tcp, deadline, readiness).await?;
+    let (tls, tls_time) = secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
     hello.proof = *secrets.proof(&url.secret).as_bytes();
     let channel = Pump::new(tls, tcp, Timing::default())?;

@@ -1,6 +1,5 @@
 //! The control channel: messages over TLS over TCP, carried by a thread of their own.
 
-mod check;
 mod pump;
 mod state;
 
@@ -12,17 +11,16 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_proto::connection::Timing;
 use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
-pub(crate) use self::pump::{Pump, Timing};
+pub(crate) use self::pump::Pump;
 use self::state::{Room, Shared};
 use crate::EngineError;
 use crate::clock::after;
 use crate::spawn::spawn;
 use crate::wake::block_on;
-
-pub use check::control_sequence;
 
 /// How long [`Control::close`] tries to get its close out and waits for the peer's.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -164,7 +162,7 @@ impl Control {
 
     /// The round trip of the latest ping, including what was queued in front of it.
     pub fn round_trip(&self) -> Option<Span> {
-        self.shared().state.lock().round_trip.map(Span::from)
+        self.shared().state.lock().channel.round_trip()
     }
 
     /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds.

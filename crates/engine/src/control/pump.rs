@@ -6,53 +6,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use haul_wire::control::ControlMessage;
+use haul_base::Span;
+use haul_proto::connection::{MessageFor, Timing};
+use haul_wire::control::{ControlMessage, FrameDecoder};
 use rustix::event::{PollFd, PollFlags};
 use rustls::Connection;
 
-use super::state::{Incoming, Room, Shared};
-use crate::EngineError;
-use crate::error::CloseReason;
+use super::state::{Room, Shared};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::wake::wait_ready;
+use crate::{Clock, EngineError, Monitor};
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
 /// How long the last words may take, and how long the peer's end of the connection is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it
-/// backs off (RFC 6298, section 5.5).
-const BESIDE_DATA: u32 = 4;
-
-/// How often to show life and how long to believe in the peer's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timing {
-    pub(crate) ping: Duration,
-    /// Nothing heard for so long: the peer is gone.
-    pub(crate) silence: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self { ping: Duration::from_secs(1), silence: Duration::from_secs(15) }
-    }
-}
-
 pub(crate) struct Pump {
     pub(super) shared: Arc<Shared>,
     tls: Connection,
     tcp: TcpStream,
-    timing: Timing,
-    incoming: Incoming,
+    clock: Clock,
+    decoder: FrameDecoder,
     buffer: Vec<u8>,
     frame: Vec<u8>,
     written: usize,
-    started: Instant,
-    last_heard: Instant,
-    /// When the data thread last heard the peer over UDP.
-    data_heard: Option<Instant>,
-    next_ping: Instant,
     abandoned_at: Option<Instant>,
     at_end: bool,
     /// How the channel has ended, behind a message that was given out before.
@@ -62,20 +40,16 @@ pub(crate) struct Pump {
 impl Pump {
     pub(crate) fn new(mut tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         tls.set_buffer_limit(Some(TLS_BUFFER));
-        let (shared, now) = (Arc::new(Shared::new()?), Instant::now());
+        let clock = Clock::start();
         Ok(Self {
-            incoming: Incoming::new(shared.clone(), now),
-            shared,
+            shared: Arc::new(Shared::new(clock.now(), timing)?),
             tls,
             tcp,
-            timing,
+            clock,
+            decoder: FrameDecoder::new(),
             buffer: vec![0; 64 << 10],
             frame: Vec::new(),
             written: 0,
-            started: now,
-            last_heard: now,
-            data_heard: None,
-            next_ping: now + timing.ping,
             abandoned_at: None,
             at_end: false,
             end: None,
@@ -145,42 +119,26 @@ impl Pump {
 
     /// Runs the timers: sends a ping when one is due, ends the channel after too long a silence.
     fn tick(&mut self, now: Instant) -> Result<(), EngineError> {
-        if self.shared.is_full() {
-            // The peer is made to wait, so its silence means nothing.
-            self.last_heard = now;
-        }
+        let (time, is_sending) = (self.clock.time(now), self.has_pending());
+        let mut state = self.shared.state.lock();
         if self.shared.data_heard.swap(false, Ordering::Relaxed) {
-            self.data_heard = Some(now);
+            state.channel.on_data_heard(time);
         }
-        if self.lost_at() <= now {
-            let seconds = now.duration_since(self.last_heard).as_secs();
-            return Err(EngineError::lost(format!("nothing was heard for {seconds} seconds")));
-        }
-        if self.shared.state.lock().close_by.is_some_and(|close_by| close_by <= now) {
+        let lost = |silence: Span| {
+            EngineError::lost(format!("nothing was heard for {:.0} seconds", silence.as_secs_f64().floor()))
+        };
+        state.channel.on_deadline(time, is_sending).map_err(lost)?;
+        if state.close_by.is_some_and(|close_by| close_by <= now) {
             return Err(EngineError::Closed);
-        }
-        if now >= self.next_ping {
-            self.next_ping = now + self.timing.ping;
-            // What is queued already shows that this side is alive.
-            if !self.has_pending() {
-                let micros = now.duration_since(self.started).as_micros() as u64;
-                let _ = self.shared.push(&ControlMessage::Ping(micros), Room::Ignore);
-            }
         }
         Ok(())
     }
 
-    /// When the peer is given up, if nothing more is heard of it.
-    fn lost_at(&self) -> Instant {
-        let silence = self.timing.silence;
-        let last = self.last_heard + silence * BESIDE_DATA;
-        let by_data = self.data_heard.map(|at| (at + silence).min(last));
-        by_data.into_iter().fold(self.last_heard + silence, Instant::max)
-    }
-
     fn has_pending(&self) -> bool {
         let is_sending = self.written < self.frame.len() || self.tls.wants_write();
-        is_sending || self.shared.transport.outgoing.is_full() || self.shared.state.lock().has_outgoing()
+        is_sending
+            || self.shared.transport.outgoing.is_full()
+            || self.shared.state.lock().channel.outgoing_frames() > 0
     }
 
     /// Sends; if that fails, what the peer said before is better than the bare error.
@@ -201,7 +159,7 @@ impl Pump {
 
     fn is_close_out(&self) -> bool {
         let state = self.shared.state.lock();
-        let all_taken = state.close_reason.is_some() && !state.has_outgoing();
+        let all_taken = state.channel.is_closing() && state.channel.outgoing_frames() == 0;
         all_taken && self.written == self.frame.len() && !self.tls.wants_write()
     }
 
@@ -223,8 +181,7 @@ impl Pump {
     fn is_over(&mut self, now: Instant) -> bool {
         let (over, abandoned) = {
             let state = self.shared.state.lock();
-            let answered = state.bye_received || state.close_reason == Some(CloseReason::Abort);
-            (state.close_sent && answered, state.abandoned)
+            (state.close_sent && state.channel.is_over(), state.abandoned)
         };
         if !abandoned {
             return over;
@@ -235,21 +192,21 @@ impl Pump {
 
     /// Waits for the network, a user or the time; whether there may be something to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
-        let mut until = self.next_ping.min(self.lost_at());
-        if let Some(close_by) = self.shared.state.lock().close_by {
-            until = until.min(close_by);
-        }
-        if let Some(since) = self.abandoned_at {
-            until = until.min(since + LAST_WORDS);
-        }
+        let state = self.shared.state.lock();
+        let timer = Duration::from(state.channel.deadline().since(self.clock.time(now)));
+        let others = [state.close_by, self.abandoned_at.map(|since| since + LAST_WORDS)];
+        let others = others.into_iter().flatten().map(|at| at.saturating_duration_since(now));
+        let timeout = others.fold(timer, Duration::min);
+        let is_full = state.channel.is_full();
+        drop(state);
         let mut interest = PollFlags::empty();
-        interest.set(PollFlags::IN, !self.shared.is_full());
+        interest.set(PollFlags::IN, !is_full);
         interest.set(PollFlags::OUT, self.tls.wants_write());
         let mut fds = [
             PollFd::new(&self.tcp, interest),
             PollFd::from_borrowed_fd(self.shared.wake.fd(), PollFlags::IN),
         ];
-        wait_ready(&mut fds, Some(until.saturating_duration_since(now)))?;
+        wait_ready(&mut fds, Some(timeout))?;
         let events = fds[0].revents();
         if !fds[1].revents().is_empty() {
             self.shared.wake.reset();
@@ -261,7 +218,7 @@ impl Pump {
     fn receive(&mut self) -> Result<(), EngineError> {
         loop {
             match receive(&mut self.tls, &self.tcp) {
-                Ok(true) => self.last_heard = Instant::now(),
+                Ok(true) => self.shared.state.lock().channel.on_heard(self.clock.now()),
                 Ok(false) => return Ok(()),
                 Err(error @ HandshakeError::Tls(_)) => return Err(error.into()),
                 Err(error) => return Err(self.end_of_connection(error.into())),
@@ -276,7 +233,8 @@ impl Pump {
     /// The connection is gone: regular if both ends are through.
     fn end_of_connection(&self, reason: EngineError) -> EngineError {
         let state = self.shared.state.lock();
-        if state.close_sent || state.bye_received { EngineError::Closed } else { reason }
+        let is_through = state.close_sent || state.channel.is_closed_by_peer();
+        if is_through { EngineError::Closed } else { reason }
     }
 
     /// Goes on where the channel was served before.
@@ -291,8 +249,28 @@ impl Pump {
             let Ok(len @ 1..) = self.tls.reader().read(&mut self.buffer) else {
                 return Ok(());
             };
-            self.incoming.take(&self.buffer[..len])?;
+            self.decoder.feed(&self.buffer[..len]);
+            while let Some(message) =
+                self.decoder.next_message().map_err(|e| EngineError::protocol(e.to_string()))?
+            {
+                self.dispatch(message)?;
+            }
         }
+    }
+
+    /// Does what a message asks for.
+    fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
+        let mut state = self.shared.state.lock();
+        match state.channel.on_message(self.clock.now(), message).map_err(EngineError::Peer)? {
+            MessageFor::Channel => {}
+            MessageFor::Users => Monitor::release(state),
+            MessageFor::PathProbe(size) => self.shared.udp_seen.store(size, Ordering::Relaxed),
+            MessageFor::Stack(message) => {
+                drop(state);
+                self.shared.transport.deliver(message)?;
+            }
+        }
+        Ok(())
     }
 
     /// Closes with what is left to say, and waits shortly for the peer to close: closing a socket with

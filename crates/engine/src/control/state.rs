@@ -1,42 +1,29 @@
 //! What the control channel's thread and its users share.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use haul_wire::control::{ControlMessage, FrameDecoder, MAX_TRANSPORT, encode_frame};
+use haul_base::Time;
+use haul_proto::connection::{ControlChannel, Timing};
+use haul_wire::control::{ControlMessage, MAX_TRANSPORT, encode_frame};
 
-use crate::error::CloseReason;
 use crate::{EngineError, Monitor, Waker};
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
-/// Above this many bytes in the outgoing queue [`Shared::push`] waits.
-const OUTGOING_ROOM: usize = 8 << 20;
-/// When messages that nobody has taken occupy more memory than this, nothing more is read from the peer.
-const INCOMING_ROOM: usize = 16 << 20;
 
-#[derive(Default)]
 pub(super) struct State {
-    outgoing: VecDeque<Vec<u8>>,
-    outgoing_bytes: usize,
-    incoming: VecDeque<(ControlMessage, usize)>,
-    /// Memory of the messages that wait, as they are decoded.
-    incoming_bytes: usize,
-    /// After it nothing more is sent.
-    pub(super) close_reason: Option<CloseReason>,
+    pub(super) channel: ControlChannel,
     /// Everything up to the close has gone to the kernel.
     pub(super) close_sent: bool,
-    pub(super) bye_received: bool,
     /// No user holds the channel any more.
     pub(super) abandoned: bool,
     /// Set once, when the thread stops: [`EngineError::Closed`] after a regular end.
     pub(super) ended: Option<EngineError>,
     /// When the channel ends, if the peer has not closed it by then.
     pub(super) close_by: Option<Instant>,
-    pub(super) round_trip: Option<Duration>,
 }
 
 pub(super) struct Shared {
@@ -61,9 +48,21 @@ pub(super) enum Room {
 }
 
 impl Shared {
-    pub(super) fn new() -> Result<Self, EngineError> {
-        let (wake, udp_seen, data_heard) = (Waker::new()?, AtomicU16::new(0), AtomicBool::new(false));
-        Ok(Self { state: Monitor::default(), wake, udp_seen, data_heard, transport: Transport::default() })
+    pub(super) fn new(now: Time, timing: Timing) -> Result<Self, EngineError> {
+        let state = State {
+            channel: ControlChannel::new(now, timing),
+            close_sent: false,
+            abandoned: false,
+            ended: None,
+            close_by: None,
+        };
+        Ok(Self {
+            state: Monitor::new(state),
+            wake: Waker::new()?,
+            udp_seen: AtomicU16::new(0),
+            data_heard: AtomicBool::new(false),
+            transport: Transport::default(),
+        })
     }
 
     /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,
@@ -72,14 +71,12 @@ impl Shared {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
         let until = Some(Instant::now() + ROOM_WITHIN);
-        let pushed = self.state.wait(until, |state| match state.refusal() {
-            Some(error) => Some(Err(error)),
-            None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
-            None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
-            None => {
-                state.enqueue(std::mem::take(&mut frame), close_reason_of(message));
-                Some(Ok(true))
-            }
+        let pushed = self.state.wait(until, |state| match &state.ended {
+            Some(error) => Some(Err(error.clone())),
+            None if state.channel.is_closing() => Some(Err(EngineError::Closed)),
+            None if room == Room::Wait && !state.channel.has_room() => None,
+            None if room == Room::OrNot && !state.channel.has_room() => Some(Ok(false)),
+            None => Some(Ok(state.channel.send(message, std::mem::take(&mut frame)))),
         });
         self.wake.wake();
         pushed.unwrap_or_else(|| {
@@ -93,7 +90,7 @@ impl Shared {
     /// The next frame for the network. Messages of the transport are few and short, and go first.
     pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
         if let Some(message) = self.transport.take_outgoing()
-            && self.state.lock().close_reason.is_none()
+            && !self.state.lock().channel.is_closing()
         {
             let mut frame = Vec::new();
             // It has at most `MAX_TRANSPORT` bytes, or it is none.
@@ -101,33 +98,16 @@ impl Shared {
                 return Some(frame);
             }
         }
-        self.state.update(|state| {
-            let frame = state.outgoing.pop_front()?;
-            state.outgoing_bytes -= frame.len();
-            Some(frame)
-        })
-    }
-
-    pub(super) fn deliver(&self, message: ControlMessage) {
-        let memory = message.memory();
-        self.state.update(|state| {
-            state.incoming_bytes += memory;
-            state.incoming.push_back((message, memory));
-        });
+        self.state.update(|state| state.channel.next_frame())
     }
 
     /// Takes the next message; `None` if there is none by `until`.
     pub(super) fn take(&self, until: Option<Instant>) -> Result<Option<ControlMessage>, EngineError> {
         let mut was_full = false;
         let taken = self.state.wait(until, |state| {
-            was_full = state.incoming_bytes > INCOMING_ROOM;
-            match state.incoming.pop_front() {
-                Some((message, memory)) => {
-                    state.incoming_bytes -= memory;
-                    Some(Ok(message))
-                }
-                None => state.ended.clone().map(Err),
-            }
+            was_full = state.channel.is_full();
+            let message = state.channel.take().map(Ok);
+            message.or_else(|| state.ended.clone().map(Err))
         });
         if was_full {
             self.wake.wake();
@@ -137,42 +117,7 @@ impl Shared {
 
     /// Whether so much waits for the users that the peer must wait too.
     pub(super) fn is_full(&self) -> bool {
-        self.state.lock().incoming_bytes > INCOMING_ROOM
-    }
-}
-
-impl State {
-    /// Why nothing more can be sent.
-    fn refusal(&self) -> Option<EngineError> {
-        self.ended.clone().or_else(|| self.close_reason.map(|_| EngineError::Closed))
-    }
-
-    #[cfg(test)]
-    pub(super) fn incoming_memory(&self) -> usize {
-        self.incoming.iter().map(|(message, _)| message.memory()).sum()
-    }
-
-    /// Messages that wait for the network.
-    pub(super) fn outgoing_frames(&self) -> usize {
-        self.outgoing.len()
-    }
-
-    pub(super) fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
-    }
-
-    fn enqueue(&mut self, frame: Vec<u8>, close_reason: Option<CloseReason>) {
-        self.outgoing_bytes += frame.len();
-        self.outgoing.push_back(frame);
-        self.close_reason = close_reason;
-    }
-}
-
-fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
-    match message {
-        ControlMessage::Bye => Some(CloseReason::Graceful),
-        ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
-        _ => None,
+        self.state.lock().channel.is_full()
     }
 }
 
@@ -225,68 +170,6 @@ impl Transport {
         self.incoming.force_push(message);
         self.wake_data_thread();
         Ok(())
-    }
-}
-
-/// Takes the bytes that have come, deals with the channel's own messages, and hands the others to its users.
-pub(super) struct Incoming {
-    shared: Arc<Shared>,
-    decoder: FrameDecoder,
-    /// Pings carry the time since then.
-    started: Instant,
-}
-
-impl Incoming {
-    pub(super) fn new(shared: Arc<Shared>, started: Instant) -> Self {
-        Self { shared, decoder: FrameDecoder::new(), started }
-    }
-
-    /// Takes the next bytes, and does what the messages in them ask for.
-    ///
-    /// # Errors
-    /// How the channel ends: bytes that are no message, or what the peer says of its own end.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
-        self.decoder.feed(bytes);
-        loop {
-            match self.decoder.next_message() {
-                Ok(None) => return Ok(()),
-                Ok(Some(message)) => self.dispatch(message)?,
-                Err(error) => return Err(EngineError::protocol(error.to_string())),
-            }
-        }
-    }
-
-    fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
-        match message {
-            ControlMessage::Ping(n) if self.shared.state.lock().has_outgoing() => {
-                // Whoever floods with pings gets no answer to each.
-                tracing::trace!(n, "ping not answered: there is more to send");
-            }
-            ControlMessage::Ping(n) => {
-                let _ = self.shared.push(&ControlMessage::Pong(n), Room::Ignore);
-            }
-            ControlMessage::Pong(n) => self.on_pong(n),
-            ControlMessage::UdpSeen { size } => {
-                self.shared.udp_seen.store(size, Ordering::Relaxed);
-            }
-            ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
-                return Err(EngineError::Peer(fault.from_peer()));
-            }
-            ControlMessage::Bye => {
-                self.shared.state.update(|state| state.bye_received = true);
-                self.shared.deliver(ControlMessage::Bye);
-                // Ignored if this side has said it already.
-                let _ = self.shared.push(&ControlMessage::Bye, Room::Ignore);
-            }
-            ControlMessage::Transport(message) => self.shared.transport.deliver(message)?,
-            message => self.shared.deliver(message),
-        }
-        Ok(())
-    }
-
-    fn on_pong(&self, micros: u64) {
-        let round_trip = self.started.elapsed().checked_sub(Duration::from_micros(micros));
-        self.shared.state.update(|state| state.round_trip = round_trip.or(state.round_trip));
     }
 }
 

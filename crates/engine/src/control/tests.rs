@@ -10,7 +10,7 @@ use crate::tls::{InThread, pair};
 const SOON: Option<Duration> = Some(Duration::from_secs(60));
 
 fn timing(silence_ms: u64) -> Timing {
-    Timing { ping: Duration::from_millis(50), silence: Duration::from_millis(silence_ms) }
+    Timing { ping: Span::from_millis(50), silence: Span::from_millis(silence_ms) }
 }
 
 fn channels(timing: Timing) -> [Control; 2] {
@@ -155,7 +155,7 @@ fn a_silent_peer_is_given_up() {
     let error = control.recv(SOON).unwrap_err();
     assert!(matches!(&error, EngineError::ControlLost(reason) if reason.contains("nothing was heard")));
     drop(server);
-    assert_eq!(Timing::default().silence, Duration::from_secs(15), "docs/security.md");
+    assert_eq!(Timing::default().silence, Span::from_secs(15), "docs/security.md");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn messages_that_wait_are_counted_as_they_are_decoded() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let waiting = || b.shared().state.lock().incoming_memory();
+    let waiting = || b.shared().state.lock().channel.incoming_memory();
     let (mut before, deadline) = (None, Instant::now() + Duration::from_secs(60));
     while (before != Some((waiting(), sent.load(Ordering::Relaxed))) || waiting() < 16 << 20)
         && Instant::now() < deadline

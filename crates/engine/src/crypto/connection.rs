@@ -265,6 +265,7 @@ mod tests {
         ] {
             assert_eq!((end.verifies(&frame), end.verifies_initial(&header)), (expected, expected));
             assert!(!end.verifies(&ControlFrame { number: 6, ..frame }));
+            assert!(!end.verifies(&ControlFrame { size: 37, ..frame }), "the size is authenticated");
             assert!(!end.verifies_initial(&InitialHeader { id: other, ..header }));
         }
     }

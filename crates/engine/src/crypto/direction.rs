@@ -6,12 +6,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use haul_proto::connection::ReplayWindow;
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 
 use super::connection::ConnectionKeys;
 use super::generation::{PacketKey, generation_of, tag_len};
-use super::window::Window;
 use crate::{Role, Secret};
 
 /// The key of a generation, and the secret of the next.
@@ -102,13 +102,13 @@ pub struct Opener {
     /// Made for the first packet that claims to be of the next generation, and kept: forged packets make no more keys.
     next: Option<Box<Live>>,
     /// Lets every packet number pass once; used by connections, whose stacks may not check that.
-    window: Window,
+    window: ReplayWindow,
 }
 
 impl Opener {
     /// As [`Sealer::new`], from the same secret at the other end.
     pub fn new(first: impl Into<Secret>, cipher: Cipher) -> Self {
-        let (live, window) = (Some(Box::new(Live::new(&first.into(), cipher))), Window::default());
+        let (live, window) = (Some(Box::new(Live::new(&first.into(), cipher))), ReplayWindow::default());
         Self { origin: None, cipher, generation: 0, previous: None, live, next: None, window }
     }
 
@@ -160,7 +160,7 @@ impl Open for Opener {
         let len = self.open_once(packet, header_len, pn)?;
         if let Some(origin) = &self.origin {
             self.window.mark(pn);
-            origin.opened_end.store(self.window.end, Ordering::Relaxed);
+            origin.opened_end.store(self.window.end(), Ordering::Relaxed);
         }
         Ok(len)
     }

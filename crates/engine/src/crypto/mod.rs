@@ -4,7 +4,6 @@
 mod connection;
 mod direction;
 mod generation;
-mod window;
 
 pub(crate) use self::connection::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret, challenge_number};
 pub use self::direction::{Opener, Sealer};

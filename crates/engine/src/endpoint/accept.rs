@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
-use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader};
+use haul_wire::packet::{
+    CloseReason, ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader,
+};
 
-use super::address::PeerAddress;
+use super::address::{BARE, PeerAddress};
 use super::connection::{Connection, Header, ResumptionState, received};
-use super::path_probe::BARE;
 use super::shared::Shared;
 use crate::Role;
 use crate::crypto::FrameKeys;
-use crate::error::CloseReason;
 use crate::guard::lock;
 
 /// A packet with an initial header has come.

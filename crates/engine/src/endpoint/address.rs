@@ -5,10 +5,12 @@
 
 use std::net::SocketAddr;
 
-use haul_wire::packet::{ConnectionId, ControlFrameKind};
+use haul_wire::packet::{CONTROL_FRAME_LEN, ConnectionId, ControlFrameKind};
 
-use super::path_probe::BARE;
 use crate::crypto::{FrameKeys, challenge_number};
+
+/// The size of a challenge that asks for an address only.
+pub(super) const BARE: u16 = CONTROL_FRAME_LEN as u16;
 
 /// Where the other end is.
 #[derive(Clone, Copy, Debug)]

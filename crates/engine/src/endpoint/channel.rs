@@ -6,15 +6,13 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
-use haul_wire::packet::ControlFrameKind;
+use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
-use super::connection::{Connection, State};
+use super::connection::{COALESCING_DELAY, Connection, State};
 use super::driver::InlineDriver;
-use super::phase::Phase;
 use super::resumption_file::SavedResumption;
 use crate::clock::after;
-use crate::error::CloseReason;
 use crate::guard::lock;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
@@ -223,7 +221,7 @@ impl Channel {
     pub fn poll_confirmed(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| match state.ended() {
             Some(error) => Err(error),
-            None => Ok((!state.is_unconfirmed()).then_some(())),
+            None => Ok((!state.lifecycle.is_unconfirmed()).then_some(())),
         })
     }
 
@@ -258,7 +256,7 @@ impl Channel {
 
     /// This end has closed, or the connection has ended.
     pub fn is_closing(&self) -> bool {
-        self.connection.lock().is_closing()
+        self.connection.lock().lifecycle.is_closing()
     }
 
     /// Ends the connection: ready when everything has arrived and the other side has answered the close.
@@ -283,7 +281,7 @@ impl Channel {
     /// Closes without waiting any longer; the other side is told if something is missing. Returns whether everything is
     /// known to have arrived.
     pub fn close_now(&self) -> bool {
-        let has_arrived = self.is_closing() && !self.connection.lock().is_unconfirmed();
+        let has_arrived = self.is_closing() && !self.connection.lock().lifecycle.is_unconfirmed();
         let is_whole = self.connection.lock().stack.outstanding() == 0;
         self.start_close(if is_whole { CloseReason::Graceful } else { CloseReason::Abort });
         has_arrived
@@ -356,14 +354,13 @@ impl Drop for Channel {
 
 impl State {
     fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Attempt<u64> {
-        match self.phase {
-            Phase::Opening(_) | Phase::Running => {}
-            Phase::Closing(_) => return Err(EngineError::Closed),
-            Phase::Ended(_) => return Err(self.ended().unwrap_or(EngineError::Closed)),
+        if self.lifecycle.is_closing() {
+            return Err(self.ended().unwrap_or(EngineError::Closed));
         }
         match self.stack.send(now, data, options) {
             Ok(id) => {
-                self.replies |= std::mem::take(&mut self.owes_reply);
+                let is_prompt = now.since(self.lifecycle.heard()) <= COALESCING_DELAY;
+                self.replies |= std::mem::take(&mut self.owes_reply) && is_prompt;
                 Ok(Some(id))
             }
             // A stack that has just failed reports it with its next event.
@@ -392,5 +389,47 @@ impl State {
             return Ok(Some(()));
         }
         self.ended().map_or(Ok(None), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+    use haul_proto::micro::registry;
+    use haul_stack::Ends;
+    use haul_wire::control::Cipher;
+    use haul_wire::packet::ConnectionId;
+
+    use super::super::address::PeerAddress;
+    use super::super::connection::ResumptionState;
+    use super::super::terms::compile;
+    use super::*;
+    use crate::crypto::ResumptionSecret;
+    use crate::endpoint::ConnectionOptions;
+
+    fn connection() -> Connection {
+        let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
+        let (cipher, round_trip) = (Cipher::Aes128Gcm, Span::from_millis(1));
+        let compiled = compile(&Arc::new(registry()), &recipe, cipher).unwrap();
+        let secret = ResumptionSecret([1; 32].into());
+        let resumption =
+            ResumptionState { role: Role::Server, identity: 7, secret, cipher, compiled, round_trip };
+        let id = ConnectionId { identity: 7, epoch: 1, salt: 0 };
+        let peer = PeerAddress { at: "127.0.0.1:9".parse().unwrap(), moves: Some(0) };
+        let (options, ends) = (ConnectionOptions::default(), Ends::default());
+        Connection::new(Time::ZERO, &resumption, id, peer, Duration::ZERO, &options, ends).unwrap()
+    }
+
+    #[test]
+    fn an_answer_that_took_longer_than_acknowledgements_wait_has_none_wait_for_the_next() {
+        let connection = connection();
+        let mut state = connection.lock();
+        for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {
+            let came = Time::ZERO + Span::from_secs(seconds);
+            state.lifecycle.on_authentic(came);
+            state.owes_reply = true;
+            state.send(came + Span::from_micros(micros), b"answer", SendOptions::default()).unwrap();
+            assert_eq!((state.replies, state.owes_reply), (replies, false), "after {micros} us");
+        }
     }
 }

@@ -5,16 +5,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::error::CloseReason;
 use haul_base::{Bytes, Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::LossModel;
+use haul_proto::connection::{Lifecycle, MOST_UNANSWERED};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
-use haul_wire::control::Cipher;
-use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
+use haul_wire::control::{Cipher, Fault, FaultCode};
+use haul_wire::packet::{CloseReason, ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::address::PeerAddress;
-use super::phase::{KeepAlive, Opening, Phase, superseded};
 use super::socket::EndpointSocket;
 use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
 use crate::guard::{caught, lock};
@@ -27,15 +26,12 @@ const MOST_EVENTS: usize = 64;
 const FEW_MESSAGES: usize = 16;
 /// Messages that may wait at most: small ones cost more than their bytes.
 const MOST_MESSAGES: usize = 16_384;
-/// The first bare initial header waits this long for data to go with.
-const OPENING_DELAY: Span = Span::from_millis(10);
-/// Shortest time between two initial headers.
-const OPENING_REPEAT: Span = Span::from_millis(100);
-
 /// A connection that was silent for so long releases what can be made again.
 const IDLE: Span = Span::from_secs(2);
 /// How long an acknowledgement waits for the application's answer to a message, to leave with it.
-const COALESCING_DELAY: Span = Span::from_micros(500);
+pub(super) const COALESCING_DELAY: Span = Span::from_micros(500);
+/// Part of the round trip that it may wait instead, for a timer that is set already: see [`deferred_until`].
+const COALESCING_SHARE: u64 = 4;
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
 pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 
@@ -99,15 +95,14 @@ pub(crate) struct Connection {
 pub(crate) struct State {
     pub(crate) stack: Stack,
     pub(super) peer: PeerAddress,
-    pub(super) phase: Phase,
-    pub(super) heard: Time,
+    pub(super) lifecycle: Lifecycle<EngineError>,
     /// What the driver's timer for this connection is set to.
     timer: Option<Time>,
     /// Packets wait until then for the application's answer.
     pub(super) transmit_at: Option<Time>,
     /// The application has taken a message since it last sent one.
     pub(super) owes_reply: bool,
-    /// The application answered the last message within [`COALESCING_DELAY`].
+    /// The application answers within [`COALESCING_DELAY`]: packets wait for its answers.
     pub(super) replies: bool,
     /// A batch that the socket had no room for; nothing leaves before it.
     pub(super) unsent: Option<Box<Unsent>>,
@@ -118,7 +113,6 @@ pub(crate) struct State {
     inbox: u32,
     /// Allocated for the first one.
     events: Option<Box<VecDeque<StackEvent>>>,
-    pub(super) keep_alive: Option<Box<KeepAlive>>,
     /// Tasks and threads that wait for a change.
     pub(super) wakers: WakerList,
 }
@@ -153,13 +147,13 @@ impl Connection {
         let role = resumption.role;
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
         let keys = ConnectionKeys::new(&resumption.secret, &id, role);
-        let phase = match role {
-            Role::Client => {
-                let wait = (round_trip * 2).max(OPENING_REPEAT);
-                let opening = Opening::new(now, OPENING_DELAY, wait, opening.into(), options.datagram);
-                Phase::Opening(Box::new(opening))
-            }
-            Role::Server => Phase::Running,
+        let lifecycle = match role {
+            Role::Client => Lifecycle::opening(now, round_trip, opening.into(), options.datagram),
+            Role::Server => Lifecycle::running(now),
+        };
+        let lifecycle = match options.keep_alive {
+            Some(every) => lifecycle.keep_alive(now, every.into()),
+            None => lifecycle,
         };
         // The first packets carry the initial header too.
         let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
@@ -180,9 +174,7 @@ impl Connection {
             Some(model) => setup.provide(model),
             None => setup,
         };
-        let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
-        let stack = build(&resumption.compiled, setup)?;
-        let state = State { keep_alive: every, ..State::new(now, stack, peer, phase, options) };
+        let state = State::new(now, build(&resumption.compiled, setup)?, peer, lifecycle, options);
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }
@@ -196,12 +188,9 @@ impl Connection {
         stack: Stack,
         silence: Span,
     ) -> Self {
-        let every = silence / u64::from(KeepAlive::MOST + 1);
+        let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
         let peer = PeerAddress { at: peer, moves: Some(0) };
-        let state = State {
-            keep_alive: Some(Box::new(KeepAlive::new(now, every))),
-            ..State::new(now, stack, peer, Phase::Running, &ConnectionOptions::default())
-        };
+        let state = State::new(now, stack, peer, lifecycle, &ConnectionOptions::default());
         let keys = Keys::Session(role, Box::new(keys));
         Self { keys, state: Mutex::new(state), busy_poll: Span::ZERO }
     }
@@ -239,7 +228,8 @@ impl Connection {
 
     /// As [`settle`](Self::settle), but packets wait for the application's answer.
     fn settle_unsent(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
-        state.transmit_at.get_or_insert(now + COALESCING_DELAY);
+        let until = deferred_until(now, state.timer, state.stack.path().rtt);
+        state.transmit_at.get_or_insert(until);
         self.take_events(shared, state, now);
         self.set_timer(shared, state, false);
     }
@@ -321,7 +311,7 @@ impl Connection {
         header: Header,
     ) {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Ended(_)) {
+        if state.lifecycle.is_ended() {
             return;
         }
         if state.is_inbox_full() && brings_data(received.data, received.stride) {
@@ -369,7 +359,7 @@ impl Connection {
             return;
         }
         state.timer = None;
-        if !matches!(state.phase, Phase::Ended(_)) {
+        if !state.lifecycle.is_ended() {
             self.turn(shared, &mut state, now);
         }
         state.release_if_idle(now);
@@ -398,7 +388,7 @@ impl Connection {
         let mut state = self.lock();
         // What the client still had to send, only the client knows.
         let is_whole = self.role() == Role::Client && state.stack.outstanding() == 0;
-        let how = if is_whole || state.is_closing() { EngineError::Closed } else { superseded() };
+        let how = if is_whole || state.lifecycle.is_closing() { EngineError::Closed } else { superseded() };
         state.end(how);
         Connection::release(state);
     }
@@ -414,12 +404,17 @@ impl Connection {
 }
 
 impl State {
-    fn new(now: Time, stack: Stack, peer: PeerAddress, phase: Phase, options: &ConnectionOptions) -> Self {
+    fn new(
+        now: Time,
+        stack: Stack,
+        peer: PeerAddress,
+        lifecycle: Lifecycle<EngineError>,
+        options: &ConnectionOptions,
+    ) -> Self {
         Self {
             stack,
             peer,
-            phase,
-            heard: now,
+            lifecycle,
             timer: None,
             transmit_at: None,
             owes_reply: false,
@@ -429,7 +424,6 @@ impl State {
             look_at: now,
             inbox: u32::try_from(options.inbox.0).unwrap_or(u32::MAX),
             events: None,
-            keep_alive: None,
             wakers: WakerList::default(),
         }
     }
@@ -442,8 +436,7 @@ impl State {
 
     /// When the connection began, if nothing authentic and no answer to a keep-alive has come since.
     fn unheard_since(&self) -> Option<Time> {
-        let has_asked = self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0);
-        (self.authentic() == 0 && !has_asked).then_some(self.heard)
+        (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.heard())
     }
 
     /// The oldest event that nobody has taken.
@@ -462,17 +455,8 @@ impl State {
     }
 
     pub(super) fn on_authentic(&mut self, now: Time) {
-        self.heard = now;
-        match &mut self.phase {
-            Phase::Opening(opening) => {
-                self.stack.set_datagram(opening.datagram);
-                self.phase = Phase::Running;
-            }
-            Phase::Closing(closing) => closing.on_known(),
-            Phase::Running | Phase::Ended(_) => {}
-        }
-        if let Some(alive) = &mut self.keep_alive {
-            alive.heard(now);
+        if let Some(datagram) = self.lifecycle.on_authentic(now) {
+            self.stack.set_datagram(datagram);
         }
     }
 
@@ -486,7 +470,7 @@ impl State {
         if self.release_at().is_none_or(|at| at > now) {
             return;
         }
-        self.look_at = self.heard + IDLE;
+        self.look_at = self.lifecycle.heard() + IDLE;
         self.holds_memory = self.look_at > now;
         if !self.holds_memory {
             self.stack.release_idle(now);
@@ -501,13 +485,9 @@ impl State {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        let own = match &self.phase {
-            Phase::Ended(_) => return self.release_at(),
-            Phase::Opening(opening) => Some(opening.next.min(opening.until)),
-            Phase::Closing(closing) => Some(closing.next),
-            Phase::Running => None,
-        };
-        let alive = self.keep_alive.as_ref().map(|alive| alive.next);
+        if self.lifecycle.is_ended() {
+            return self.release_at();
+        }
         // Nothing is sent to an address that is not validated, or ahead of the unsent batch.
         let stack = match (&self.unsent, self.transmit_at) {
             (Some(unsent), _) => unsent.retry,
@@ -516,8 +496,24 @@ impl State {
                 self.peer.validated().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
             }
         };
-        [own, alive, stack, self.release_at()].into_iter().flatten().min()
+        [self.lifecycle.deadline(), stack, self.release_at()].into_iter().flatten().min()
     }
+}
+
+/// Until when packets wait for the application's answer, where a timer is set to `set`. A timer that expires soon is as
+/// good as one of its own: to set one to half a millisecond makes the kernel program its clock anew, 2 us or more twice
+/// a turn. It is usually the time-out of the message that has just been answered, and the other end's passes as long
+/// after a message as ours.
+fn deferred_until(now: Time, set: Option<Time>, rtt: Span) -> Time {
+    let earliest = now + COALESCING_DELAY;
+    let latest = now + (rtt / COALESCING_SHARE).max(COALESCING_DELAY * 2);
+    set.filter(|at| (earliest..=latest).contains(at)).unwrap_or(earliest)
+}
+
+/// The end of a connection whose client begins another: what was on its way is lost.
+fn superseded() -> EngineError {
+    let message = "the client has begun a newer connection";
+    EngineError::Peer(Fault::new(FaultCode::PeerStopped, message, "go on with that one"))
 }
 
 /// Makes a stack. A micro-protocol that panics meanwhile is an error like any other.
@@ -548,6 +544,22 @@ pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_wait_for_an_answer_until_a_timer_expires_that_is_set_already() {
+        let (now, ms) = (Time::ZERO + Span::from_secs(1), Span::from_millis(1));
+        let (own, near, far) = (now + ms / 2, ms, ms * 60);
+        for (set, rtt, until) in [
+            (None, far, own),
+            (Some(now + ms * 4), far, now + ms * 4),
+            (Some(now + ms * 16), far, own),
+            (Some(now + ms / 4), far, own),
+            (Some(now + ms * 4 / 5), near, now + ms * 4 / 5),
+            (Some(now + ms * 2), near, own),
+        ] {
+            assert_eq!(deferred_until(now, set, rtt), until, "{set:?} {rtt:?}");
+        }
+    }
 
     #[test]
     fn data_is_found_wherever_it_stands_in_a_run() {

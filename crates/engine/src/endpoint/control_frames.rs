@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 
-use crate::error::CloseReason;
 use haul_base::{Span, Time};
+use haul_proto::connection::{Due, Ending};
 use haul_wire::control::{Fault, FaultCode};
-use haul_wire::packet::{ControlFrame, ControlFrameKind};
+use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind};
 
+use super::address::BARE;
 use super::connection::{Connection, Header, State};
-use super::path_probe::BARE;
-use super::phase::{Closing, KeepAlive, Phase};
 use super::socket::EndpointSocket;
 use crate::{Direction, EngineError};
 
@@ -36,17 +35,13 @@ impl Connection {
         let peer = state.peer.at;
         match frame.kind {
             // It has no number of its own, so only the first counts: later ones may be copies.
-            ControlFrameKind::Opened => match &state.phase {
-                Phase::Opening(opening) => {
-                    // The stack's own measurement is better.
-                    if let Some(waited) = opening.waited(now).filter(|_| state.authentic() == 0) {
-                        state.on_answered(now, waited);
-                    }
-                    state.on_authentic(now);
+            ControlFrameKind::Opened if state.lifecycle.is_unconfirmed() => {
+                // The stack's own measurement is better.
+                if let Some(waited) = state.lifecycle.header_age(now).filter(|_| state.authentic() == 0) {
+                    state.on_answered(now, waited);
                 }
-                Phase::Closing(closing) if closing.opens() => state.on_authentic(now),
-                _ => {}
-            },
+                state.on_authentic(now);
+            }
             ControlFrameKind::Close | ControlFrameKind::Forget => {
                 self.send_frame(shared, peer, ControlFrameKind::Closed, 0);
                 // The last message of a control channel says why.
@@ -60,12 +55,8 @@ impl Connection {
                 shared.send(&response, peer);
             }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
-            ControlFrameKind::Pong => {
-                let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == frame.number;
-                if state.keep_alive.as_deref().is_some_and(asked) {
-                    state.on_authentic(now);
-                }
-            }
+            ControlFrameKind::Pong if state.lifecycle.is_answered_by(frame.number) => state.on_authentic(now),
+            ControlFrameKind::Opened | ControlFrameKind::Pong => {}
         }
         self.settle(shared, &mut state, now);
         Connection::release(state);
@@ -73,45 +64,19 @@ impl Connection {
 
     /// Sends the control frames and bare initial headers that are due.
     pub(super) fn send_due_frames(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
-        let (peer, rtt) = (state.peer.at, state.stack.path().rtt);
-        match &mut state.phase {
-            Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
-            Phase::Opening(opening) if opening.next <= now => {
-                opening.on_bare(now);
-                shared.send(&self.keys.frames().initial_header(), peer);
+        let (peer, rtt) = (state.peer, state.stack.path().rtt);
+        while let Some(due) = state.lifecycle.poll_due(now, rtt) {
+            if let Due::Header | Due::Frame { opens: true, .. } = due {
+                shared.send(&self.keys.frames().initial_header(), peer.at);
             }
-            Phase::Closing(closing) if closing.next <= now => {
-                let (kind, reason, opens) = (closing.kind, closing.reason, closing.opens());
-                match (closing.next_attempt(now, rtt), opens) {
-                    (true, true) => {
-                        shared.send(&self.keys.frames().initial_header(), peer);
-                        self.send_frame(shared, peer, kind, reason as u32);
-                    }
-                    (true, false) => self.send_frame(shared, peer, kind, reason as u32),
-                    (false, true) => state.end(no_answer(peer)),
-                    (false, false) => state.end(EngineError::Closed),
-                }
+            match (due, peer.validated()) {
+                (Due::Frame { kind, number, .. }, Some(peer)) => self.send_frame(shared, peer, kind, number),
+                (Due::End(ending), _) => state.end(ended_by(ending, peer.at)),
+                _ => {}
             }
-            _ => {}
         }
-        self.keep_alive(shared, state, now);
     }
 
-    fn keep_alive(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
-        let rtt = state.stack.path().rtt;
-        let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
-        if alive.unanswered == KeepAlive::MOST {
-            return state.end_silent(now.since(state.heard));
-        }
-        alive.on_ping(now, rtt);
-        let number = alive.number;
-        if let Some(peer) = state.peer.validated() {
-            self.send_frame(shared, peer, ControlFrameKind::Ping, number);
-        }
-    }
-}
-
-impl Connection {
     pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
         let frames = self.keys.frames();
         shared.send(&state.peer.challenge(&shared.challenge_key, &frames, address), address);
@@ -154,32 +119,12 @@ impl Connection {
 
 impl State {
     pub(super) fn ended(&self) -> Option<EngineError> {
-        match &self.phase {
-            Phase::Ended(failure) => Some(failure.as_deref().cloned().unwrap_or(EngineError::Closed)),
-            _ => None,
-        }
-    }
-
-    /// This end has closed, or the connection has ended.
-    pub(super) fn is_closing(&self) -> bool {
-        matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
-    }
-
-    /// The other end has not shown yet that it knows the connection.
-    pub(super) fn is_unconfirmed(&self) -> bool {
-        match &self.phase {
-            Phase::Opening(_) => true,
-            Phase::Closing(closing) => closing.opens(),
-            Phase::Running | Phase::Ended(_) => false,
-        }
+        self.lifecycle.is_ended().then(|| self.lifecycle.failure().cloned().unwrap_or(EngineError::Closed))
     }
 
     /// Ends the connection; the first reason counts.
     pub(super) fn end(&mut self, error: EngineError) {
-        if !matches!(self.phase, Phase::Ended(_)) {
-            let failure = if let EngineError::Closed = error { None } else { Some(Box::new(error)) };
-            self.phase = Phase::Ended(failure);
-        }
+        self.lifecycle.end(if let EngineError::Closed = error { None } else { Some(error) });
     }
 
     /// Ends the connection: for so long nothing of the other end has come.
@@ -188,21 +133,22 @@ impl State {
     }
 
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
-        if self.peer.validated().is_none() {
-            return self.end(EngineError::Closed);
+        match self.peer.validated() {
+            Some(_) => self.lifecycle.start_close(now, kind, reason),
+            None => self.end(EngineError::Closed),
         }
-        let opening = match &self.phase {
-            Phase::Opening(opening) => Some(opening.until),
-            Phase::Running => None,
-            Phase::Closing(_) | Phase::Ended(_) => return,
-        };
-        self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
     }
 }
 
-/// The error of a connection that the server has never answered.
-fn no_answer(peer: SocketAddr) -> EngineError {
-    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer }
+/// The error of a connection that time has ended; a server at `peer` may never have answered.
+fn ended_by(ending: Ending, peer: SocketAddr) -> EngineError {
+    match ending {
+        Ending::Closed => EngineError::Closed,
+        Ending::Silent(span) => EngineError::Silent(span.as_secs_f64()),
+        Ending::Unanswered => {
+            EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer }
+        }
+    }
 }
 
 fn aborted_by_peer() -> EngineError {

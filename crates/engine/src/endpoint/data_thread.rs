@@ -4,23 +4,22 @@ use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Rate, Span, Time};
 use haul_host::{HostDrops, Sensors};
+use haul_proto::connection::PathProbe;
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
 use haul_proto::{DiagnosedWindow, ReceiverStats, SenderStats};
 use haul_stack::{Stack, StackEvent};
 use haul_udp::UdpSocket;
-use haul_wire::packet::{CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind};
+use haul_wire::packet::{CONTROL_FRAME_KIND, CloseReason, ControlFrame, ControlFrameKind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::connection::{Connection, State, received};
-use super::path_probe::{PathProbe, send_probes};
 use super::socket::EndpointSocket;
-use crate::error::CloseReason;
-use crate::session::UdpSide;
+use crate::session::{UdpSide, send_probes};
 use crate::socket_reader::{Received, SocketReader};
 use crate::wake::wait_ready;
-use crate::{Control, EngineError, Monitor, Waker};
+use crate::{Control, Direction, EngineError, Monitor, Waker};
 
 /// Receive calls before it is time to send again.
 const ROUNDS: usize = 4;
@@ -234,7 +233,7 @@ impl DataThread {
             if let StackEvent::Delivered | StackEvent::Complete(_) = event {
                 self.is_complete = true;
                 // From now on silence means nothing.
-                state.keep_alive = None;
+                state.lifecycle.stop_keep_alive();
                 let counters = counters(&state.stack, side.end, self.host_sample);
                 self.published.update(|published| {
                     published.set_counters(&counters);
@@ -260,7 +259,7 @@ impl DataThread {
         let before = std::mem::replace(&mut self.published_at, now);
         let state = self.connection.lock();
         let counters = counters(&state.stack, self.side.end, self.host_sample);
-        if state.heard > before {
+        if state.lifecycle.heard() > before {
             self.side.control.note_data();
         }
         drop(state);
@@ -278,7 +277,7 @@ impl DataThread {
                     continue;
                 };
                 if let Some(probe) = side.probe()
-                    && probe.on_frame(&frame)
+                    && probe.on_frame(frame.kind, frame.size)
                 {
                     connection.lock().stack.raise(now, SIZE_PASSED, &mut probe.datagram());
                 } else {
@@ -298,11 +297,15 @@ impl DataThread {
 
     /// Sends what the path probe has to send; fails if it says that UDP is blocked.
     fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
-        let seen = self.side.control.udp_seen().is_some();
-        let Some(probe) = self.side.probe() else { return Ok(()) };
+        let Self { shared, connection, side, .. } = self;
+        let Some(probe) = side.probe() else { return Ok(()) };
         probe.on_deadline(now);
-        send_probes(&self.shared.socket, probe);
-        probe.failure(now, seen).map_or(Ok(()), Err)
+        send_probes(&shared.socket, probe, || connection.keys.frames());
+        if !probe.is_unanswered(now) {
+            return Ok(());
+        }
+        let port = shared.socket.peer_addr().map_or(0, |peer| peer.port());
+        Err(udp_blocked(port, side.control.udp_seen().is_some()))
     }
 
     fn wait(&mut self) -> Result<(), EngineError> {
@@ -336,6 +339,12 @@ impl DataThread {
         }
         Ok(())
     }
+}
+
+/// That no answer of the server comes, and in which direction UDP is blocked: it may have said that it hears the client.
+fn udp_blocked(port: u16, is_heard: bool) -> EngineError {
+    let direction = if is_heard { Direction::ServerToClient } else { Direction::ClientToServer };
+    EngineError::UdpBlocked { port, direction }
 }
 
 /// Carries the messages of the control channel. None is written while the one before waits to be sent.
@@ -391,6 +400,18 @@ mod tests {
     use haul_udp::Options;
 
     use super::*;
+
+    #[test]
+    fn blocked_udp_is_named_with_port_and_direction() {
+        let message = |is_heard| udp_blocked(7000, is_heard).fault().message;
+        assert_eq!(udp_blocked(7000, true).fault().code, haul_wire::control::FaultCode::UdpBlocked);
+        assert!(
+            message(false).contains("from the client to the server (UDP port 7000"),
+            "{}",
+            message(false)
+        );
+        assert!(message(true).contains("from the server to the client"), "{}", message(true));
+    }
 
     #[test]
     fn only_short_pauses_of_the_pacer_are_slept_through() {

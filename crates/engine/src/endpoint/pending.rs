@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use haul_base::Ecn;
+use haul_proto::connection::{Challenge as Asked, Challenges};
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use super::address::PeerAddress;
-use super::path_probe::{BARE, Challenges};
+use super::address::{BARE, PeerAddress};
 use crate::crypto::FrameKeys;
 use crate::guard::lock;
 use crate::wake::block_until;
@@ -165,7 +165,9 @@ impl PendingSession {
             return Verdict::Unauthentic;
         }
         match (frame.kind, state.is_known(from, frame)) {
-            (Challenge, true) => state.challenges.note(frame),
+            (Challenge, true) => {
+                state.challenges.note(Asked { number: frame.number, size: frame.size });
+            }
             (Ping | Response, true) => {}
             (Challenge | Ping, false) => {
                 return Verdict::Challenged(state.peer.challenge(&state.challenge_key, &state.keys, from));
@@ -173,15 +175,9 @@ impl PendingSession {
             _ => return Verdict::Unauthentic,
         }
         state.move_to(from);
-        let State { keys, challenges, stage, .. } = &mut **state;
-        let response = if let Stage::Opened(_) = stage { challenges.respond(keys) } else { None };
+        let response = if let Stage::Opened(_) = state.stage { state.respond() } else { None };
         Monitor::release(state);
         Verdict::Taken(response)
-    }
-
-    /// What authenticates this end's control frames.
-    pub(crate) fn keys(&self) -> FrameKeys {
-        self.state.lock().keys.clone()
     }
 
     /// The size of the largest challenge that has come by the listener's socket.
@@ -236,6 +232,12 @@ impl State {
         self.open_socket();
     }
 
+    /// The response to the next challenge that waits.
+    fn respond(&mut self) -> Option<Vec<u8>> {
+        let Asked { number, size } = self.challenges.poll_transmit()?;
+        Some(self.keys.frame(ControlFrameKind::Response, number, size))
+    }
+
     /// Opens the session's socket when both the accept and the client's address are there, and answers the challenges
     /// that wait.
     fn open_socket(&mut self) {
@@ -246,7 +248,7 @@ impl State {
             // If the channel has failed the session finds out by itself; the client repeats a challenge that is lost.
             let size = self.challenges.largest.max(BARE);
             let _ = service.control.send_now(&ControlMessage::UdpSeen { size });
-            while let Some(response) = self.challenges.respond(&self.keys) {
+            while let Some(response) = self.respond() {
                 let _ = socket.send(&response, response.len(), Ecn::NotEct);
             }
         }
@@ -257,9 +259,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use haul_base::Time;
+    use haul_proto::connection::PathProbe;
     use haul_wire::packet::ConnectionId;
 
-    use super::super::path_probe::PathProbe;
     use super::*;
     use crate::Role;
     use crate::crypto::ResumptionSecret;
@@ -276,16 +278,18 @@ mod tests {
         FrameKeys::new(&ResumptionSecret([1; 32].into()), ConnectionId::of_session(session), role)
     }
 
-    fn probe(session: u32) -> PathProbe {
-        PathProbe::new(Time::ZERO, keys(session, Role::Client), CLIENT.parse().unwrap(), 7)
+    fn probe() -> PathProbe {
+        PathProbe::new(Time::ZERO, CLIENT.parse::<SocketAddr>().unwrap().ip(), 7)
     }
 
-    fn next(probe: &mut PathProbe) -> Option<ControlFrame> {
-        probe.poll_transmit().map(|packet| ControlFrame::parse(&packet).unwrap())
+    fn next(session: u32, probe: &mut PathProbe) -> Option<ControlFrame> {
+        let Asked { number, size } = probe.poll_transmit()?;
+        let packet = keys(session, Role::Client).frame(ControlFrameKind::Challenge, number, size);
+        Some(ControlFrame::parse(&packet).unwrap())
     }
 
     fn challenge(session: u32) -> ControlFrame {
-        next(&mut probe(session)).unwrap()
+        next(session, &mut probe()).unwrap()
     }
 
     #[test]
@@ -351,16 +355,18 @@ mod tests {
         let table = Arc::new(SessionTable::default());
         let session = register(&table, 5).unwrap();
         let elsewhere: SocketAddr = ELSEWHERE.parse().unwrap();
-        let mut probe = probe(5);
+        let mut probe = probe();
         let mut challenges = Vec::new();
-        while let Some(frame) = next(&mut probe) {
+        while let Some(frame) = next(5, &mut probe) {
             match session.on_frame(&frame, elsewhere) {
                 Verdict::Challenged(challenge) => challenges.push(challenge),
                 verdict => panic!("{verdict:?}"),
             }
         }
         let challenge = ControlFrame::parse(&challenges[0]).unwrap();
-        assert!(keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(&challenge));
+        assert!(
+            keys(5, Role::Client).verifies(&challenge) && !probe.on_frame(challenge.kind, challenge.size)
+        );
         let response =
             keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
         let response = ControlFrame::parse(&response).unwrap();
@@ -369,7 +375,7 @@ mod tests {
         assert_eq!(session.on_frame(&response, other), Verdict::Unauthentic);
         assert_eq!(session.on_frame(&response, elsewhere), Verdict::Taken(None));
         // The client asks again at once, and is not challenged again.
-        let again = next(&mut probe).unwrap();
+        let again = next(5, &mut probe).unwrap();
         assert_eq!(session.on_frame(&again, elsewhere), Verdict::Taken(None));
     }
 }

@@ -7,14 +7,13 @@ use haul_udp::{Full, SendError};
 use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
 use super::connection::{Connection, LOCAL_QUEUE_WAIT, State, Unsent};
-use super::phase::Phase;
 use super::socket::{EndpointSocket, SLOT_START};
 use crate::EngineError;
 
 impl Connection {
     /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if that many, there may be more.
     pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> usize {
-        if matches!(state.phase, Phase::Ended(_)) || state.peer.validated().is_none() {
+        if state.lifecycle.is_ended() || state.peer.validated().is_none() {
             return 0;
         }
         if let Some(unsent) = state.unsent.take_if(|unsent| unsent.retry.is_some_and(|at| at <= now)) {
@@ -35,8 +34,7 @@ impl Connection {
             let Transmit { len, segment_size, ecn, .. } = next.batch();
             let (pair, end) = (SLOT_START - PAIR_LEN, SLOT_START + len);
             let data = &slot[SLOT_START..end];
-            if let Phase::Opening(opening) = &mut state.phase {
-                opening.on_accompanied(now);
+            if state.lifecycle.on_transmit(now) {
                 let (data, size) = self.with_header(data, segment_size);
                 self.send_batch(shared, state, now, &data, size, ecn);
             } else if let Some(header) = pair_header(next, state.stack.path().datagram) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
+use haul_proto::connection::Timing;
 use haul_stack::Recipe;
 use haul_wire::control::{
     Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, Request,
@@ -18,7 +19,6 @@ use rustls::{Connection, ServerConnection};
 use super::Server;
 use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
-use crate::control::Timing;
 use crate::endpoint::PendingSession;
 use crate::guard::caught;
 use crate::identity::random;
@@ -198,6 +198,7 @@ impl<'s> Client<'s> {
             clock: Clock::start(),
             path: Some(DataPath {
                 keys: secrets.keys(Role::Server, cipher),
+                frames: secrets.frame_keys(Role::Server),
                 udp: UdpSide::Server(pending.clone()),
             }),
             loss_model: None,

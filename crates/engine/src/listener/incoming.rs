@@ -3,7 +3,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use haul_stack::{Recipe, RecipeError};
-use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
+use haul_wire::control::{Accept, ControlMessage, Fault, Settings};
 
 use crate::clock::after;
 use crate::crypto::ResumptionSecret;
@@ -14,11 +14,13 @@ use crate::{EngineError, Session, recipe};
 /// How this program calls itself to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
-/// A client that has authenticated and waits for the server's decision. Dropping it closes the connection.
-#[derive(derive_more::Debug)]
+/// A client that has authenticated and waits for the server's decision: the session as it is wanted. Dropping it closes
+/// the connection.
+#[derive(derive_more::Debug, derive_more::Deref)]
 #[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
     /// As it begins if it is accepted.
+    #[deref]
     pub(crate) session: Session,
     /// What the session is to run.
     pub(crate) recipe: Result<Recipe, RecipeError>,
@@ -31,26 +33,6 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// What the client wants.
-    pub fn request(&self) -> &Request {
-        self.session.request()
-    }
-
-    /// How the client wants it.
-    pub fn settings(&self) -> &Settings {
-        self.session.settings()
-    }
-
-    /// How packets will be protected.
-    pub fn cipher(&self) -> Cipher {
-        self.session.cipher()
-    }
-
-    /// The client's TCP address.
-    pub fn peer(&self) -> SocketAddr {
-        self.session.peer()
-    }
-
     pub(super) fn is_gone(&self) -> bool {
         self.session.control().failure().is_some()
     }

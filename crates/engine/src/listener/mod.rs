@@ -1,13 +1,13 @@
 //! The server's listener: one port for TCP and UDP, an identity of its own, and any number of sessions at once.
 
-mod accept;
 mod handshake;
 mod incoming;
 mod limiter;
 mod refusals;
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::Cipher;
+use rustix::event::{PollFd, PollFlags};
 use rustls::ServerConfig;
 
 pub use self::incoming::Incoming;
@@ -29,13 +30,15 @@ use crate::endpoint::{SessionTable, Shared};
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
 use crate::tls::server_config;
-use crate::wake::block_until;
+use crate::wake::{block_until, wait_ready};
 use crate::{Endpoint, EngineError, HaulUrl, Monitor, Waker};
 
 /// Challenges, and the packets of all connections; sessions have sockets of their own.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Ports tried when the system chooses one and it is free for TCP only.
 const PORT_TRIES: u32 = 16;
+/// After a failed accept, most often for lack of file descriptors, wait so long.
+const RECOVERY: Duration = Duration::from_millis(50);
 
 counters! {
     Counters:
@@ -164,7 +167,7 @@ impl Listener {
             options,
         });
         let ours = server.clone();
-        let thread = Some(spawn("haul-accept", move || accept::run(&ours, &tcp))?);
+        let thread = Some(spawn("haul-accept", move || accept_connections(&ours, &tcp))?);
         Ok(Self { server, local, endpoint, thread })
     }
 
@@ -220,6 +223,46 @@ impl Drop for Listener {
         self.server.stop.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that accepts TCP connections.
+fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
+    let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), stopping()];
+        let waited = wait_ready(&mut fds, server.refusals.due());
+        if waited.is_err() || !fds[1].revents().is_empty() {
+            return;
+        }
+        server.refusals.tell_left_out();
+        match listener.accept() {
+            Ok((tcp, peer)) => start_handshake(server, tcp, peer),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                let _ = wait_ready(&mut [stopping()], Some(RECOVERY));
+            }
+        }
+    }
+}
+
+/// Gives the connection a place, and a thread if there may be one more. Without resources for it the connection is
+/// closed.
+fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
+    server.counters.connections.add_one();
+    let (permit, evicted) = server.limiter.accept(tcp, peer);
+    if evicted {
+        server.counters.evicted.add_one();
+    }
+    let Some(permit) = permit else { return };
+    let worker = server.clone();
+    let serve = move || handshake::run(&worker, permit);
+    if let Err(error) = spawn("haul-handshake", serve) {
+        tracing::warn!(%error);
+        for _ in 0..server.limiter.turn_away_waiting() {
+            server.counters.failed.add_one();
         }
     }
 }

@@ -2,6 +2,7 @@
 //! arbitrary bytes, panics if a rule is broken, and says whether the bytes were of any use.
 
 mod bulk;
+mod control_channel;
 mod machine;
 mod reconfigure;
 
@@ -11,6 +12,7 @@ use haul_stack::Recipe;
 
 use crate::micro;
 pub use bulk::{bulk_receiver, bulk_sender};
+pub use control_channel::control_sequence;
 pub use reconfigure::reconfigure;
 
 /// Checks the texts of recipes: what is read is written back to an equal recipe, also what the registry refuses, and a

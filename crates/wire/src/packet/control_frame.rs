@@ -189,3 +189,12 @@ impl ControlFrame {
         padding.fill(0);
     }
 }
+/// How one end closes: the number of [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CloseReason {
+    /// All was said; over a control channel the peer is expected to answer in kind.
+    Graceful = 0,
+    /// It is broken off, and no answer is expected.
+    Abort = 1,
+}

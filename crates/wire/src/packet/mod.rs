@@ -16,8 +16,8 @@ mod part;
 mod probe;
 
 pub use control_frame::{
-    CONTROL_FRAME_KIND, CONTROL_FRAME_LEN, ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN,
-    IDENTITY_AT, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN, InitialHeader,
+    CONTROL_FRAME_KIND, CONTROL_FRAME_LEN, CloseReason, ConnectionId, ControlFrame, ControlFrameKind,
+    FRAME_MAC_LEN, IDENTITY_AT, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN, InitialHeader,
 };
 pub use data::{DATA_BODY_LEN, DataBody};
 pub use feedback::{

@@ -6,23 +6,30 @@ const WINDOW_WORDS: usize = 16;
 /// Which of the latest packet numbers have come. Unlike a window over sequence numbers it ends at the highest: a lost
 /// packet number never comes, so nothing waits for it, and an idle connection keeps 64 bits.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub struct ReplayWindow {
     /// One more than the highest that has come.
-    pub(super) end: u64,
+    end: u64,
     /// While the connection is idle: bit `pn % 64` for each of the last 64; older ones count as seen.
     latest: u64,
     /// While packets come: bit `pn % 1024` for each of the last 1,024.
     seen: Option<Box<[u64; WINDOW_WORDS]>>,
 }
 
-impl Window {
-    pub(super) const LEN: u64 = 64 * WINDOW_WORDS as u64;
+impl ReplayWindow {
+    /// Packet numbers that it covers while packets come.
+    pub const LEN: u64 = 64 * WINDOW_WORDS as u64;
 
     fn place(pn: u64) -> (usize, u64) {
         ((pn / 64) as usize % WINDOW_WORDS, 1 << (pn % 64))
     }
 
-    pub(super) fn is_new(&self, pn: u64) -> bool {
+    /// One more than the highest packet number that has come.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether a packet number may pass: it has not come, and is not too old to know.
+    pub fn is_new(&self, pn: u64) -> bool {
         let (word, bit) = Self::place(pn);
         let within = |len: u64| pn + len >= self.end;
         pn >= self.end
@@ -32,7 +39,8 @@ impl Window {
             }
     }
 
-    pub(super) fn mark(&mut self, pn: u64) {
+    /// A packet with this number has come and is authentic.
+    pub fn mark(&mut self, pn: u64) {
         let end = self.end;
         let mut seen = self.seen.take().unwrap_or_else(|| Box::new(self.expand()));
         if pn >= end {
@@ -63,7 +71,8 @@ impl Window {
         seen
     }
 
-    pub(super) fn release_idle(&mut self) {
+    /// Keeps the latest 64 packet numbers only.
+    pub fn release_idle(&mut self) {
         let Some(seen) = self.seen.take() else { return };
         self.latest = (self.end.saturating_sub(64)..self.end)
             .map(Self::place)
@@ -84,14 +93,14 @@ mod tests {
         /// was idle, 64 back from where it stood then.
         #[test]
         fn the_window_agrees_with_a_set(steps in prop::collection::vec((0u64..3_000, 0u32..20), 1..400)) {
-            let (mut window, mut seen, mut end, mut floor) = (Window::default(), HashSet::new(), 0u64, 0);
+            let (mut window, mut seen, mut end, mut floor) = (ReplayWindow::default(), HashSet::new(), 0u64, 0);
             for (pn, idle) in steps {
                 if idle == 0 {
                     window.release_idle();
                     floor = floor.max(end.saturating_sub(64));
                 }
                 let fresh = !seen.contains(&pn);
-                let expected = fresh && pn >= floor && pn + Window::LEN >= end;
+                let expected = fresh && pn >= floor && pn + ReplayWindow::LEN >= end;
                 prop_assert_eq!(window.is_new(pn), expected, "pn {}", pn);
                 if expected {
                     window.mark(pn);

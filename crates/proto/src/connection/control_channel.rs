@@ -1,0 +1,286 @@
+//! The rules of a control channel: what waits in both directions, signs of life, and the close. The driver carries frames
+//! over TLS over TCP, and decodes those that come.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+use haul_wire::control::{ControlMessage, Fault, encode_frame};
+use haul_wire::packet::CloseReason;
+
+/// Above this many bytes in the outgoing queue there is no room for more.
+const OUTGOING_ROOM: usize = 8 << 20;
+/// When messages that nobody has taken occupy more memory than this, nothing more is to be read from the peer.
+const INCOMING_ROOM: usize = 16 << 20;
+/// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it
+/// backs off (RFC 6298, section 5.5).
+const BESIDE_DATA: u64 = 4;
+
+/// How often to show life and how long to believe in the peer's.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Between two pings.
+    pub ping: Span,
+    /// Nothing heard for so long: the peer is gone.
+    pub silence: Span,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { ping: Span::from_secs(1), silence: Span::from_secs(15) }
+    }
+}
+
+/// What a message that has come is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageFor {
+    /// The channel itself.
+    Channel,
+    /// Its users: [`ControlChannel::take`] gives it.
+    Users,
+    /// The stack of the session.
+    Stack(Vec<u8>),
+    /// The path probe: the server hears the client, and saw a datagram of this size first, UDP payload bytes.
+    PathProbe(u16),
+}
+
+/// One end of a control channel.
+#[derive(Debug)]
+pub struct ControlChannel {
+    outgoing: VecDeque<Vec<u8>>,
+    outgoing_bytes: usize,
+    incoming: VecDeque<(ControlMessage, usize)>,
+    /// Memory of the messages that wait, as they are decoded.
+    incoming_bytes: usize,
+    /// After it nothing more is sent.
+    close_reason: Option<CloseReason>,
+    bye_received: bool,
+    round_trip: Option<Span>,
+    timing: Timing,
+    /// Pings carry the time since then.
+    started: Time,
+    last_heard: Time,
+    /// When packets of the peer last came over UDP.
+    data_heard: Option<Time>,
+    next_ping: Time,
+}
+
+impl ControlChannel {
+    /// A channel to a peer that has just been heard.
+    pub fn new(now: Time, timing: Timing) -> Self {
+        Self {
+            outgoing: VecDeque::new(),
+            outgoing_bytes: 0,
+            incoming: VecDeque::new(),
+            incoming_bytes: 0,
+            close_reason: None,
+            bye_received: false,
+            round_trip: None,
+            timing,
+            started: now,
+            last_heard: now,
+            data_heard: None,
+            next_ping: now + timing.ping,
+        }
+    }
+
+    /// Whether the outgoing queue has room. Messages that do not wait for it may be sent all the same.
+    pub fn has_room(&self) -> bool {
+        self.outgoing_bytes <= OUTGOING_ROOM
+    }
+
+    /// Queues the frame of a message. False behind the last one, which says how the channel ends.
+    pub fn send(&mut self, message: &ControlMessage, frame: Vec<u8>) -> bool {
+        if self.is_closing() {
+            return false;
+        }
+        self.outgoing_bytes += frame.len();
+        self.outgoing.push_back(frame);
+        self.close_reason = match message {
+            ControlMessage::Bye => Some(CloseReason::Graceful),
+            ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
+            _ => None,
+        };
+        true
+    }
+
+    /// As [`send`](Self::send), of the channel's own messages, which are short.
+    fn send_own(&mut self, message: &ControlMessage) {
+        let mut frame = Vec::new();
+        if encode_frame(message, &mut frame).is_ok() {
+            self.send(message, frame);
+        }
+    }
+
+    /// The next frame for the network.
+    pub fn next_frame(&mut self) -> Option<Vec<u8>> {
+        let frame = self.outgoing.pop_front()?;
+        self.outgoing_bytes -= frame.len();
+        Some(frame)
+    }
+
+    /// Frames that wait for the network.
+    pub fn outgoing_frames(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// The last message was sent, or waits to be.
+    pub fn is_closing(&self) -> bool {
+        self.close_reason.is_some()
+    }
+
+    /// The peer has closed.
+    pub fn is_closed_by_peer(&self) -> bool {
+        self.bye_received
+    }
+
+    /// Once the last message has left, whether the peer has no more to say.
+    pub fn is_over(&self) -> bool {
+        self.bye_received || self.close_reason == Some(CloseReason::Abort)
+    }
+
+    /// A message has come.
+    ///
+    /// # Errors
+    /// How the peer has ended the channel.
+    pub fn on_message(&mut self, now: Time, message: ControlMessage) -> Result<MessageFor, Fault> {
+        match message {
+            // Whoever floods with pings gets no answer to each.
+            ControlMessage::Ping(_) if !self.outgoing.is_empty() => {}
+            ControlMessage::Ping(n) => self.send_own(&ControlMessage::Pong(n)),
+            ControlMessage::Pong(micros) => {
+                let sent = Span::from_micros(micros);
+                let took = now.since(self.started);
+                self.round_trip = (sent <= took).then(|| took.saturating_sub(sent)).or(self.round_trip);
+            }
+            ControlMessage::UdpSeen { size } => return Ok(MessageFor::PathProbe(size)),
+            ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => return Err(fault.from_peer()),
+            ControlMessage::Transport(message) => return Ok(MessageFor::Stack(message)),
+            message => {
+                if message == ControlMessage::Bye {
+                    self.bye_received = true;
+                    self.send_own(&ControlMessage::Bye);
+                }
+                let memory = message.memory();
+                self.incoming_bytes += memory;
+                self.incoming.push_back((message, memory));
+                return Ok(MessageFor::Users);
+            }
+        }
+        Ok(MessageFor::Channel)
+    }
+
+    /// The next message for the users.
+    pub fn take(&mut self) -> Option<ControlMessage> {
+        let (message, memory) = self.incoming.pop_front()?;
+        self.incoming_bytes -= memory;
+        Some(message)
+    }
+
+    /// Bytes of memory of the messages that wait for the users.
+    pub fn incoming_memory(&self) -> usize {
+        self.incoming_bytes
+    }
+
+    /// Whether so much waits for the users that the peer must wait too.
+    pub fn is_full(&self) -> bool {
+        self.incoming_bytes > INCOMING_ROOM
+    }
+
+    /// Something has come over TCP.
+    pub fn on_heard(&mut self, now: Time) {
+        self.last_heard = now;
+    }
+
+    /// Packets have come over UDP.
+    pub fn on_data_heard(&mut self, now: Time) {
+        self.data_heard = Some(now);
+    }
+
+    /// The round trip of the latest ping, including what was queued in front of it.
+    pub fn round_trip(&self) -> Option<Span> {
+        self.round_trip
+    }
+
+    /// Sends a ping when one is due. One that is busy sending shows already that this side is alive.
+    ///
+    /// # Errors
+    /// How long nothing was heard, if that is too long: the peer is lost.
+    pub fn on_deadline(&mut self, now: Time, is_sending: bool) -> Result<(), Span> {
+        if self.is_full() {
+            // The peer is made to wait, so its silence means nothing.
+            self.last_heard = now;
+        }
+        if self.lost_at() <= now {
+            return Err(now.since(self.last_heard));
+        }
+        if now >= self.next_ping {
+            self.next_ping = now + self.timing.ping;
+            if !is_sending {
+                self.send_own(&ControlMessage::Ping(now.since(self.started).as_micros()));
+            }
+        }
+        Ok(())
+    }
+
+    /// When a ping is due, or the peer is lost.
+    pub fn deadline(&self) -> Time {
+        self.next_ping.min(self.lost_at())
+    }
+
+    /// When the peer is given up, if nothing more is heard of it.
+    fn lost_at(&self) -> Time {
+        let silence = self.timing.silence;
+        let last = self.last_heard + silence * BESIDE_DATA;
+        let by_data = self.data_heard.map(|at| (at + silence).min(last));
+        by_data.into_iter().fold(self.last_heard + silence, Time::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_over_udp_bear_out_a_silent_channel_for_a_while() {
+        let (timing, second) = (Timing::default(), Span::from_secs(1));
+        let mut channel = ControlChannel::new(Time::ZERO, timing);
+        let mut silence = |with_data: bool| {
+            let begun = channel.deadline();
+            channel.on_heard(begun);
+            loop {
+                let now = channel.deadline();
+                if with_data {
+                    channel.on_data_heard(now);
+                }
+                if let Err(silence) = channel.on_deadline(now, false) {
+                    return silence;
+                }
+                assert!(now.since(begun) < timing.silence * 9, "no end of it");
+            }
+        };
+        let (alone, beside_data) = (silence(false), silence(true));
+        assert!(alone >= timing.silence && alone <= timing.silence + second, "{alone:?}");
+        assert!(beside_data >= timing.silence * BESIDE_DATA, "{beside_data:?}");
+        assert!(beside_data <= timing.silence * BESIDE_DATA + second, "{beside_data:?}");
+    }
+
+    #[test]
+    fn a_ping_leaves_each_second_unless_something_else_does_and_its_answer_tells_the_round_trip() {
+        let mut channel = ControlChannel::new(Time::ZERO, Timing::default());
+        let at = |millis| Time::ZERO + Span::from_millis(millis);
+        channel.on_deadline(at(999), false).unwrap();
+        assert_eq!(channel.outgoing_frames(), 0);
+        channel.on_deadline(at(1_000), true).unwrap();
+        assert_eq!((channel.outgoing_frames(), channel.deadline()), (0, at(2_000)));
+        channel.on_deadline(at(2_000), false).unwrap();
+        let mut ping = Vec::new();
+        encode_frame(&ControlMessage::Ping(2_000_000), &mut ping).unwrap();
+        assert_eq!(channel.next_frame(), Some(ping));
+        let answer = |micros| ControlMessage::Pong(micros);
+        assert_eq!(channel.on_message(at(2_080), answer(2_000_000)), Ok(MessageFor::Channel));
+        assert_eq!(channel.round_trip(), Some(Span::from_millis(80)));
+        // One from the future says nothing.
+        assert_eq!(channel.on_message(at(2_090), answer(u64::MAX / 1_000)), Ok(MessageFor::Channel));
+        assert_eq!(channel.round_trip(), Some(Span::from_millis(80)));
+    }
+}

@@ -1,0 +1,417 @@
+//! How a connection opens, keeps alive and ends, by the control frames of both ends and by time.
+
+use haul_base::{Span, Time};
+use haul_wire::packet::{CloseReason, ControlFrameKind};
+
+/// Shortest time between two repetitions.
+const SHORTEST: Span = Span::from_millis(50);
+/// How often a close frame is sent before the connection ends without an answer.
+const MOST_CLOSES: u32 = 6;
+/// The first bare initial header waits this long for data to go with.
+const OPENING_DELAY: Span = Span::from_millis(10);
+/// Shortest time between two initial headers.
+const OPENING_REPEAT: Span = Span::from_millis(100);
+/// Unanswered keep-alives after which the connection ends.
+pub const MOST_UNANSWERED: u32 = 3;
+
+/// One end of a connection from its beginning to its end, which may be the error `E`.
+#[derive(Debug)]
+pub struct Lifecycle<E> {
+    phase: Phase<E>,
+    heard: Time,
+    keep_alive: Option<Box<KeepAlive>>,
+}
+
+/// Many connections are idle, so that what is rare is boxed.
+#[derive(Debug)]
+enum Phase<E> {
+    /// The client has had no packet of the server yet: its own carry the initial header.
+    Opening(Box<Opening>),
+    /// Both ends know.
+    Running,
+    /// This end closes. The other end may not know of the connection yet.
+    Closing(Box<Closing>),
+    /// Over: closed, or failed.
+    Ended(Option<Box<E>>),
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// An initial header that no packet goes with.
+    Header,
+    /// A control frame; `opens`: behind an initial header.
+    Frame {
+        /// Its kind.
+        kind: ControlFrameKind,
+        /// Its number.
+        number: u32,
+        /// The other end may not know the connection yet.
+        opens: bool,
+    },
+    /// The end of the connection.
+    End(Ending),
+}
+
+/// How time ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The close was repeated often enough.
+    Closed,
+    /// The server has never answered.
+    Unanswered,
+    /// Nothing has come for so long, and no keep-alive was answered.
+    Silent(Span),
+}
+
+impl<E> Lifecycle<E> {
+    /// Of an end whose other end is known.
+    pub fn running(now: Time) -> Self {
+        Self { phase: Phase::Running, heard: now, keep_alive: None }
+    }
+
+    /// Of a client that gives up if nothing of the server has come after `timeout`. The round trip is an estimate.
+    /// `datagram`: the largest one without the initial header, UDP payload bytes.
+    pub fn opening(now: Time, round_trip: Span, timeout: Span, datagram: u16) -> Self {
+        let wait = (round_trip * 2).max(OPENING_REPEAT);
+        let opening = Opening::new(now, OPENING_DELAY, wait, timeout, datagram);
+        Self { phase: Phase::Opening(Box::new(opening)), ..Self::running(now) }
+    }
+
+    /// With a keep-alive whenever nothing has come for so long.
+    #[must_use]
+    pub fn keep_alive(mut self, now: Time, every: Span) -> Self {
+        self.keep_alive = Some(Box::new(KeepAlive::new(now, every)));
+        self
+    }
+
+    /// From now on silence means nothing.
+    pub fn stop_keep_alive(&mut self) {
+        self.keep_alive = None;
+    }
+
+    /// When something authentic came last, or when the connection began.
+    pub fn heard(&self) -> Time {
+        self.heard
+    }
+
+    /// Whether a keep-alive has been sent.
+    pub fn has_pinged(&self) -> bool {
+        self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0)
+    }
+
+    /// The other end has not shown yet that it knows the connection.
+    pub fn is_unconfirmed(&self) -> bool {
+        match &self.phase {
+            Phase::Opening(_) => true,
+            Phase::Closing(closing) => closing.opens(),
+            Phase::Running | Phase::Ended(_) => false,
+        }
+    }
+
+    /// This end has closed, or the connection has ended.
+    pub fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
+    }
+
+    /// The connection is over.
+    pub fn is_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_))
+    }
+
+    /// How it has failed, if it has ended so.
+    pub fn failure(&self) -> Option<&E> {
+        if let Phase::Ended(failure) = &self.phase { failure.as_deref() } else { None }
+    }
+
+    /// Ends it, `None`: as it should. The first end counts.
+    pub fn end(&mut self, failure: Option<E>) {
+        if !self.is_ended() {
+            self.phase = Phase::Ended(failure.map(Box::new));
+        }
+    }
+
+    /// Closes it by a frame of this kind, unless that has begun.
+    pub fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
+        let opening = match &self.phase {
+            Phase::Opening(opening) => Some(opening.until),
+            Phase::Running => None,
+            Phase::Closing(_) | Phase::Ended(_) => return,
+        };
+        self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
+    }
+
+    /// Packets of the stack leave; whether with the initial header.
+    pub fn on_transmit(&mut self, now: Time) -> bool {
+        let Phase::Opening(opening) = &mut self.phase else { return false };
+        opening.on_accompanied(now);
+        true
+    }
+
+    /// How long ago the last initial header left, while the connection opens.
+    pub fn header_age(&self, now: Time) -> Option<Span> {
+        if let Phase::Opening(opening) = &self.phase { opening.waited(now) } else { None }
+    }
+
+    /// Something authentic has come. Gives the size of the largest datagram from now on, if it changes: packets leave
+    /// without the initial header.
+    pub fn on_authentic(&mut self, now: Time) -> Option<u16> {
+        self.heard = now;
+        if let Some(alive) = &mut self.keep_alive {
+            alive.heard(now);
+        }
+        let datagram = match &mut self.phase {
+            Phase::Opening(opening) => opening.datagram,
+            Phase::Closing(closing) => {
+                closing.on_known();
+                return None;
+            }
+            Phase::Running | Phase::Ended(_) => return None,
+        };
+        self.phase = Phase::Running;
+        Some(datagram)
+    }
+
+    /// Whether the answer with this number is to the latest keep-alive.
+    pub fn is_answered_by(&self, number: u32) -> bool {
+        self.keep_alive.as_ref().is_some_and(|alive| alive.unanswered > 0 && alive.number == number)
+    }
+
+    /// What is due at `now`. To be called until it gives `None`; an end is the driver's to bring about.
+    pub fn poll_due(&mut self, now: Time, rtt: Span) -> Option<Due> {
+        match &mut self.phase {
+            Phase::Ended(_) => return None,
+            Phase::Opening(opening) if opening.until <= now => return Some(Due::End(Ending::Unanswered)),
+            Phase::Opening(opening) if opening.next <= now => {
+                opening.on_bare(now);
+                return Some(Due::Header);
+            }
+            Phase::Closing(closing) if closing.next <= now => return Some(closing.due(now, rtt)),
+            _ => {}
+        }
+        let alive = self.keep_alive.as_mut().filter(|alive| alive.next <= now)?;
+        if alive.unanswered == MOST_UNANSWERED {
+            return Some(Due::End(Ending::Silent(now.since(self.heard))));
+        }
+        alive.on_ping(now, rtt);
+        Some(Due::Frame { kind: ControlFrameKind::Ping, number: alive.number, opens: false })
+    }
+
+    /// When something is due next; `None` once it has ended.
+    pub fn deadline(&self) -> Option<Time> {
+        let own = match &self.phase {
+            Phase::Ended(_) => return None,
+            Phase::Opening(opening) => Some(opening.next.min(opening.until)),
+            Phase::Closing(closing) => Some(closing.next),
+            Phase::Running => None,
+        };
+        let alive = self.keep_alive.as_ref().map(|alive| alive.next);
+        [own, alive].into_iter().flatten().min()
+    }
+}
+
+/// Bare initial headers are sent at intervals: the stack may have nothing to send, or packets too large for the path.
+#[derive(Debug)]
+struct Opening {
+    /// When the client gives up.
+    until: Time,
+    /// When a bare header is due.
+    next: Time,
+    /// Time from one bare header to the next.
+    wait: Span,
+    /// Packets of the stack have deferred the next bare header, which they do once.
+    was_deferred: bool,
+    /// When a header left last.
+    sent: Option<Time>,
+    /// Largest datagram without the header, UDP payload bytes.
+    datagram: u16,
+}
+
+impl Opening {
+    /// Times from `now`: to the first bare header, from that to the second, to the end.
+    fn new(now: Time, first: Span, wait: Span, timeout: Span, datagram: u16) -> Self {
+        Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None, datagram }
+    }
+
+    /// Packets of the stack leave with the header. A bare one follows within two intervals, however many there are.
+    fn on_accompanied(&mut self, now: Time) {
+        self.sent = Some(now);
+        if !self.was_deferred {
+            self.was_deferred = true;
+            self.next = now + self.wait;
+        }
+    }
+
+    fn on_bare(&mut self, now: Time) {
+        self.sent = Some(now);
+        self.was_deferred = false;
+        self.next = now + self.wait;
+        self.wait = self.wait * 3 / 2;
+    }
+
+    /// How long ago the last header left.
+    fn waited(&self, now: Time) -> Option<Span> {
+        self.sent.map(|sent| now.since(sent))
+    }
+}
+
+/// A close frame that is repeated. Until the server has answered, an initial header goes before it: a server that has
+/// not accepted the connection could not end it, and an application there would go on waiting for it.
+#[derive(Debug)]
+struct Closing {
+    kind: ControlFrameKind,
+    reason: CloseReason,
+    next: Time,
+    attempts: u32,
+    /// When the client gives up opening the connection; `None`: the other end knows it.
+    opening: Option<Time>,
+}
+
+impl Closing {
+    fn new(now: Time, kind: ControlFrameKind, reason: CloseReason, opening: Option<Time>) -> Self {
+        Self { kind, reason, next: now, attempts: 0, opening }
+    }
+
+    /// Counts an attempt and sets the time of the next; false when there were enough.
+    fn next_attempt(&mut self, now: Time, rtt: Span) -> bool {
+        self.attempts += 1;
+        self.next = now + (rtt * 3 / 2).max(SHORTEST);
+        self.attempts <= MOST_CLOSES || self.opening.is_some_and(|until| now < until)
+    }
+
+    /// The close again, or the end of the connection.
+    fn due(&mut self, now: Time, rtt: Span) -> Due {
+        let (kind, number, opens) = (self.kind, self.reason as u32, self.opens());
+        match (self.next_attempt(now, rtt), opens) {
+            (true, opens) => Due::Frame { kind, number, opens },
+            (false, true) => Due::End(Ending::Unanswered),
+            (false, false) => Due::End(Ending::Closed),
+        }
+    }
+
+    /// Whether an initial header goes before the close.
+    fn opens(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// The other end knows the connection: from now on the close is repeated as often as any other.
+    fn on_known(&mut self) {
+        if self.opening.take().is_some() {
+            self.attempts = 0;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct KeepAlive {
+    every: Span,
+    next: Time,
+    number: u32,
+    unanswered: u32,
+}
+
+impl KeepAlive {
+    fn new(now: Time, every: Span) -> Self {
+        Self { every, next: now + every, number: 0, unanswered: 0 }
+    }
+
+    /// A ping leaves. A path that is longer than the interval has the time to answer it.
+    fn on_ping(&mut self, now: Time, rtt: Span) {
+        self.unanswered += 1;
+        self.number = self.number.wrapping_add(1);
+        self.next = now + self.every.max(rtt * 3 / 2).max(SHORTEST);
+    }
+
+    /// Something authentic has come.
+    fn heard(&mut self, now: Time) {
+        self.unanswered = 0;
+        self.next = now + self.every;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_is_repeated_until_the_connection_is_known_and_then_a_few_times_more() {
+        let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
+        let until = now + Span::from_secs(5);
+        let mut closing = Closing::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
+        let mut say = |closing: &mut Closing| {
+            now = closing.next;
+            (now, closing.next_attempt(now, rtt))
+        };
+        while let (at, true) = say(&mut closing) {
+            assert!(closing.opens() && at < until);
+        }
+        let mut closing =
+            Closing::new(Time::ZERO, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
+        (0..9).for_each(|_| assert!(say(&mut closing).1));
+        closing.on_known();
+        assert!(!closing.opens());
+        assert_eq!((0..9).filter(|_| say(&mut closing).1).count(), 6);
+    }
+
+    #[test]
+    fn a_path_longer_than_the_interval_has_the_time_to_answer() {
+        for every in [Span::ZERO, Span::from_millis(10), Span::from_secs(1)] {
+            let rtt = Span::from_millis(600);
+            let mut alive = KeepAlive::new(Time::ZERO, every);
+            let first = alive.next;
+            while alive.unanswered < MOST_UNANSWERED {
+                alive.on_ping(alive.next, rtt);
+            }
+            assert!(alive.next.since(first) > rtt * 4, "{every}: gone after {}", alive.next.since(first));
+            assert!(alive.next.since(first) >= every * u64::from(MOST_UNANSWERED));
+        }
+    }
+
+    #[test]
+    fn data_puts_a_bare_header_off_once_however_much_there_is() {
+        let ms = Span::from_millis;
+        let mut opening = Opening::new(Time::ZERO, ms(10), ms(100), ms(5_000), 1_200);
+        let mut bare = Vec::new();
+        for at in 0..700 {
+            let now = Time::ZERO + ms(at);
+            opening.on_accompanied(now);
+            if opening.next <= now {
+                bare.push(at);
+                opening.on_bare(now);
+            }
+        }
+        // Each is deferred by one interval from the first packet after the one before: 100, 150 and 225 ms.
+        assert_eq!(bare, [100, 251, 477]);
+    }
+
+    #[test]
+    fn a_client_without_an_answer_gives_up_in_time_and_one_with_an_answer_keeps_alive() {
+        let (rtt, timeout) = (Span::from_millis(30), Span::from_secs(2));
+        let mut life =
+            Lifecycle::<()>::opening(Time::ZERO, rtt, timeout, 1_200).keep_alive(Time::ZERO, timeout * 2);
+        let mut headers = 0;
+        let end = loop {
+            let at = life.deadline().unwrap();
+            match life.poll_due(at, rtt) {
+                Some(Due::Header) => headers += 1,
+                due => break (at, due),
+            }
+        };
+        assert_eq!(end, (Time::ZERO + timeout, Some(Due::End(Ending::Unanswered))));
+        assert!(headers > 4, "{headers}");
+        let mut at = end.0;
+        assert_eq!((life.on_authentic(at), life.on_authentic(at)), (Some(1_200), None));
+        for number in 1..=MOST_UNANSWERED {
+            at = life.deadline().unwrap();
+            let ping = Due::Frame { kind: ControlFrameKind::Ping, number, opens: false };
+            assert_eq!((life.poll_due(at, rtt), life.poll_due(at, rtt)), (Some(ping), None));
+            assert!(life.is_answered_by(number) && !life.is_answered_by(number + 1));
+        }
+        at = life.deadline().unwrap();
+        let Some(Due::End(Ending::Silent(silence))) = life.poll_due(at, rtt) else { panic!("it is silent") };
+        assert!(silence >= timeout * 2 * u64::from(MOST_UNANSWERED), "{silence}");
+        life.end(Some(()));
+        life.end(None);
+        assert_eq!((life.poll_due(at, rtt), life.deadline(), life.failure()), (None, None, Some(&())));
+    }
+}
