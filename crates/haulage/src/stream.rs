@@ -13,14 +13,17 @@ use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
     connect, default_settings, offer, spawn_blocking,
 };
+use haul_proto::multiplexer::SendBuffer;
 use haul_proto::{ChosenLaw, ControllerError, check_object_recipe};
 use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Fault, FaultCode, Request, Settings};
 
-use self::buffers::{Inbox, Outbox, Sink, Source};
+use self::buffers::{Inbox, Sink, Source};
 use crate::operation::of_future;
 use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
 
+/// Most bytes that wait for their arrival: what fits into 100 ms at 5 Gbit/s.
+const MOST_OUTSTANDING: usize = 64 << 20;
 /// How long the other side's close may take after the last byte.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
@@ -34,7 +37,7 @@ const MESSAGES: &str = "it carries no object, and a stream of bytes is one; a re
 #[derive(derive_more::Debug)]
 #[debug("ByteWriter({} outstanding)", self.outstanding())]
 pub struct ByteWriter {
-    outbox: Arc<Monitor<Outbox>>,
+    outbox: Arc<Monitor<SendBuffer>>,
     transport: Transport,
     /// The end of the stream is known: nothing can follow.
     is_ended: bool,
@@ -209,7 +212,7 @@ impl ByteWriter {
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
-        let (outbox, waker) = (Arc::<Monitor<Outbox>>::default(), Waker::new()?);
+        let (outbox, waker) = (Arc::new(Monitor::new(SendBuffer::new(MOST_OUTSTANDING))), Waker::new()?);
         let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker)?;
         Ok(Self { outbox, transport: Transport::new(&session, transfer), is_ended: false })
     }
@@ -225,7 +228,7 @@ impl ByteWriter {
     fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
         if !self.is_ended {
             self.is_ended = true;
-            self.outbox.lock().ended = true;
+            self.outbox.lock().finish();
             self.transport.transfer.waker().wake();
         }
         if !self.transport.is_over {
@@ -259,7 +262,7 @@ impl ByteWriter {
 
     /// Bytes that were written and have not arrived for certain.
     pub fn outstanding(&self) -> usize {
-        self.outbox.lock().bytes.len()
+        self.outbox.lock().outstanding()
     }
 
     /// As [`Write::write`].

@@ -30,7 +30,7 @@ const MOST_MESSAGES: usize = 16_384;
 const IDLE: Span = Span::from_secs(2);
 /// How long an acknowledgement waits for the application's answer to a message, to leave with it.
 pub(super) const COALESCING_DELAY: Span = Span::from_micros(500);
-/// Part of the round trip that it may wait instead, for a timer that is set already: see [`deferred_until`].
+/// It may wait until a timer that expires within a quarter of the round trip instead: see [`deferred_until`].
 const COALESCING_SHARE: u64 = 4;
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
 pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);

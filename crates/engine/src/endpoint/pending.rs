@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use haul_base::Ecn;
-use haul_proto::connection::{Challenge as Asked, Challenges};
+use haul_proto::connection::{Challenge, Challenges};
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
@@ -159,17 +159,17 @@ impl PendingSession {
 
     /// Takes what claims to be a control frame of this session.
     pub(super) fn on_frame(&self, frame: &ControlFrame, from: SocketAddr) -> Verdict {
-        use ControlFrameKind::{Challenge, Ping, Response};
+        use ControlFrameKind as Kind;
         let mut state = self.state.lock();
         if !state.keys.verifies(frame) {
             return Verdict::Unauthentic;
         }
         match (frame.kind, state.is_known(from, frame)) {
-            (Challenge, true) => {
-                state.challenges.note(Asked { number: frame.number, size: frame.size });
+            (Kind::Challenge, true) => {
+                state.challenges.note(Challenge { number: frame.number, size: frame.size });
             }
-            (Ping | Response, true) => {}
-            (Challenge | Ping, false) => {
+            (Kind::Ping | Kind::Response, true) => {}
+            (Kind::Challenge | Kind::Ping, false) => {
                 return Verdict::Challenged(state.peer.challenge(&state.challenge_key, &state.keys, from));
             }
             _ => return Verdict::Unauthentic,
@@ -234,7 +234,7 @@ impl State {
 
     /// The response to the next challenge that waits.
     fn respond(&mut self) -> Option<Vec<u8>> {
-        let Asked { number, size } = self.challenges.poll_transmit()?;
+        let Challenge { number, size } = self.challenges.poll_transmit()?;
         Some(self.keys.frame(ControlFrameKind::Response, number, size))
     }
 
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn next(session: u32, probe: &mut PathProbe) -> Option<ControlFrame> {
-        let Asked { number, size } = probe.poll_transmit()?;
+        let Challenge { number, size } = probe.poll_transmit()?;
         let packet = keys(session, Role::Client).frame(ControlFrameKind::Challenge, number, size);
         Some(ControlFrame::parse(&packet).unwrap())
     }

@@ -1,5 +1,5 @@
-//! The rules of a control channel: what waits in both directions, signs of life, and the close. The driver carries frames
-//! over TLS over TCP, and decodes those that come.
+//! The rules of a control channel: what waits in both directions, pings, and the close. The driver carries frames over TLS
+//! over TCP, and decodes those that come.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const INCOMING_ROOM: usize = 16 << 20;
 /// backs off (RFC 6298, section 5.5).
 const BESIDE_DATA: u64 = 4;
 
-/// How often to show life and how long to believe in the peer's.
+/// Pings, and how long a peer may be silent.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// Between two pings.

@@ -1,6 +1,6 @@
-//! What a connection has beside its stack: how it opens, keeps alive and closes, what its path carries, and which packets
-//! have come before; and the rules of the control channel beside it. The driver authenticates control frames, and packets
-//! before their numbers count.
+//! What a connection has beside its stack: how it opens, keeps alive and closes, what its path carries, which packets
+//! have come before, and the rules of its control channel. The driver authenticates control frames, and packets before
+//! their numbers count.
 
 mod control_channel;
 mod lifecycle;

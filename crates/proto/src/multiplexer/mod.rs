@@ -3,6 +3,7 @@
 //! any order.
 
 mod reassembly;
+mod send_buffer;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem::replace;
@@ -10,6 +11,7 @@ use std::mem::replace;
 use haul_wire::stream_frame::{Frame, StreamId};
 
 pub use self::reassembly::Reassembly;
+pub use self::send_buffer::SendBuffer;
 use crate::micro::StreamLimits;
 
 /// What a message counts for besides its bytes.
