@@ -358,7 +358,7 @@ mod tests {
             // The sender learns of the first only.
             let mut path = Path { cut: [!arrives, n > 0], ..Path::default() };
             pair.exchange(now, &mut path);
-            now = now + Span::from_millis(1);
+            now += Span::from_millis(1);
         };
         sends(&mut pair, 0, true);
         sends(&mut pair, 1, false);

@@ -206,7 +206,7 @@ fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
         pair.a.send(now, &body(n, 5_000), SendOptions::default()).unwrap();
         let mut first = |packet| packet == 0;
         pair.exchange(now, &mut Path { lose: Some(&mut first), cut: [false, true], ..Path::default() });
-        now = now + Span::from_secs(60);
+        now += Span::from_secs(60);
         pair.run_until(now, &mut Path { cut: [true, true], ..Path::default() });
     }
     assert_eq!((pair.a.unfinished(), pair.received_by_b().len()), (0, 0));
