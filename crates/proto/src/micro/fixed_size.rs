@@ -11,6 +11,7 @@ use haul_stack::{
     ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission, U48,
 };
 
+use super::arrived::Arrived;
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
 use super::sequenced_segment::FirstMissing;
@@ -51,6 +52,7 @@ struct FixedSize {
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
     first_missing: Option<SharedValue<FirstMissing>>,
+    arrived: Option<SharedValue<Arrived>>,
     /// Where the sequence number stands, and which one is waited for most; only in reliable stacks.
     order: Option<(Attribute<U48>, SharedValue<FirstMissing>)>,
     turns: Turns,
@@ -104,6 +106,7 @@ pub(super) fn registration() -> Registration {
                     deadlines: false,
                     cut_ends: None,
                     first_missing: None,
+                    arrived: None,
                     order: None,
                     turns: Turns::default(),
                     stall: StallDetector::default(),
@@ -233,7 +236,10 @@ impl FixedSize {
     /// always finds room: some senders repeat nothing else before it has come.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let Some((_, first_missing)) = self.order else { return };
-        let mut wanted = context.shared(first_missing).0;
+        // All below have come or never will.
+        let settled = self.arrived.map_or(0, |arrived| context.shared(arrived).below());
+        self.drop_abandoned(settled, context);
+        let mut wanted = context.shared(first_missing).0.max(settled);
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
@@ -262,6 +268,15 @@ impl FixedSize {
             if abandoned || self.stall.is_stalled(context.now()) {
                 self.given_up += u64::from(self.reassembly().give_up_oldest(context.pool()).is_some());
             }
+        }
+    }
+
+    /// Gives up messages of which the sender has given up segments.
+    fn drop_abandoned(&mut self, settled: u64, context: &mut Context<'_>) {
+        let Some(reassembly) = &mut self.reassembly else { return };
+        while reassembly.oldest_lacks().is_some_and(|lacks| lacks < settled) {
+            reassembly.give_up_oldest(context.pool());
+            self.given_up += 1;
         }
     }
 
@@ -314,6 +329,7 @@ impl MicroProtocol for FixedSize {
         self.attributes = Some(Attributes { message, place });
         self.cut_ends = Some(declaration.shared(CutEnds::default));
         self.first_missing = Some(declaration.shared(FirstMissing::default));
+        self.arrived = Some(declaration.shared(Arrived::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {

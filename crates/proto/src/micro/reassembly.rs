@@ -219,6 +219,13 @@ impl Reassembly {
         self.messages.front().map(|message| message.newest)
     }
 
+    /// A sequence number up to which the oldest message lacks a segment. Those of a message are neighbours, so it lacks
+    /// the one behind its newest if it lacks none before.
+    pub(crate) fn oldest_lacks(&self) -> Option<u64> {
+        let message = self.messages.front()?;
+        Some(if message.beyond.is_empty() { message.newest + 1 } else { message.newest.saturating_sub(1) })
+    }
+
     /// Gives up the oldest message; `None` if there is none.
     pub(crate) fn give_up_oldest(&mut self, pool: &mut Pool) -> Option<u64> {
         let message = self.messages.front()?.message;

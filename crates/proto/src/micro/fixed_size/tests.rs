@@ -192,6 +192,33 @@ fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
     assert_eq!((pair.b.stats().violations, pair.b.has_failed()), (0, false));
 }
 
+#[test]
+fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
+    let recipe = Recipe::new("test")
+        .with_parameters("fixed_size", &[("max_message", "8KiB"), ("reassembly", "32KiB")])
+        .with("sequenced_segment")
+        .with_parameters("retransmit", &[("attempts", "2")])
+        .with("positive_ack");
+    let mut pair = Pair::new(&recipe);
+    let mut now = T0;
+    // Of each, the first segment is lost as often as it is sent.
+    for n in 0..20 {
+        pair.a.send(now, &body(n, 5_000), SendOptions::default()).unwrap();
+        let mut first = |packet| packet == 0;
+        pair.exchange(now, &mut Path { lose: Some(&mut first), cut: [false, true], ..Path::default() });
+        now += Span::from_secs(60);
+        pair.run_until(now, &mut Path { cut: [true, true], ..Path::default() });
+    }
+    assert_eq!((pair.a.unfinished(), pair.received_by_b().len()), (0, 0));
+    for n in 20..30 {
+        pair.a.send(now, &body(n, 5_000), SendOptions::default()).unwrap();
+        pair.exchange(now, &mut Path::default());
+    }
+    assert_eq!(pair.received_by_b().len(), 10);
+    let count = |name| statistic(&pair.b, "fixed_size", name);
+    assert_eq!((count("refused"), count("incomplete"), count("given_up")), (0, 0, 20));
+}
+
 /// A peer that begins a message and does not end it must not keep the other end from closing.
 #[test]
 fn what_is_missing_of_a_message_that_comes_is_not_outstanding_here() {
