@@ -45,7 +45,7 @@ pub(super) struct Cycle {
     /// How often probes of the round trip out of turn have put off the next probe for bandwidth.
     pub(super) postponed: u32,
     was_precautionary: bool,
-    /// Rounds in `ProbeBW_DOWN`, and whether the round that ends now left in it.
+    /// Rounds in `ProbeBW_DOWN`.
     down_rounds: u32,
     up_rounds: u32,
     up_acked: u64,
@@ -93,11 +93,6 @@ impl Cycle {
         self.acks == Acks::Init
     }
 
-    /// Whether the round that ends now left in `ProbeBW_DOWN`.
-    pub(super) fn was_slower(&self) -> bool {
-        self.down_rounds == 2
-    }
-
     /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins differ.
     fn pick_wait(&mut self, now: Time, rtt: Span, least_rtt: Span) {
         let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
@@ -119,6 +114,7 @@ impl Bbr {
     /// As [`Bbr::enter_down`], and the next probe comes when it would have come anyway.
     pub(super) fn begin_down(&mut self) {
         self.phase = Phase::Down;
+        self.begin_trial();
         self.round.lost = 0;
         self.round.marked = 0;
         self.cycle.up_per_packet = u64::MAX;
@@ -130,6 +126,7 @@ impl Bbr {
     /// The draft's `StartProbeBW_REFILL`.
     fn enter_refill(&mut self) {
         self.phase = Phase::Refill;
+        self.is_tried = false;
         self.cycle.postponed = 0;
         self.short_term = ShortTerm::default();
         self.cycle.up_rounds = 0;
@@ -237,6 +234,7 @@ impl Bbr {
     /// The draft's `IsTimeToCruise`, but not before a round has passed.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
+            && self.may_end_trial()
             && self.with_headroom().is_none_or(|most| self.in_flight <= most)
             && self.in_flight <= self.target(1.0)
     }

@@ -8,8 +8,8 @@
 //! - they exceed the base while the round trip shows a queue, or
 //! - they exceed what is tolerated, whatever the queue.
 //!
-//! A policer or a queue of a few packets loses without any delay, so its losses could be taken for the path's own. They do not stay
-//! so: in `ProbeBW_DOWN` the sender goes a tenth slower, and if most of the losses stop then, they were its own doing.
+//! A policer or a queue of a few packets loses without any delay, so its losses could be taken for the path's own: see
+//! [`trial`](super::trial).
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct LossRule {
 }
 
 /// Packets of a stretch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossCounts {
     pub(super) lost: u64,
     /// Marked "congestion experienced".
@@ -36,10 +36,6 @@ pub(super) struct LossCounts {
 /// The base is known by at least so many packets, and by those of at least so many rounds. A choice.
 const MEMORY_PACKETS: f64 = 500.0;
 const MEMORY_ROUNDS: f64 = 4.0;
-/// The base is the sender's own doing if a slower round has lost less than this share of it, and
-/// chance cannot explain it: so many losses were expected.
-const OWN_DOING: f64 = 0.5;
-const OWN_DOING_EXPECTED: f64 = 8.0;
 
 impl LossCounts {
     /// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
@@ -47,11 +43,28 @@ impl LossCounts {
         let expected = self.packets as f64 * share;
         self.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
     }
+
+    /// Those of both stretches.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            lost: self.lost.saturating_add(other.lost),
+            marked: self.marked.saturating_add(other.marked),
+            packets: self.packets.saturating_add(other.packets),
+        }
+    }
+
+    pub(super) fn loss_rate(self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
 }
 
 impl LossRule {
     pub(super) fn new(threshold: f64, tolerates: f64) -> Self {
         Self { threshold, tolerates, packets: 0.0, lost: 0.0 }
+    }
+
+    pub(super) fn threshold(&self) -> f64 {
+        self.threshold
     }
 
     /// The loss rate that is the path's own.
@@ -61,7 +74,7 @@ impl LossRule {
 
     /// Share of the packets of a round trip that the path has lost by itself.
     pub(super) fn own_share(&self, told: LossCounts) -> f64 {
-        self.base().min(told.lost as f64 / told.packets.max(1) as f64)
+        self.base().min(told.loss_rate())
     }
 
     /// Whether a round trip in which the sender probed lost too much (the draft's `IsInflightTooHigh`).
@@ -87,19 +100,18 @@ impl LossRule {
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 
-    /// Learns from a round without a queue in which the sender did not probe; in a slower one losses that are its own doing
-    /// show as such.
-    pub(super) fn learn(&mut self, told: LossCounts, is_slower: bool) {
+    /// Learns from a round without a queue in which the sender did not probe.
+    pub(super) fn learn(&mut self, told: LossCounts) {
         let packets = told.packets as f64;
-        let expected = self.base() * packets;
-        if is_slower && expected >= OWN_DOING_EXPECTED && (told.lost as f64) < OWN_DOING * expected {
-            (self.packets, self.lost) = (packets, told.lost as f64);
-            return;
-        }
         let memory = MEMORY_PACKETS.max(MEMORY_ROUNDS * packets);
         let kept = memory / (memory + packets);
         self.packets = self.packets * kept + packets;
         self.lost = self.lost * kept + told.lost as f64;
+    }
+
+    /// Only these packets count: the losses before were the sender's own doing.
+    pub(super) fn replace(&mut self, told: LossCounts) {
+        (self.packets, self.lost) = (told.packets as f64, told.lost as f64);
     }
 }
 
@@ -119,7 +131,7 @@ mod tests {
     fn what_the_path_loses_by_itself_is_no_congestion_and_what_is_more_is() {
         let mut rule = rule();
         assert!(rule.is_too_high(told(150, 1_000)), "not known yet");
-        (0..20).for_each(|_| rule.learn(told(150, 1_000), false));
+        (0..20).for_each(|_| rule.learn(told(150, 1_000)));
         assert!((rule.base() - 0.15).abs() < 1e-9, "{}", rule.base());
         assert!(!rule.is_too_high(told(170, 1_000)) && rule.is_too_high(told(230, 1_000)));
         assert!(!rule.is_congestion(told(170, 1_000), true) && rule.is_congestion(told(230, 1_000), true));
@@ -129,7 +141,7 @@ mod tests {
     #[test]
     fn the_drafts_rule_takes_any_loss() {
         let mut rule = LossRule::new(0.02, 0.0);
-        (0..20).for_each(|_| rule.learn(told(150, 1_000), false));
+        (0..20).for_each(|_| rule.learn(told(150, 1_000)));
         assert!(rule.base() < 1e-12, "{}", rule.base());
         assert!(rule.is_congestion(told(1, 1_000), false) && !rule.is_congestion(told(0, 1_000), true));
         assert!(rule.is_too_high(told(21, 1_000)) && !rule.is_too_high(told(20, 1_000)));
@@ -149,16 +161,6 @@ mod tests {
         let marked = |marked| LossCounts { marked, ..told(0, 1_000) };
         assert!(rule.is_congestion(marked(1), false) && rule.is_too_high(marked(21)));
         assert!(!rule.is_too_high(marked(20)) && rule.ends_startup(marked(21), false));
-    }
-
-    #[test]
-    fn losses_that_stop_when_the_sender_slows_down_were_its_own_doing() {
-        let mut rule = rule();
-        (0..20).for_each(|_| rule.learn(told(100, 1_000), false));
-        rule.learn(told(90, 1_000), true);
-        assert!(rule.base() > 0.09, "{}", rule.base());
-        rule.learn(told(0, 1_000), true);
-        assert!(rule.base() < 1e-12, "{}", rule.base());
     }
 
     #[test]

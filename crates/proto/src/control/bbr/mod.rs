@@ -25,6 +25,7 @@ mod model;
 mod parameters;
 mod probe_rtt;
 mod round_trip;
+mod trial;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,7 @@ use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
 pub(super) use parameters::LAW;
 use probe_rtt::{PROBE_RTT_GAIN, RttProbe};
 use round_trip::RoundTrip;
+use trial::Trial;
 
 /// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
 const STARTUP_PACING: f64 = 2.77;
@@ -133,6 +135,14 @@ pub(super) struct Bbr {
     cycle: Cycle,
     history: History,
     loss: LossRule,
+    trial: Option<Trial>,
+    /// A trial has come between probes, and the path still loses.
+    is_tried: bool,
+    /// The round that ended last, and what of the rounds without a probe or a queue was not judged yet.
+    judged: LossCounts,
+    steady: LossCounts,
+    /// The rate of arrival that was measured last.
+    arrived: Rate,
     /// Until then bursts are short.
     short_bursts_until: Time,
     round_trip: RoundTrip,
@@ -200,6 +210,11 @@ impl Bbr {
             cycle: Cycle::new(parameters.span("probe_wait")),
             history: History::default(),
             loss,
+            trial: None,
+            is_tried: false,
+            judged: LossCounts::default(),
+            steady: LossCounts::default(),
+            arrived: Rate::ZERO,
             short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
             max_bandwidth: TwoSlotMax::default(),
@@ -340,6 +355,9 @@ impl Bbr {
             }
         };
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
+        if arrived > Rate::ZERO {
+            self.arrived = arrived;
+        }
         let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
         self.latest = (self.latest.0.max(rate), self.latest.1.max(volume));
@@ -375,13 +393,12 @@ impl Bbr {
             if self.cycle.is_clean() && self.loss.is_congestion(judged, is_queued) {
                 self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
             }
-            if !is_queued && self.is_filled && self.cycle.is_clean() {
-                self.loss.learn(judged, self.cycle.was_slower());
-            }
+            self.judge_losses(judged, !is_queued && self.is_filled && self.cycle.is_clean());
         }
         if !self.app_limited && self.last.0 > Rate::ZERO {
             self.plateau.on_round(self.last.0);
         }
+        self.judged = judged;
         self.aggregation.on_round(!self.is_filled);
         self.paced.advance();
         self.paced.on_value(self.pacing);
@@ -422,7 +439,7 @@ impl Bbr {
 
     /// The draft's `SetPacingRate`.
     fn set_pacing(&mut self) {
-        let bandwidth = self.bandwidth();
+        let bandwidth = self.paced_bandwidth();
         if bandwidth == Rate::ZERO {
             return;
         }
