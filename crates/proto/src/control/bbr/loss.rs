@@ -21,6 +21,12 @@ pub(super) struct LossRule {
     /// Of the packets by which the base is known: how many, and how many of them were lost. Older ones count less.
     packets: f64,
     lost: f64,
+    /// The loss rate of which a trial has shown that it is the path's own.
+    shown: f64,
+    /// Rounds since the last one after which nothing spoke for a higher loss rate, and what has spoken for it since: the
+    /// logarithm of a likelihood ratio.
+    excess: LossCounts,
+    evidence: f64,
 }
 
 /// Packets of a stretch.
@@ -36,6 +42,13 @@ pub(super) struct LossCounts {
 /// The base is known by at least so many packets, and by those of at least so many rounds. A choice.
 const MEMORY_PACKETS: f64 = 500.0;
 const MEMORY_ROUNDS: f64 = 4.0;
+
+/// The base is no higher than what a trial has shown and this. Our choice.
+const NOT_SHOWN: f64 = 0.01;
+/// A path that loses more than before loses this factor more, and [`LossRule::threshold`]. Our choice.
+const MORE: f64 = 1.5;
+/// The evidence for that, as a logarithm, that is enough: 1 in 150 by chance. Our choice.
+const LEAST_EVIDENCE: f64 = 5.0;
 
 impl LossCounts {
     /// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
@@ -60,7 +73,15 @@ impl LossCounts {
 
 impl LossRule {
     pub(super) fn new(threshold: f64, tolerates: f64) -> Self {
-        Self { threshold, tolerates, packets: 0.0, lost: 0.0 }
+        Self {
+            threshold,
+            tolerates,
+            packets: 0.0,
+            lost: 0.0,
+            shown: 0.0,
+            excess: LossCounts::default(),
+            evidence: 0.0,
+        }
     }
 
     pub(super) fn threshold(&self) -> f64 {
@@ -69,7 +90,16 @@ impl LossRule {
 
     /// The loss rate that is the path's own.
     pub(super) fn base(&self) -> f64 {
-        (self.lost / self.packets.max(1.0)).min(self.tolerates)
+        self.learnt().min(self.shown + NOT_SHOWN).min(self.tolerates)
+    }
+
+    fn learnt(&self) -> f64 {
+        self.lost / self.packets.max(1.0)
+    }
+
+    /// What is lost at present, as far as more is lost than the base; otherwise the base.
+    pub(super) fn present(&self) -> f64 {
+        if self.evidence > 0.0 { self.excess.loss_rate().max(self.base()) } else { self.base() }
     }
 
     /// Share of the packets of a round trip that the path has lost by itself.
@@ -100,18 +130,40 @@ impl LossRule {
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 
-    /// Learns from a round without a queue in which the sender did not probe.
-    pub(super) fn learn(&mut self, told: LossCounts) {
+    /// Learns from a round without a queue in which the sender did not probe. Gives whether the path loses more than it did:
+    /// Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes.
+    pub(super) fn learn(&mut self, told: LossCounts) -> bool {
         let packets = told.packets as f64;
         let memory = MEMORY_PACKETS.max(MEMORY_ROUNDS * packets);
         let kept = memory / (memory + packets);
         self.packets = self.packets * kept + packets;
         self.lost = self.lost * kept + told.lost as f64;
+        self.shown = self.shown.min(self.learnt() + NOT_SHOWN);
+        let (usual, more) = (self.shown + NOT_SHOWN / 2.0, self.shown * MORE + self.threshold);
+        self.excess = self.excess.and(told);
+        self.evidence += told.lost as f64 * (more / usual).ln() - packets * (more - usual);
+        if self.evidence <= 0.0 {
+            self.forget_excess();
+        }
+        self.evidence >= LEAST_EVIDENCE
     }
 
-    /// Only these packets count: the losses before were the sender's own doing.
-    pub(super) fn replace(&mut self, told: LossCounts) {
+    fn forget_excess(&mut self) {
+        (self.excess, self.evidence) = (LossCounts::default(), 0.0);
+    }
+
+    /// A trial has lost as much: the losses are the path's own.
+    pub(super) fn confirm(&mut self, told: LossCounts) {
+        self.learn(told);
+        self.shown = self.shown.max(told.loss_rate());
+        self.forget_excess();
+    }
+
+    /// A trial has lost much less: the losses before were the sender's own doing.
+    pub(super) fn refute(&mut self, told: LossCounts) {
         (self.packets, self.lost) = (told.packets as f64, told.lost as f64);
+        self.shown = self.shown.min(self.learnt());
+        self.forget_excess();
     }
 }
 
@@ -131,7 +183,8 @@ mod tests {
     fn what_the_path_loses_by_itself_is_no_congestion_and_what_is_more_is() {
         let mut rule = rule();
         assert!(rule.is_too_high(told(150, 1_000)), "not known yet");
-        (0..20).for_each(|_| rule.learn(told(150, 1_000)));
+        rule.confirm(told(150, 1_000));
+        (0..20).for_each(|_| assert!(!rule.learn(told(150, 1_000))));
         assert!((rule.base() - 0.15).abs() < 1e-9, "{}", rule.base());
         assert!(!rule.is_too_high(told(170, 1_000)) && rule.is_too_high(told(230, 1_000)));
         assert!(!rule.is_congestion(told(170, 1_000), true) && rule.is_congestion(told(230, 1_000), true));
@@ -141,7 +194,7 @@ mod tests {
     #[test]
     fn the_drafts_rule_takes_any_loss() {
         let mut rule = LossRule::new(0.02, 0.0);
-        (0..20).for_each(|_| rule.learn(told(150, 1_000)));
+        rule.confirm(told(150, 1_000));
         assert!(rule.base() < 1e-12, "{}", rule.base());
         assert!(rule.is_congestion(told(1, 1_000), false) && !rule.is_congestion(told(0, 1_000), true));
         assert!(rule.is_too_high(told(21, 1_000)) && !rule.is_too_high(told(20, 1_000)));

@@ -138,9 +138,8 @@ pub(super) struct Bbr {
     trial: Option<Trial>,
     /// A trial has come between probes, and the path still loses.
     is_tried: bool,
-    /// The round that ended last, and what of the rounds without a probe or a queue was not judged yet.
+    /// The round that ended last.
     judged: LossCounts,
-    steady: LossCounts,
     /// The rate of arrival that was measured last.
     arrived: Rate,
     /// Until then bursts are short.
@@ -213,7 +212,6 @@ impl Bbr {
             trial: None,
             is_tried: false,
             judged: LossCounts::default(),
-            steady: LossCounts::default(),
             arrived: Rate::ZERO,
             short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),

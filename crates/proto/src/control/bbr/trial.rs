@@ -16,8 +16,6 @@ const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
 /// A trial ends without a verdict after so many rounds. Our choice.
 const MOST_ROUNDS: u32 = 32;
-/// Rounds are judged together until they have so many packets. Our choice.
-const LEAST_PACKETS: u64 = 64;
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +47,13 @@ impl Trial {
 impl Bbr {
     /// `ProbeBW_DOWN` begins, and is a trial if the path loses without a queue.
     pub(super) fn begin_trial(&mut self) {
-        let recent = self.steady.and(self.judged).and(LossCounts {
+        let present = LossCounts {
             lost: self.round.lost,
             marked: 0,
             packets: self.round.acked.saturating_add(self.round.lost),
-        });
-        let loss_rate = self.loss.base().max(if recent.exceeds(0.0) { recent.loss_rate() } else { 0.0 });
+        };
+        let recent = Some(self.judged.and(present)).filter(|recent| recent.exceeds(0.0));
+        let loss_rate = self.loss.present().max(recent.map_or(0.0, LossCounts::loss_rate));
         let is_queued = self.round_trip.is_queued(self.serialization());
         let tells = loss_rate > 0.0 && self.arrived > Rate::ZERO && !self.app_limited && !is_queued;
         self.trial = tells.then(|| Trial {
@@ -65,7 +64,6 @@ impl Bbr {
             told: LossCounts::default(),
             is_next_part: false,
         });
-        self.steady = LossCounts::default();
     }
 
     /// Whether `ProbeBW_DOWN` has lasted long enough for a trial's verdict.
@@ -107,28 +105,20 @@ impl Bbr {
         let Trial { arrived, told, .. } = *trial;
         self.trial = None;
         if is_own_doing {
-            self.loss.replace(told);
+            self.loss.refute(told);
             self.max_bandwidth.reset(arrived.min(self.max_bandwidth.get()));
             self.is_tried = false;
         } else {
-            self.loss.learn(told);
+            self.loss.confirm(told);
         }
     }
 
     fn judge_steady(&mut self, judged: LossCounts) {
-        self.steady = self.steady.and(judged);
-        if self.steady.packets < LEAST_PACKETS {
-            return;
-        }
-        let told = self.steady;
-        let is_more = told.exceeds(self.loss.base() + self.loss.threshold());
+        let is_more = self.loss.learn(judged);
         if is_more && self.phase == Phase::Cruise && !std::mem::replace(&mut self.is_tried, true) {
             self.begin_down();
             // Nothing of a probe is on its way.
             self.cycle.acks = Acks::Init;
-            return;
         }
-        self.loss.learn(told);
-        self.steady = LossCounts::default();
     }
 }
