@@ -126,7 +126,7 @@ impl Bbr {
     /// The draft's `StartProbeBW_REFILL`.
     fn enter_refill(&mut self) {
         self.phase = Phase::Refill;
-        self.is_tried = false;
+        self.is_shown = false;
         self.cycle.postponed = 0;
         self.short_term = ShortTerm::default();
         self.cycle.up_rounds = 0;
@@ -234,7 +234,7 @@ impl Bbr {
     /// The draft's `IsTimeToCruise`, but not before a round has passed.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
-            && self.may_end_trial()
+            && self.is_tried()
             && self.with_headroom().is_none_or(|most| self.in_flight <= most)
             && self.in_flight <= self.target(1.0)
     }
@@ -259,6 +259,7 @@ impl Bbr {
     fn has_new_path(&self) -> bool {
         let before = self.cycle.before;
         before > Rate::ZERO
+            && self.heard_at >= self.policed_until
             && self.max_bandwidth.get() >= before.mul_f64(NEW_PATH)
             && !self.round_trip.is_queued(self.serialization())
     }

@@ -34,7 +34,7 @@ use haul_stack::Parameters;
 
 use super::window::INITIAL_WINDOW;
 use super::{
-    ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
+    ControllerConfig, FeedbackSample, Limits, LossRun, MIN_RATE, Permit, RateController, RateState, SentBatch,
     burst_for, short_burst_for,
 };
 use crate::rtt::RttEstimator;
@@ -116,6 +116,8 @@ impl Phase {
 struct RoundTotals {
     acked: u64,
     lost: u64,
+    /// Of these, those that left since the last probe.
+    lost_steady: u64,
     marked: u64,
     runs: u64,
 }
@@ -136,11 +138,14 @@ pub(super) struct Bbr {
     history: History,
     loss: LossRule,
     trial: Option<Trial>,
-    /// A trial has come between probes, and the path still loses.
-    is_tried: bool,
-    /// The round that ended last.
-    judged: LossCounts,
-    /// The rate of arrival that was measured last.
+    /// Since the last probe a trial has shown that the path loses by itself.
+    is_shown: bool,
+    /// A trial has shown lately that what exceeds a rate is lost.
+    policed_until: Time,
+    /// From this packet on the sender did not probe.
+    steady_pn: u64,
+    /// The rate of arrival that was measured last, and last between probes.
+    arrives: Rate,
     arrived: Rate,
     /// Until then bursts are short.
     short_bursts_until: Time,
@@ -210,8 +215,10 @@ impl Bbr {
             history: History::default(),
             loss,
             trial: None,
-            is_tried: false,
-            judged: LossCounts::default(),
+            is_shown: false,
+            policed_until: Time::ZERO,
+            steady_pn: 0,
+            arrives: Rate::ZERO,
             arrived: Rate::ZERO,
             short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
@@ -335,6 +342,9 @@ impl Bbr {
             self.lost = self.lost.saturating_add(sample.lost_packets);
             self.marked = self.marked.saturating_add(sample.ecn_ce);
             self.round.lost = self.round.lost.saturating_add(sample.lost_packets);
+            let is_steady = |run: &&LossRun| run.first_pn >= self.steady_pn;
+            let steady: u64 = sample.loss.list().iter().filter(is_steady).map(|run| run.packets).sum();
+            self.round.lost_steady = self.round.lost_steady.saturating_add(steady.min(sample.lost_packets));
             self.round.marked = self.round.marked.saturating_add(sample.ecn_ce);
             self.round.runs = self.round.runs.saturating_add(sample.loss.count());
         }
@@ -354,7 +364,7 @@ impl Bbr {
         };
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
         if arrived > Rate::ZERO {
-            self.arrived = arrived;
+            self.arrives = arrived;
         }
         let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
@@ -391,12 +401,12 @@ impl Bbr {
             if self.cycle.is_clean() && self.loss.is_congestion(judged, is_queued) {
                 self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
             }
-            self.judge_losses(judged, !is_queued && self.is_filled && self.cycle.is_clean());
+            let steady = LossCounts { lost: told.lost_steady, ..judged };
+            self.judge_losses(steady, !is_queued && self.is_filled && self.cycle.is_clean());
         }
         if !self.app_limited && self.last.0 > Rate::ZERO {
             self.plateau.on_round(self.last.0);
         }
-        self.judged = judged;
         self.aggregation.on_round(!self.is_filled);
         self.paced.advance();
         self.paced.on_value(self.pacing);
@@ -536,6 +546,7 @@ impl RateController for Bbr {
         }
         let (mark, is_round) = self.count(sample);
         self.on_rate(sample, &mark);
+        self.watch_trial(sample);
         let is_due = self.round_trip.on_sample(sample.now, sample.rtt.latest(), self.serialization());
         let bytes = sample.acked_packets.saturating_mul(self.datagram);
         self.aggregation.on_acked(sample.now, bytes, self.bandwidth(), self.window);

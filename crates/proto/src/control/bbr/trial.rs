@@ -4,18 +4,19 @@
 //!
 //! A trial follows each probe for bandwidth, and comes at once when the path begins to lose more than before.
 
-use haul_base::Rate;
+use haul_base::{Rate, Span};
 
 use super::cycle::Acks;
 use super::loss::LossCounts;
-use super::{Bbr, Phase};
+use super::{Bbr, FeedbackSample, Phase};
+use crate::control::{LossRun, LossRuns};
 
 /// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many losses were, at
 /// least: chance cannot explain it. Our choices.
 const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
-/// A trial ends without a verdict after so many rounds. Our choice.
-const MOST_ROUNDS: u32 = 32;
+/// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
+const POLICED_FOR: Span = Span::from_secs(30);
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +24,13 @@ pub(super) struct Trial {
     /// The loss rate that is tried, and the rate of arrival beside it.
     loss_rate: f64,
     arrived: Rate,
+    /// Its packets: they end where `ProbeBW_DOWN` does.
     first_pn: u64,
-    rounds: u32,
-    /// Of packets that have left in it.
-    told: LossCounts,
-    /// The round that ends next has left in it.
-    is_next_part: bool,
+    end_pn: Option<u64>,
+    /// So many were lost.
+    lost: u64,
+    /// Packets before this one had left when the present round began.
+    round_pn: u64,
 }
 
 impl Trial {
@@ -37,42 +39,44 @@ impl Trial {
         packets as f64 * self.loss_rate >= LEAST_EXPECTED
     }
 
-    /// Whether the losses have stopped. `None` while too little is known.
-    fn verdict(&self) -> Option<bool> {
-        let expected = self.told.packets as f64 * self.loss_rate;
-        self.suffices(self.told.packets).then(|| (self.told.lost as f64) < expected * OWN_DOING)
+    fn on_feedback(&mut self, loss: &LossRuns) {
+        let end_pn = self.end_pn.unwrap_or(u64::MAX);
+        let part = |run: &LossRun| {
+            let end = (run.first_pn + run.packets).min(end_pn);
+            end.saturating_sub(run.first_pn.max(self.first_pn))
+        };
+        self.lost += loss.list().iter().map(part).sum::<u64>();
+    }
+
+    /// A round has ended: what became of the packets that had left when it began is known. Gives whether it is of all.
+    fn on_round(&mut self, next_pn: u64) -> (LossCounts, bool) {
+        let known = std::mem::replace(&mut self.round_pn, next_pn);
+        let end_pn = self.end_pn.unwrap_or(u64::MAX);
+        let packets = known.min(end_pn).saturating_sub(self.first_pn);
+        (LossCounts { lost: self.lost, marked: 0, packets }, known >= end_pn)
     }
 }
 
 impl Bbr {
-    /// `ProbeBW_DOWN` begins, and is a trial if the path loses without a queue.
+    /// `ProbeBW_DOWN` begins, and is a trial if so much is lost without a queue that it is worth it.
     pub(super) fn begin_trial(&mut self) {
-        let present = LossCounts {
-            lost: self.round.lost,
-            marked: 0,
-            packets: self.round.acked.saturating_add(self.round.lost),
-        };
-        let recent = Some(self.judged.and(present)).filter(|recent| recent.exceeds(0.0));
-        let loss_rate = self.loss.present().max(recent.map_or(0.0, LossCounts::loss_rate));
+        self.steady_pn = self.next_pn;
+        let loss_rate = self.loss.present();
         let is_queued = self.round_trip.is_queued(self.serialization());
-        let tells = loss_rate > 0.0 && self.arrived > Rate::ZERO && !self.app_limited && !is_queued;
-        self.trial = tells.then(|| Trial {
+        let tells = loss_rate > self.loss.threshold() && self.arrived > Rate::ZERO;
+        self.trial = (tells && !self.app_limited && !is_queued).then(|| Trial {
             loss_rate,
             arrived: self.arrived,
             first_pn: self.next_pn,
-            rounds: 0,
-            told: LossCounts::default(),
-            is_next_part: false,
+            end_pn: None,
+            lost: 0,
+            round_pn: self.next_pn,
         });
     }
 
     /// Whether `ProbeBW_DOWN` has lasted long enough for a trial's verdict.
-    pub(super) fn may_end_trial(&self) -> bool {
-        self.trial.is_none_or(|trial| {
-            trial.loss_rate <= self.loss.threshold()
-                || trial.suffices(self.next_pn.saturating_sub(trial.first_pn))
-                || trial.rounds >= MOST_ROUNDS
-        })
+    pub(super) fn is_tried(&self) -> bool {
+        self.trial.is_none()
     }
 
     /// The bandwidth by which it paces.
@@ -81,41 +85,54 @@ impl Bbr {
         tried.map_or(self.bandwidth(), |tried| tried.min(self.bandwidth()))
     }
 
-    /// A round has ended in which the sender did not probe; `is_clean`: and no queue stood.
-    pub(super) fn judge_losses(&mut self, judged: LossCounts, is_clean: bool) {
-        let is_down = self.phase == Phase::Down;
-        let is_part = self.trial.as_mut().is_some_and(|trial| {
-            trial.rounds += 1;
-            std::mem::replace(&mut trial.is_next_part, is_down)
-        });
-        if is_part && is_clean {
-            self.judge_trial(judged);
-        } else if self.trial.is_some() && !is_down {
-            self.trial = None;
+    /// Takes what a trial has lost.
+    pub(super) fn watch_trial(&mut self, sample: &FeedbackSample<'_>) {
+        let Some(trial) = &mut self.trial else { return };
+        if self.phase != Phase::Down {
+            trial.end_pn.get_or_insert(self.next_pn);
         }
-        if is_clean && !is_part {
-            self.judge_steady(judged);
+        if sample.lost_packets > 0 {
+            trial.on_feedback(sample.loss);
         }
     }
 
-    fn judge_trial(&mut self, judged: LossCounts) {
-        let Some(trial) = &mut self.trial else { return };
-        trial.told = trial.told.and(judged);
-        let Some(is_own_doing) = trial.verdict() else { return };
-        let Trial { arrived, told, .. } = *trial;
-        self.trial = None;
-        if is_own_doing {
+    /// A round has ended in which the sender did not probe; `is_clean`: and no queue stood.
+    pub(super) fn judge_losses(&mut self, judged: LossCounts, is_clean: bool) {
+        let next_pn = self.next_pn;
+        match &mut self.trial {
+            Some(trial) => {
+                let (told, is_over) = trial.on_round(next_pn);
+                if is_clean && trial.suffices(told.packets) {
+                    self.end_trial(told);
+                } else if is_over {
+                    self.trial = None;
+                }
+            }
+            None if is_clean => self.judge_steady(judged),
+            None => {}
+        }
+    }
+
+    fn end_trial(&mut self, told: LossCounts) {
+        let Some(Trial { loss_rate, arrived, .. }) = self.trial.take() else { return };
+        if std::env::var("DBG").is_ok() { println!("  {} end trial: {told:?} of {:.2} expected ({loss_rate:.3}), arrived {:.1} bw {:.1}", self.heard_at.as_nanos() / 1_000_000, told.packets as f64 * loss_rate, arrived.as_bps() as f64 / 1e6, self.max_bandwidth.get().as_bps() as f64 / 1e6); }
+        if (told.lost as f64) < told.packets as f64 * loss_rate * OWN_DOING {
             self.loss.refute(told);
             self.max_bandwidth.reset(arrived.min(self.max_bandwidth.get()));
-            self.is_tried = false;
+            self.policed_until = self.heard_at + POLICED_FOR;
         } else {
             self.loss.confirm(told);
+            self.is_shown = true;
         }
     }
 
     fn judge_steady(&mut self, judged: LossCounts) {
         let is_more = self.loss.learn(judged);
-        if is_more && self.phase == Phase::Cruise && !std::mem::replace(&mut self.is_tried, true) {
+        if self.phase != Phase::Cruise {
+            return;
+        }
+        self.arrived = self.arrives;
+        if is_more && !self.is_shown {
             self.begin_down();
             // Nothing of a probe is on its way.
             self.cycle.acks = Acks::Init;
