@@ -52,7 +52,7 @@ pub(super) struct Cycle {
     /// Bytes acknowledged for which the long-term bound grows by a packet.
     up_per_packet: u64,
     /// Bandwidth at the start of the probe.
-    before: Rate,
+    pub(super) before: Rate,
     rng: Option<Rng>,
 }
 
@@ -126,7 +126,6 @@ impl Bbr {
     /// The draft's `StartProbeBW_REFILL`.
     fn enter_refill(&mut self) {
         self.phase = Phase::Refill;
-        self.is_shown = false;
         self.cycle.postponed = 0;
         self.short_term = ShortTerm::default();
         self.cycle.up_rounds = 0;
@@ -259,7 +258,7 @@ impl Bbr {
     fn has_new_path(&self) -> bool {
         let before = self.cycle.before;
         before > Rate::ZERO
-            && self.heard_at >= self.policed_until
+            && !self.is_policed()
             && self.max_bandwidth.get() >= before.mul_f64(NEW_PATH)
             && !self.round_trip.is_queued(self.serialization())
     }

@@ -97,9 +97,9 @@ impl LossRule {
         self.lost / self.packets.max(1.0)
     }
 
-    /// What is lost at present, as far as more is lost than the base; otherwise the base.
+    /// What is lost at present: the base, or more than that for sure.
     pub(super) fn present(&self) -> f64 {
-        if self.evidence > 0.0 { self.excess.loss_rate().max(self.base()) } else { self.base() }
+        if self.evidence >= LEAST_EVIDENCE { self.excess.loss_rate() } else { self.base() }
     }
 
     /// Share of the packets of a round trip that the path has lost by itself.
@@ -139,7 +139,8 @@ impl LossRule {
         self.packets = self.packets * kept + packets;
         self.lost = self.lost * kept + told.lost as f64;
         self.shown = self.shown.min(self.learnt() + NOT_SHOWN);
-        let (usual, more) = (self.shown + NOT_SHOWN / 2.0, self.shown * MORE + self.threshold);
+        let usual = self.shown + NOT_SHOWN;
+        let more = usual * MORE + self.threshold;
         self.excess = self.excess.and(told);
         self.evidence += told.lost as f64 * (more / usual).ln() - packets * (more - usual);
         if self.evidence <= 0.0 {
@@ -155,7 +156,7 @@ impl LossRule {
     /// A trial has lost as much: the losses are the path's own.
     pub(super) fn confirm(&mut self, told: LossCounts) {
         self.learn(told);
-        self.shown = self.shown.max(told.loss_rate());
+        self.shown = self.learnt().max(told.loss_rate());
         self.forget_excess();
     }
 

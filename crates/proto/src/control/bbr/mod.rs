@@ -138,8 +138,6 @@ pub(super) struct Bbr {
     history: History,
     loss: LossRule,
     trial: Option<Trial>,
-    /// Since the last probe a trial has shown that the path loses by itself.
-    is_shown: bool,
     /// A trial has shown lately that what exceeds a rate is lost.
     policed_until: Time,
     /// From this packet on the sender did not probe.
@@ -215,7 +213,6 @@ impl Bbr {
             history: History::default(),
             loss,
             trial: None,
-            is_shown: false,
             policed_until: Time::ZERO,
             steady_pn: 0,
             arrives: Rate::ZERO,

@@ -79,10 +79,20 @@ impl Bbr {
         self.trial.is_none()
     }
 
-    /// The bandwidth by which it paces.
+    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make a probe
+    /// faster.
     pub(super) fn paced_bandwidth(&self) -> Rate {
-        let tried = self.trial.filter(|_| self.phase == Phase::Down).map(|trial| trial.arrived);
-        tried.map_or(self.bandwidth(), |tried| tried.min(self.bandwidth()))
+        let most = match self.phase {
+            Phase::Down => self.trial.map(|trial| trial.arrived),
+            Phase::Up if self.is_policed() => Some(self.cycle.before),
+            _ => None,
+        };
+        most.map_or(self.bandwidth(), |most| most.min(self.bandwidth()))
+    }
+
+    /// Whether a trial has shown lately that what exceeds a rate is lost.
+    pub(super) fn is_policed(&self) -> bool {
+        self.heard_at < self.policed_until
     }
 
     /// Takes what a trial has lost.
@@ -122,7 +132,6 @@ impl Bbr {
             self.policed_until = self.heard_at + POLICED_FOR;
         } else {
             self.loss.confirm(told);
-            self.is_shown = true;
         }
     }
 
@@ -132,7 +141,7 @@ impl Bbr {
             return;
         }
         self.arrived = self.arrives;
-        if is_more && !self.is_shown {
+        if is_more {
             self.begin_down();
             // Nothing of a probe is on its way.
             self.cycle.acks = Acks::Init;
