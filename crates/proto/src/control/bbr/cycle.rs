@@ -233,7 +233,7 @@ impl Bbr {
     /// The draft's `IsTimeToCruise`, but not before a round has passed.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
-            && self.is_tried()
+            && self.trial.is_none()
             && self.with_headroom().is_none_or(|most| self.in_flight <= most)
             && self.in_flight <= self.target(1.0)
     }

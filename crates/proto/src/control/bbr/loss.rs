@@ -99,7 +99,7 @@ impl LossRule {
 
     /// What is lost at present: the base, or more than that for sure.
     pub(super) fn present(&self) -> f64 {
-        if self.evidence >= LEAST_EVIDENCE { self.excess.loss_rate() } else { self.base() }
+        if self.has_excess() { self.excess.loss_rate() } else { self.base() }
     }
 
     /// Share of the packets of a round trip that the path has lost by itself.
@@ -146,7 +146,11 @@ impl LossRule {
         if self.evidence <= 0.0 {
             self.forget_excess();
         }
-        self.evidence >= LEAST_EVIDENCE
+        self.has_excess()
+    }
+
+    fn has_excess(&self) -> bool {
+        self.tolerates > 0.0 && self.evidence >= LEAST_EVIDENCE
     }
 
     fn forget_excess(&mut self) {

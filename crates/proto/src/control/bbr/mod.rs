@@ -25,17 +25,17 @@ mod model;
 mod parameters;
 mod probe_rtt;
 mod round_trip;
-mod trial;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::Parameters;
 
 use super::window::INITIAL_WINDOW;
 use super::{
-    ControllerConfig, FeedbackSample, Limits, LossRun, MIN_RATE, Permit, RateController, RateState, SentBatch,
-    burst_for, short_burst_for,
+    ControllerConfig, FeedbackSample, Limits, LossRun, MIN_RATE, Permit, RateController, RateState,
+    SentBatch, burst_for, short_burst_for,
 };
 use crate::rtt::RttEstimator;
 use cycle::{Acks, Cycle};

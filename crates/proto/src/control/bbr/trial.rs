@@ -40,20 +40,25 @@ impl Trial {
     }
 
     fn on_feedback(&mut self, loss: &LossRuns) {
-        let end_pn = self.end_pn.unwrap_or(u64::MAX);
         let part = |run: &LossRun| {
-            let end = (run.first_pn + run.packets).min(end_pn);
+            let end = self.part_before(run.first_pn.saturating_add(run.packets));
             end.saturating_sub(run.first_pn.max(self.first_pn))
         };
-        self.lost += loss.list().iter().map(part).sum::<u64>();
+        let lost: u64 = loss.list().iter().map(part).sum();
+        self.lost = self.lost.saturating_add(lost);
     }
 
     /// A round has ended: what became of the packets that had left when it began is known. Gives whether it is of all.
     fn on_round(&mut self, next_pn: u64) -> (LossCounts, bool) {
         let known = std::mem::replace(&mut self.round_pn, next_pn);
-        let end_pn = self.end_pn.unwrap_or(u64::MAX);
-        let packets = known.min(end_pn).saturating_sub(self.first_pn);
-        (LossCounts { lost: self.lost, marked: 0, packets }, known >= end_pn)
+        let packets = self.part_before(known).saturating_sub(self.first_pn);
+        let is_over = self.end_pn.is_some_and(|end_pn| known >= end_pn);
+        (LossCounts { lost: self.lost, marked: 0, packets }, is_over)
+    }
+
+    /// Where it ends, but not behind `pn`.
+    fn part_before(&self, pn: u64) -> u64 {
+        self.end_pn.map_or(pn, |end_pn| pn.min(end_pn))
     }
 }
 
@@ -72,11 +77,6 @@ impl Bbr {
             lost: 0,
             round_pn: self.next_pn,
         });
-    }
-
-    /// Whether `ProbeBW_DOWN` has lasted long enough for a trial's verdict.
-    pub(super) fn is_tried(&self) -> bool {
-        self.trial.is_none()
     }
 
     /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make a probe
@@ -125,7 +125,6 @@ impl Bbr {
 
     fn end_trial(&mut self, told: LossCounts) {
         let Some(Trial { loss_rate, arrived, .. }) = self.trial.take() else { return };
-        if std::env::var("DBG").is_ok() { println!("  {} end trial: {told:?} of {:.2} expected ({loss_rate:.3}), arrived {:.1} bw {:.1}", self.heard_at.as_nanos() / 1_000_000, told.packets as f64 * loss_rate, arrived.as_bps() as f64 / 1e6, self.max_bandwidth.get().as_bps() as f64 / 1e6); }
         if (told.lost as f64) < told.packets as f64 * loss_rate * OWN_DOING {
             self.loss.refute(told);
             self.max_bandwidth.reset(arrived.min(self.max_bandwidth.get()));
@@ -137,11 +136,10 @@ impl Bbr {
 
     fn judge_steady(&mut self, judged: LossCounts) {
         let is_more = self.loss.learn(judged);
-        if self.phase != Phase::Cruise {
-            return;
+        if is_more || self.phase == Phase::Cruise {
+            self.arrived = self.arrives;
         }
-        self.arrived = self.arrives;
-        if is_more {
+        if is_more && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
             self.begin_down();
             // Nothing of a probe is on its way.
             self.cycle.acks = Acks::Init;
