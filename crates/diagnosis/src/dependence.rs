@@ -132,26 +132,32 @@ impl DelayFinding {
             Dependence::Unknown
         };
         let medium_rate = if may_be_medium { losing.medium_rate() } else { 0.0 };
-        let onset = if medium_rate > 0.0 { onset(stretches, medium_rate, &mut scratch.order) } else { None };
+        let onset =
+            if medium_rate > 0.0 { delay_onset(stretches, medium_rate, &mut scratch.order) } else { None };
         Self { dependence, medium_rate, onset }
     }
 }
 
-/// The delay from which a queue drops, beside a medium that loses at `rate`: the likeliest change to [`ONSET_FACTOR`] times that
-/// rate, by the likelihood ratio of two Poisson processes (Page's cumulative sum test, Biometrika 41, 1954, over delays instead of
-/// times).
-fn onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
+/// The delay from which a queue drops, beside a medium that loses at `rate`.
+fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
     order.clear();
     order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
     order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    let ordered = order.iter().rev().map(|(_, at)| (*at, stretches[*at].packets, stretches[*at].lost));
+    onset(ordered, rate).map(|at| stretches[at].delay)
+}
+
+/// From where on stretches lose more than a medium that loses at `rate`: the likeliest change to [`ONSET_FACTOR`] times that
+/// rate, by the likelihood ratio of two Poisson processes (Page's cumulative sum test, Biometrika 41, 1954, over what they are ordered by
+/// instead of times). Of each stretch what it is ordered by, falling, and how many packets it has and has lost.
+pub(crate) fn onset<T>(ordered: impl Iterator<Item = (T, u64, u64)>, rate: f64) -> Option<T> {
     let (mut evidence, mut most, mut from) = (0.0, 0.0, None);
-    for (_, at) in order.iter().rev() {
-        let stretch = &stretches[*at];
-        let expected = rate * stretch.packets as f64;
-        let ratio = stretch.lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected;
+    for (at, packets, lost) in ordered {
+        let expected = rate * packets as f64;
+        let ratio = lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected;
         evidence += ratio.min(MOST_EVIDENCE);
         if evidence >= most {
-            (most, from) = (evidence, Some(stretch.delay));
+            (most, from) = (evidence, Some(at));
         }
     }
     from.filter(|_| most >= LEAST_EVIDENCE)

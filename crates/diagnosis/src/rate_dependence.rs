@@ -1,0 +1,206 @@
+//! Whether losses depend on the rate of sending. A policer (a token bucket) and a queue of a few packets drop what exceeds
+//! their rate, without delay; a medium damages the same share of packets at every rate.
+
+use haul_base::Rate;
+
+use crate::dependence::onset;
+
+/// Consecutive packets and the rate at which they left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentStretch {
+    /// Its unit does not matter, if it is always the same.
+    pub rate: Rate,
+    /// Packets, lost ones included.
+    pub packets: u64,
+    /// Of these, lost ones.
+    pub lost: u64,
+}
+
+/// What stretches of a transmission say of losses that grow with the rate of sending.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RateFinding {
+    /// The share of packets that are lost at low rates: what the medium loses.
+    pub medium_rate: f64,
+    /// The rate of sending from which losses exceed `medium_rate`: the path drops what exceeds it. `None` if they do not for
+    /// sure, or if the rates were too much alike.
+    pub onset: Option<Rate>,
+}
+
+/// Fewer lost packets tell nothing. Our choice.
+const LEAST_LOST: u64 = 16;
+/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in 4,000 by
+/// chance. Our choice.
+const SIGNIFICANT: f64 = 3.5;
+/// The share of all packets that have left at low rates. Our choice.
+const LOW: f64 = 0.25;
+/// High rates are this much above the mean of low ones at least. Our choice: pacing varies by less.
+const LEAST_CONTRAST: f64 = 1.02;
+
+impl RateFinding {
+    /// Tests stretches. `order` is kept for its memory.
+    pub fn of(stretches: &[SentStretch], order: &mut Vec<(f64, usize)>) -> Self {
+        let (packets, lost) = whole(stretches);
+        if lost < LEAST_LOST || slope(stretches, lost as f64 / packets as f64) < SIGNIFICANT {
+            return Self::default();
+        }
+        order.clear();
+        order.extend(stretches.iter().map(|stretch| stretch.rate.as_bps() as f64).zip(0..));
+        order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+        let low = Low::of(stretches, order, packets as f64 * LOW);
+        let medium_rate = low.lost / low.packets.max(1.0);
+        // What was not seen may be one packet more.
+        let usual = medium_rate.max(1.0 / low.packets.max(1.0));
+        let least = low.mean_rate() * LEAST_CONTRAST;
+        let high = order.iter().rev().take_while(|(rate, _)| *rate > least);
+        let onset = onset(high.map(|(_, at)| (*at, stretches[*at].packets, stretches[*at].lost)), usual);
+        let onset = onset.map(|at| stretches[at].rate);
+        Self { medium_rate, onset }
+    }
+}
+
+fn whole(stretches: &[SentStretch]) -> (u64, u64) {
+    stretches.iter().fold((0, 0), |(packets, lost), stretch| (packets + stretch.packets, lost + stretch.lost))
+}
+
+/// The score test of a Poisson regression of losses on the logarithm of the rate of sending, with packets as exposure, in
+/// standard deviations. The variance is estimated from the residuals (White, Econometrica 48, 1980), so that bursts of losses do
+/// not look like many losses. 0 if the rates never differ.
+fn slope(stretches: &[SentStretch], loss_rate: f64) -> f64 {
+    let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
+    let (packets, _) = whole(stretches);
+    let weighted: f64 = stretches.iter().map(|stretch| log(stretch) * stretch.packets as f64).sum();
+    let mean = weighted / packets.max(1) as f64;
+    let (mut score, mut variance) = (0.0, 0.0);
+    for stretch in stretches {
+        let residual = stretch.lost as f64 - loss_rate * stretch.packets as f64;
+        let part = residual * (log(stretch) - mean);
+        score += part;
+        variance += part * part;
+    }
+    if variance > 0.0 { score / variance.sqrt() } else { 0.0 }
+}
+
+/// Packets that have left at low rates.
+struct Low {
+    packets: f64,
+    lost: f64,
+    /// The sum of their rates.
+    rates: f64,
+}
+
+impl Low {
+    /// The `packets` at the lowest rates.
+    fn of(stretches: &[SentStretch], order: &[(f64, usize)], packets: f64) -> Self {
+        let mut low = Self { packets: 0.0, lost: 0.0, rates: 0.0 };
+        for (rate, at) in order {
+            if low.packets >= packets {
+                break;
+            }
+            let stretch = &stretches[*at];
+            low.packets += stretch.packets as f64;
+            low.lost += stretch.lost as f64;
+            low.rates += rate * stretch.packets as f64;
+        }
+        low
+    }
+
+    fn mean_rate(&self) -> f64 {
+        self.rates / self.packets.max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rng;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICED: f64 = 100.0;
+
+    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` gives the loss rate at a rate.
+    fn sent(seed: u64, stretches: usize, lost: impl Fn(f64) -> f64) -> Vec<SentStretch> {
+        let mut rng = Rng::from_seed(seed);
+        let mut stretch = |n: usize| {
+            let mbps = match n % 20 {
+                0 => 90.0,
+                1 | 2 => 125.0,
+                _ => 97.0,
+            };
+            let packets = mbps as u64;
+            let lost = (0..packets).filter(|_| rng.chance(lost(mbps))).count() as u64;
+            SentStretch { rate: Rate::from_bps((mbps * 1e6) as u64), packets, lost }
+        };
+        (0..stretches).map(&mut stretch).collect()
+    }
+
+    fn policer(rate: f64) -> f64 {
+        (1.0 - POLICED / rate).max(0.0)
+    }
+
+    fn of(stretches: &[SentStretch]) -> RateFinding {
+        RateFinding::of(stretches, &mut Vec::new())
+    }
+
+    #[test]
+    fn losses_above_a_rate_are_those_of_a_policer_also_beside_a_medium() {
+        let onset = |found: RateFinding| found.onset.map(|rate| rate.as_bps() / 1_000_000);
+        let found = of(&sent(1, 200, policer));
+        assert_eq!((onset(found), found.medium_rate), (Some(125), 0.0));
+        let found = of(&sent(1, 400, |rate| policer(rate) + 0.01));
+        assert_eq!(onset(found), Some(125));
+        assert!((found.medium_rate - 0.01).abs() < 0.004, "{found:?}");
+    }
+
+    #[test]
+    fn a_constant_rate_tells_nothing_nor_do_a_few_losses() {
+        let constant: Vec<SentStretch> = sent(1, 400, |_| 0.2)
+            .into_iter()
+            .map(|one| SentStretch { rate: Rate::from_mbps(120), ..one })
+            .collect();
+        assert_eq!(of(&constant), RateFinding::default());
+        assert_eq!(of(&[]), RateFinding::default());
+        assert_eq!(of(&sent(1, 4, policer)), RateFinding::default());
+    }
+
+    /// A burst at a high rate is one event, however many packets are in it.
+    #[test]
+    fn one_burst_at_a_high_rate_proves_nothing() {
+        let mut stretches = sent(1, 200, |_| 0.0);
+        stretches[21].lost = 100;
+        assert_eq!(of(&stretches), RateFinding::default());
+    }
+
+    proptest! {
+        #[test]
+        fn a_medium_is_no_policer(seed in 0..10_000u64, loss in 0.001..0.3f64, stretches in 10..600usize) {
+            prop_assert_eq!(of(&sent(seed, stretches, |_| loss)).onset, None);
+        }
+
+        #[test]
+        fn nor_is_one_that_loses_bursts(seed in 0..10_000u64, share in 0.001..0.2f64, stretches in 10..600usize) {
+            let mut rng = Rng::from_seed(seed + 1);
+            let mut lossy = sent(seed, stretches, |_| 0.0);
+            lossy.iter_mut().filter(|_| rng.chance(share)).for_each(|one| one.lost = one.packets / 2);
+            prop_assert_eq!(of(&lossy).onset, None);
+        }
+
+        #[test]
+        fn a_policer_is_found(seed in 0..10_000u64, loss in 0.0..0.02f64, stretches in 300..600usize) {
+            let onset = of(&sent(seed, stretches, |rate| policer(rate) + loss)).onset;
+            prop_assert_eq!(onset, Some(Rate::from_mbps(125)));
+        }
+
+        #[test]
+        fn whatever_it_is_given_its_finding_is_finite(
+            given in prop::collection::vec((0..u64::MAX >> 20, 0..1_000_000u64, 0..1_000_000u64), 0..100),
+        ) {
+            let stretches: Vec<SentStretch> = given
+                .iter()
+                .map(|&(bps, packets, lost)| SentStretch { rate: Rate::from_bps(bps), packets, lost: lost.min(packets) })
+                .collect();
+            let found = of(&stretches);
+            prop_assert!((0.0..=1.0).contains(&found.medium_rate));
+        }
+    }
+}
