@@ -14,6 +14,8 @@ pub struct SentStretch {
     pub packets: u64,
     /// Of these, lost ones.
     pub lost: u64,
+    /// Runs of packets that were lost one behind the other.
+    pub runs: u64,
 }
 
 /// What stretches of a transmission say of losses that grow with the rate of sending.
@@ -28,9 +30,11 @@ pub struct RateFinding {
 
 /// Fewer lost packets tell nothing. Our choice.
 const LEAST_LOST: u64 = 16;
-/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in 4,000 by
-/// chance. Our choice.
-const SIGNIFICANT: f64 = 3.5;
+/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in 30,000 by
+/// chance, if runs of losses have nothing to do with each other. Our choice.
+const SIGNIFICANT: f64 = 4.0;
+/// The same, if whole stretches lose or lose nothing: 1 in 40 by chance. Our choice.
+const CONSISTENT: f64 = 2.0;
 /// The share of all packets that have left at low rates. Our choice.
 const LOW: f64 = 0.25;
 /// High rates are this much above the mean of low ones at least. Our choice: pacing varies by less.
@@ -39,8 +43,8 @@ const LEAST_CONTRAST: f64 = 1.02;
 impl RateFinding {
     /// Tests stretches. `order` is kept for its memory.
     pub fn of(stretches: &[SentStretch], order: &mut Vec<(f64, usize)>) -> Self {
-        let (packets, lost) = whole(stretches);
-        if lost < LEAST_LOST || slope(stretches, lost as f64 / packets as f64) < SIGNIFICANT {
+        let SentStretch { packets, lost, .. } = whole(stretches);
+        if lost < LEAST_LOST || !is_steep(stretches) {
             return Self::default();
         }
         order.clear();
@@ -58,26 +62,34 @@ impl RateFinding {
     }
 }
 
-fn whole(stretches: &[SentStretch]) -> (u64, u64) {
-    stretches.iter().fold((0, 0), |(packets, lost), stretch| (packets + stretch.packets, lost + stretch.lost))
+fn whole(stretches: &[SentStretch]) -> SentStretch {
+    stretches.iter().fold(SentStretch::default(), |sum, stretch| SentStretch {
+        packets: sum.packets + stretch.packets,
+        lost: sum.lost + stretch.lost,
+        runs: sum.runs + stretch.runs,
+        ..sum
+    })
 }
 
-/// The score test of a Poisson regression of losses on the logarithm of the rate of sending, with packets as exposure, in
-/// standard deviations. The variance is estimated from the residuals (White, Econometrica 48, 1980), so that bursts of losses do
-/// not look like many losses. 0 if the rates never differ.
-fn slope(stretches: &[SentStretch], loss_rate: f64) -> f64 {
+/// Whether the loss rate grows with the rate of sending: the score test of a Poisson regression on the logarithm of the rate,
+/// with packets as exposure. Its variance is that of runs of geometric length, and beside that is estimated from the residuals
+/// (White, Econometrica 48, 1980).
+fn is_steep(stretches: &[SentStretch]) -> bool {
     let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
-    let (packets, _) = whole(stretches);
+    let SentStretch { packets, lost, runs, .. } = whole(stretches);
     let weighted: f64 = stretches.iter().map(|stretch| log(stretch) * stretch.packets as f64).sum();
-    let mean = weighted / packets.max(1) as f64;
-    let (mut score, mut variance) = (0.0, 0.0);
+    let (mean, loss_rate) = (weighted / packets as f64, lost as f64 / packets as f64);
+    let (mut score, mut expected, mut found) = (0.0, 0.0, 0.0);
     for stretch in stretches {
-        let residual = stretch.lost as f64 - loss_rate * stretch.packets as f64;
-        let part = residual * (log(stretch) - mean);
+        let (packets, from_mean) = (stretch.packets as f64, log(stretch) - mean);
+        let part = (stretch.lost as f64 - loss_rate * packets) * from_mean;
         score += part;
-        variance += part * part;
+        found += part * part;
+        expected += loss_rate * packets * from_mean * from_mean;
     }
-    if variance > 0.0 { score / variance.sqrt() } else { 0.0 }
+    let mean_run = lost as f64 / runs.max(1) as f64;
+    let is_over = |deviations: f64, variance: f64| score > deviations * variance.sqrt();
+    found > 0.0 && is_over(SIGNIFICANT, expected * (2.0 * mean_run - 1.0)) && is_over(CONSISTENT, found)
 }
 
 /// Packets that have left at low rates.
@@ -129,7 +141,7 @@ mod tests {
             };
             let packets = mbps as u64;
             let lost = (0..packets).filter(|_| rng.chance(lost(mbps))).count() as u64;
-            SentStretch { rate: Rate::from_bps((mbps * 1e6) as u64), packets, lost }
+            SentStretch { rate: Rate::from_bps((mbps * 1e6) as u64), packets, lost, runs: lost }
         };
         (0..stretches).map(&mut stretch).collect()
     }
@@ -167,7 +179,7 @@ mod tests {
     #[test]
     fn one_burst_at_a_high_rate_proves_nothing() {
         let mut stretches = sent(1, 200, |_| 0.0);
-        stretches[21].lost = 100;
+        (stretches[21].lost, stretches[21].runs) = (100, 1);
         assert_eq!(of(&stretches), RateFinding::default());
     }
 
@@ -181,7 +193,7 @@ mod tests {
         fn nor_is_one_that_loses_bursts(seed in 0..10_000u64, share in 0.001..0.2f64, stretches in 10..600usize) {
             let mut rng = Rng::from_seed(seed + 1);
             let mut lossy = sent(seed, stretches, |_| 0.0);
-            lossy.iter_mut().filter(|_| rng.chance(share)).for_each(|one| one.lost = one.packets / 2);
+            lossy.iter_mut().filter(|_| rng.chance(share)).for_each(|one| (one.lost, one.runs) = (one.packets / 2, 1));
             prop_assert_eq!(of(&lossy).onset, None);
         }
 
@@ -197,7 +209,7 @@ mod tests {
         ) {
             let stretches: Vec<SentStretch> = given
                 .iter()
-                .map(|&(bps, packets, lost)| SentStretch { rate: Rate::from_bps(bps), packets, lost: lost.min(packets) })
+                .map(|&(bps, packets, lost)| SentStretch { rate: Rate::from_bps(bps), packets, lost: lost.min(packets), runs: lost.min(packets) / 2 })
                 .collect();
             let found = of(&stretches);
             prop_assert!((0.0..=1.0).contains(&found.medium_rate));

@@ -206,7 +206,7 @@ impl Bbr {
     pub(super) fn since(&self, mark: &Mark) -> LossCounts {
         let lost = self.lost.saturating_sub(mark.lost);
         let marked = self.marked.saturating_sub(mark.marked);
-        LossCounts { lost, marked, packets: mark.in_flight / self.datagram }
+        LossCounts { lost, marked, packets: mark.in_flight / self.datagram, runs: 0 }
     }
 
     /// The draft's `HandleInflightTooHigh`: true if that ends the probe.

@@ -21,6 +21,8 @@ pub(super) struct LossRule {
     /// Of the packets by which the base is known: how many, and how many of them were lost. Older ones count less.
     packets: f64,
     lost: f64,
+    /// Their runs of losses.
+    runs: f64,
     /// The loss rate of which a trial has shown that it is the path's own.
     shown: f64,
     /// Rounds since the last one after which nothing spoke for a higher loss rate, and what has spoken for it since: the
@@ -37,6 +39,8 @@ pub(super) struct LossCounts {
     pub(super) marked: u64,
     /// All whose outcome is known.
     pub(super) packets: u64,
+    /// Runs of lost packets. 0 where nobody asks.
+    pub(super) runs: u64,
 }
 
 /// The base is known by at least so many packets, and by those of at least so many rounds. A choice.
@@ -63,7 +67,13 @@ impl LossCounts {
             lost: self.lost.saturating_add(other.lost),
             marked: self.marked.saturating_add(other.marked),
             packets: self.packets.saturating_add(other.packets),
+            runs: self.runs.saturating_add(other.runs),
         }
+    }
+
+    /// The mean length of its runs of losses: what is lost together is one event.
+    pub(super) fn mean_run(self) -> f64 {
+        self.lost.max(1) as f64 / self.runs.clamp(1, self.lost.max(1)) as f64
     }
 
     pub(super) fn loss_rate(self) -> f64 {
@@ -78,6 +88,7 @@ impl LossRule {
             tolerates,
             packets: 0.0,
             lost: 0.0,
+            runs: 0.0,
             shown: 0.0,
             excess: LossCounts::default(),
             evidence: 0.0,
@@ -97,9 +108,12 @@ impl LossRule {
         self.lost / self.packets.max(1.0)
     }
 
-    /// What is lost at present: the base, or more than that for sure.
-    pub(super) fn present(&self) -> f64 {
-        if self.has_excess() { self.excess.loss_rate() } else { self.base() }
+    /// What is lost at present, the base or more than that for sure, and the mean length of its runs.
+    pub(super) fn present(&self) -> (f64, f64) {
+        if self.has_excess() {
+            return (self.excess.loss_rate(), self.excess.mean_run());
+        }
+        (self.base(), (self.lost / self.runs.max(1.0)).max(1.0))
     }
 
     /// Share of the packets of a round trip that the path has lost by itself.
@@ -138,6 +152,7 @@ impl LossRule {
         let kept = memory / (memory + packets);
         self.packets = self.packets * kept + packets;
         self.lost = self.lost * kept + told.lost as f64;
+        self.runs = self.runs * kept + told.runs as f64;
         self.shown = self.shown.min(self.learnt() + NOT_SHOWN);
         let usual = self.shown + NOT_SHOWN;
         let more = usual * MORE + self.threshold;
@@ -150,7 +165,7 @@ impl LossRule {
     }
 
     fn has_excess(&self) -> bool {
-        self.tolerates > 0.0 && self.evidence >= LEAST_EVIDENCE
+        self.tolerates > 0.0 && self.evidence >= LEAST_EVIDENCE * self.excess.mean_run()
     }
 
     fn forget_excess(&mut self) {
@@ -166,7 +181,7 @@ impl LossRule {
 
     /// A trial has lost much less: the losses before were the sender's own doing.
     pub(super) fn refute(&mut self, told: LossCounts) {
-        (self.packets, self.lost) = (told.packets as f64, told.lost as f64);
+        (self.packets, self.lost, self.runs) = (told.packets as f64, told.lost as f64, told.runs as f64);
         self.shown = self.shown.min(self.learnt());
         self.forget_excess();
     }
@@ -177,7 +192,7 @@ mod tests {
     use super::*;
 
     fn told(lost: u64, packets: u64) -> LossCounts {
-        LossCounts { lost, marked: 0, packets }
+        LossCounts { lost, marked: 0, packets, runs: lost }
     }
 
     fn rule() -> LossRule {

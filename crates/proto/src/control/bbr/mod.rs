@@ -117,7 +117,7 @@ struct RoundTotals {
     acked: u64,
     lost: u64,
     /// Of these, those that left since the last probe.
-    lost_steady: u64,
+    steady: LossCounts,
     marked: u64,
     runs: u64,
 }
@@ -339,9 +339,7 @@ impl Bbr {
             self.lost = self.lost.saturating_add(sample.lost_packets);
             self.marked = self.marked.saturating_add(sample.ecn_ce);
             self.round.lost = self.round.lost.saturating_add(sample.lost_packets);
-            let is_steady = |run: &&LossRun| run.first_pn >= self.steady_pn;
-            let steady: u64 = sample.loss.list().iter().filter(is_steady).map(|run| run.packets).sum();
-            self.round.lost_steady = self.round.lost_steady.saturating_add(steady.min(sample.lost_packets));
+            self.round.steady = self.round.steady.and(self.steady_losses(sample));
             self.round.marked = self.round.marked.saturating_add(sample.ecn_ce);
             self.round.runs = self.round.runs.saturating_add(sample.loss.count());
         }
@@ -386,7 +384,7 @@ impl Bbr {
         let is_queued = self.round_trip.is_queued(serialization);
         let told = std::mem::take(&mut self.round);
         let packets = told.acked.saturating_add(told.lost);
-        let judged = LossCounts { lost: told.lost, marked: told.marked, packets };
+        let judged = LossCounts { lost: told.lost, marked: told.marked, packets, runs: told.runs };
         self.last = std::mem::take(&mut self.latest);
         if !is_queued && judged.exceeds(BURST_LOSS) {
             self.short_bursts_until = self.heard_at + SHORT_BURSTS_FOR;
@@ -398,7 +396,7 @@ impl Bbr {
             if self.cycle.is_clean() && self.loss.is_congestion(judged, is_queued) {
                 self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
             }
-            let steady = LossCounts { lost: told.lost_steady, ..judged };
+            let steady = LossCounts { packets, ..told.steady };
             self.judge_losses(steady, !is_queued && self.is_filled && self.cycle.is_clean());
         }
         if !self.app_limited && self.last.0 > Rate::ZERO {

@@ -11,8 +11,8 @@ use super::loss::LossCounts;
 use super::{Bbr, FeedbackSample, Phase};
 use crate::control::{LossRun, LossRuns};
 
-/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many losses were, at
-/// least: chance cannot explain it. Our choices.
+/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of losses
+/// were, at least: chance cannot explain it. Our choices.
 const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
 /// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
@@ -21,14 +21,15 @@ const POLICED_FOR: Span = Span::from_secs(30);
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    /// The loss rate that is tried, and the rate of arrival beside it.
+    /// The loss rate that is tried, the mean length of its runs of losses, and the rate of arrival beside it.
     loss_rate: f64,
+    mean_run: f64,
     arrived: Rate,
     /// Its packets: they end where `ProbeBW_DOWN` does.
     first_pn: u64,
     end_pn: Option<u64>,
-    /// So many were lost.
-    lost: u64,
+    /// What of them was lost.
+    lost: LossCounts,
     /// Packets before this one had left when the present round began.
     round_pn: u64,
 }
@@ -36,16 +37,16 @@ pub(super) struct Trial {
 impl Trial {
     /// Whether so many packets in it suffice for a verdict.
     fn suffices(&self, packets: u64) -> bool {
-        packets as f64 * self.loss_rate >= LEAST_EXPECTED
+        packets as f64 * self.loss_rate >= LEAST_EXPECTED * self.mean_run
     }
 
     fn on_feedback(&mut self, loss: &LossRuns) {
-        let part = |run: &LossRun| {
+        for run in loss.list() {
             let end = self.part_before(run.first_pn.saturating_add(run.packets));
-            end.saturating_sub(run.first_pn.max(self.first_pn))
-        };
-        let lost: u64 = loss.list().iter().map(part).sum();
-        self.lost = self.lost.saturating_add(lost);
+            let packets = end.saturating_sub(run.first_pn.max(self.first_pn));
+            let part = LossCounts { lost: packets, runs: u64::from(packets > 0), ..LossCounts::default() };
+            self.lost = self.lost.and(part);
+        }
     }
 
     /// A round has ended: what became of the packets that had left when it began is known. Gives whether it is of all.
@@ -53,7 +54,7 @@ impl Trial {
         let known = std::mem::replace(&mut self.round_pn, next_pn);
         let packets = self.part_before(known).saturating_sub(self.first_pn);
         let is_over = self.end_pn.is_some_and(|end_pn| known >= end_pn);
-        (LossCounts { lost: self.lost, marked: 0, packets }, is_over)
+        (LossCounts { packets, ..self.lost }, is_over)
     }
 
     /// Where it ends, but not behind `pn`.
@@ -66,17 +67,25 @@ impl Bbr {
     /// `ProbeBW_DOWN` begins, and is a trial if so much is lost without a queue that it is worth it.
     pub(super) fn begin_trial(&mut self) {
         self.steady_pn = self.next_pn;
-        let loss_rate = self.loss.present();
+        let (loss_rate, mean_run) = self.loss.present();
         let is_queued = self.round_trip.is_queued(self.serialization());
         let tells = loss_rate > self.loss.threshold() && self.arrived > Rate::ZERO;
         self.trial = (tells && !self.app_limited && !is_queued).then(|| Trial {
             loss_rate,
+            mean_run,
             arrived: self.arrived,
             first_pn: self.next_pn,
             end_pn: None,
-            lost: 0,
+            lost: LossCounts::default(),
             round_pn: self.next_pn,
         });
+    }
+
+    /// What a feedback tells of packets that left since the last probe.
+    pub(super) fn steady_losses(&self, sample: &FeedbackSample<'_>) -> LossCounts {
+        let runs = sample.loss.list().iter().filter(|run| run.first_pn >= self.steady_pn);
+        let lost = runs.clone().map(|run| run.packets).sum::<u64>().min(sample.lost_packets);
+        LossCounts { lost, runs: runs.count() as u64, ..LossCounts::default() }
     }
 
     /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make a probe
