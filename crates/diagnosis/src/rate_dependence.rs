@@ -3,7 +3,7 @@
 
 use haul_base::Rate;
 
-use crate::dependence::onset;
+use crate::dependence::{MOST_EVIDENCE, evidence, onset};
 
 /// Consecutive packets and the rate at which they left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +33,10 @@ const LEAST_LOST: u64 = 16;
 /// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in 30,000 by
 /// chance, if runs of losses have nothing to do with each other. Our choice.
 const SIGNIFICANT: f64 = 4.0;
-/// The same, if whole stretches lose or lose nothing: 1 in 40 by chance. Our choice.
+/// The same, if only stretches have nothing to do with each other: 1 in 40 by chance. Our choice.
 const CONSISTENT: f64 = 2.0;
+/// A stretch counts for no more than this, in standard deviations of its losses. Our choice.
+const MOST_DEVIATIONS: f64 = 3.0;
 /// The share of all packets that have left at low rates. Our choice.
 const LOW: f64 = 0.25;
 /// High rates are this much above the mean of low ones at least. Our choice: pacing varies by less.
@@ -56,7 +58,10 @@ impl RateFinding {
         let usual = medium_rate.max(1.0 / low.packets.max(1.0));
         let least = low.mean_rate() * LEAST_CONTRAST;
         let high = order.iter().rev().take_while(|(rate, _)| *rate > least);
-        let onset = onset(high.map(|(_, at)| (*at, stretches[*at].packets, stretches[*at].lost)), usual);
+        // A policer lets bursts pass: stretches that have lost nothing prove no more than those that have.
+        let bounded =
+            |stretch: &SentStretch| evidence(stretch.packets, stretch.lost, usual).max(-MOST_EVIDENCE);
+        let onset = onset(high.map(|(_, at)| (*at, bounded(&stretches[*at]))));
         let onset = onset.map(|at| stretches[at].rate);
         Self { medium_rate, onset }
     }
@@ -72,24 +77,27 @@ fn whole(stretches: &[SentStretch]) -> SentStretch {
 }
 
 /// Whether the loss rate grows with the rate of sending: the score test of a Poisson regression on the logarithm of the rate,
-/// with packets as exposure. Its variance is that of runs of geometric length, and beside that is estimated from the residuals
-/// (White, Econometrica 48, 1980).
+/// with packets as exposure and the variance of runs of geometric length. The same without outliers, and with a variance that is
+/// estimated from the residuals (White, Econometrica 48, 1980), tells whether many stretches say so.
 fn is_steep(stretches: &[SentStretch]) -> bool {
     let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
     let SentStretch { packets, lost, runs, .. } = whole(stretches);
     let weighted: f64 = stretches.iter().map(|stretch| log(stretch) * stretch.packets as f64).sum();
     let (mean, loss_rate) = (weighted / packets as f64, lost as f64 / packets as f64);
-    let (mut score, mut expected, mut found) = (0.0, 0.0, 0.0);
-    for stretch in stretches {
-        let (packets, from_mean) = (stretch.packets as f64, log(stretch) - mean);
-        let part = (stretch.lost as f64 - loss_rate * packets) * from_mean;
-        score += part;
-        found += part * part;
-        expected += loss_rate * packets * from_mean * from_mean;
+    let spread = 2.0 * lost as f64 / runs.max(1) as f64 - 1.0;
+    let (mut all, mut bounded) = ((0.0, 0.0), (0.0, 0.0));
+    for stretch in stretches.iter().filter(|stretch| stretch.packets > 0) {
+        let expected = loss_rate * stretch.packets as f64;
+        let deviation = (expected * spread).sqrt();
+        let residual = (stretch.lost as f64 - expected) / deviation;
+        let weight = deviation * (log(stretch) - mean);
+        all = (all.0 + residual * weight, all.1 + weight * weight);
+        let part = residual.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS) * weight;
+        bounded = (bounded.0 + part, bounded.1 + part * part);
     }
-    let mean_run = lost as f64 / runs.max(1) as f64;
-    let is_over = |deviations: f64, variance: f64| score > deviations * variance.sqrt();
-    found > 0.0 && is_over(SIGNIFICANT, expected * (2.0 * mean_run - 1.0)) && is_over(CONSISTENT, found)
+    let is_over =
+        |least: f64, (score, variance): (f64, f64)| variance > 0.0 && score > least * variance.sqrt();
+    is_over(SIGNIFICANT, all) && is_over(CONSISTENT, bounded)
 }
 
 /// Packets that have left at low rates.
