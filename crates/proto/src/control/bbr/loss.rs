@@ -237,6 +237,33 @@ mod tests {
     }
 
     #[test]
+    fn losses_are_the_paths_own_only_if_a_trial_shows_them_too() {
+        let mut rule = rule();
+        assert!(rule.learn(told(200, 1_000)) && rule.base() <= NOT_SHOWN, "{rule:?}");
+        assert!((rule.present().0 - 0.2).abs() < 1e-9, "{rule:?}");
+        rule.refute(told(0, 300));
+        assert!(rule.base() < 1e-12 && rule.present().0 < 1e-12, "{rule:?}");
+        assert!(rule.learn(told(200, 1_000)), "{rule:?}");
+        rule.confirm(told(60, 300));
+        assert!(rule.base() > 0.15 && !rule.learn(told(200, 1_000)), "{rule:?}");
+        (0..100).for_each(|_| assert!(!rule.learn(told(0, 1_000))));
+        assert!(rule.base() < 0.001, "{rule:?}");
+        assert!(rule.learn(told(200, 1_000)), "it has lost nothing for long: {rule:?}");
+    }
+
+    #[test]
+    fn what_is_lost_in_one_run_is_one_event() {
+        let mut rule = rule();
+        assert!(!rule.learn(LossCounts { runs: 2, ..told(60, 1_000) }), "{rule:?}");
+        assert!(rule.learn(told(60, 1_000)), "{rule:?}");
+    }
+
+    #[test]
+    fn the_drafts_rule_needs_no_trial() {
+        assert!(!LossRule::new(0.02, 0.0).learn(told(200, 1_000)));
+    }
+
+    #[test]
     fn a_few_packets_prove_nothing() {
         let rule = rule();
         assert!(!rule.is_too_high(told(2, 30)) && rule.is_too_high(told(4, 30)));

@@ -34,8 +34,8 @@ use haul_stack::Parameters;
 
 use super::window::INITIAL_WINDOW;
 use super::{
-    ControllerConfig, FeedbackSample, Limits, LossRun, MIN_RATE, Permit, RateController, RateState,
-    SentBatch, burst_for, short_burst_for,
+    ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
+    burst_for, short_burst_for,
 };
 use crate::rtt::RttEstimator;
 use cycle::{Acks, Cycle};

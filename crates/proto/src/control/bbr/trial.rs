@@ -9,7 +9,7 @@ use haul_base::{Rate, Span};
 use super::cycle::Acks;
 use super::loss::LossCounts;
 use super::{Bbr, FeedbackSample, Phase};
-use crate::control::{LossRun, LossRuns};
+use crate::control::LossRuns;
 
 /// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of losses
 /// were, at least: chance cannot explain it. Our choices.
