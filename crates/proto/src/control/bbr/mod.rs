@@ -14,7 +14,7 @@
 //!   delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
 //!   off, six times in a row at most. `rtt_rise = 0` turns this off.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
-//! - `ProbeBW_DOWN` lasts a round at least, so that losses can be compared between two rates.
+//! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
 //! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
 //!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
 
