@@ -149,7 +149,7 @@ impl Queue {
         let finding = self.stretches.finding();
         match finding.dependence {
             Dependence::Independent if !is_marked && !is_policed => {
-                losses.attribute(Cause::Congestion, Cause::Random)
+                losses.attribute(Cause::Congestion, Cause::Random);
             }
             Dependence::Dependent => {
                 let expected = packets as f64 * finding.medium_rate;

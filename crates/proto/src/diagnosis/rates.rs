@@ -22,7 +22,7 @@ const KNOWN_AFTER: u64 = 2;
 /// Losses are tested anew after this time at the soonest: a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
 /// Runs of losses that may wait until it is known whether they were above a policer's rate. Our choice.
-const MOST_DEFERRED: usize = 16_384;
+const MOST_DEFERRED: usize = 4_096;
 
 /// A stretch, and its packets.
 #[derive(Clone, Copy, Debug)]
