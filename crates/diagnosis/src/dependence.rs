@@ -76,7 +76,7 @@ const ONSET_FACTOR: f64 = 3.0;
 const LEAST_EVIDENCE: f64 = 7.0;
 /// The most that one stretch adds to it: a stretch in which the queue fills loses much at a mean delay far below that of a full
 /// queue. Our choice.
-const MOST_EVIDENCE: f64 = 1.0;
+pub(crate) const MOST_EVIDENCE: f64 = 1.0;
 
 /// Buffers that one test leaves to the next, so that tests do not allocate.
 #[derive(Debug, Default)]
@@ -132,26 +132,36 @@ impl DelayFinding {
             Dependence::Unknown
         };
         let medium_rate = if may_be_medium { losing.medium_rate() } else { 0.0 };
-        let onset = if medium_rate > 0.0 { onset(stretches, medium_rate, &mut scratch.order) } else { None };
+        let onset =
+            if medium_rate > 0.0 { delay_onset(stretches, medium_rate, &mut scratch.order) } else { None };
         Self { dependence, medium_rate, onset }
     }
 }
 
-/// The delay from which a queue drops, beside a medium that loses at `rate`: the likeliest change to [`ONSET_FACTOR`] times that
-/// rate, by the likelihood ratio of two Poisson processes (Page's cumulative sum test, Biometrika 41, 1954, over delays instead of
-/// times).
-fn onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
+/// The delay from which a queue drops, beside a medium that loses at `rate`.
+fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
     order.clear();
     order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
     order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
-    let (mut evidence, mut most, mut from) = (0.0, 0.0, None);
-    for (_, at) in order.iter().rev() {
-        let stretch = &stretches[*at];
-        let expected = rate * stretch.packets as f64;
-        let ratio = stretch.lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected;
-        evidence += ratio.min(MOST_EVIDENCE);
-        if evidence >= most {
-            (most, from) = (evidence, Some(stretch.delay));
+    let told = |at: usize| (at, evidence(stretches[at].packets, stretches[at].lost, rate));
+    onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
+}
+
+/// What a stretch says for [`ONSET_FACTOR`] times the loss rate of a medium that loses at `rate`: the logarithm of the likelihood
+/// ratio of two Poisson processes.
+pub(crate) fn evidence(packets: u64, lost: u64, rate: f64) -> f64 {
+    let expected = rate * packets as f64;
+    (lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MOST_EVIDENCE)
+}
+
+/// From where on stretches lose more than a medium: the likeliest change (Page's cumulative sum test, Biometrika 41, 1954, over
+/// what stretches are ordered by instead of times). Of each stretch which it is, and its evidence; the highest come first.
+pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize> {
+    let (mut sum, mut most, mut from) = (0.0, 0.0, None);
+    for (at, evidence) in ordered {
+        sum += evidence;
+        if sum >= most {
+            (most, from) = (sum, Some(at));
         }
     }
     from.filter(|_| most >= LEAST_EVIDENCE)

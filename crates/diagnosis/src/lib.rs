@@ -11,6 +11,7 @@ mod evaluate;
 mod fit;
 mod joined;
 mod model;
+mod rate_dependence;
 mod sample;
 mod shapiro;
 mod signature;
@@ -24,6 +25,7 @@ pub use discriminators::{Discriminator, Discriminators, Judged, biaz, spike, zig
 pub use evaluate::{Confusion, Proportion, clopper_pearson};
 pub use joined::Joined;
 pub use model::{CauseModel, Curve, Model, ModelError, PAPERS_WORD, Provenance, Range, Spread, Term};
+pub use rate_dependence::{RateFinding, SentStretch};
 pub use sample::Sample;
 pub use shapiro::{Normality, shapiro_wilk};
 pub use signature::{Run, Signature};

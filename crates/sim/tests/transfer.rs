@@ -6,6 +6,7 @@ mod feedback;
 mod hosts;
 mod longer_path;
 mod moving;
+mod policer;
 mod reverse_path;
 mod senses;
 mod steady;

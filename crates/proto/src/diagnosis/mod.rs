@@ -5,6 +5,7 @@
 mod kernel;
 mod losses;
 mod queue;
+mod rates;
 mod stretches;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use kernel::{Claim, Kernel};
 pub use losses::Attribution;
 use losses::{Losses, OtherLosses};
 use queue::Queue;
+use rates::SentRates;
 
 /// The counters of lost packets by cause, as `rate_control` names them.
 pub(crate) const LOST_BY: [(&str, Cause); 5] = [
@@ -149,6 +151,7 @@ pub(crate) struct Diagnostician {
     /// What it has dropped of the losses of the last feedback.
     claim: Claim,
     queue: Queue,
+    rates: SentRates,
     /// Windows with too few losses to tell.
     joined: Joined,
     /// The cause by the last telling signature.
@@ -176,6 +179,7 @@ impl Diagnostician {
             kernel: Kernel::default(),
             claim: Claim::default(),
             queue: Queue::default(),
+            rates: SentRates::default(),
             joined: Joined::default(),
             by_signature: Cause::Inconclusive,
             since_told: 0,
@@ -232,11 +236,13 @@ impl Diagnostician {
     pub(crate) fn release_idle(&mut self) {
         self.claim = Claim::default();
         self.present.release_idle();
+        self.rates.release_idle();
     }
 
     /// The verdict on the losses that a feedback brings, or on the last ones if it brings none.
     pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
         self.queue.on_feedback(sample);
+        self.rates.on_feedback(sample);
         self.kernel.on_feedback(sample);
         self.claim.clear();
         if self.evidence.has_kernel() {
@@ -262,6 +268,7 @@ impl Diagnostician {
         // A host is looked at now and then: what it dropped may have been missed before.
         let early = self.claim_early(self.present.counts().of(Cause::Random));
         self.present.attribute_some(Cause::Random, Cause::ReceiverHost, early);
+        self.rates.review(sample, &mut self.present, &mut self.past);
         self.verdict
     }
 
@@ -289,7 +296,12 @@ impl Diagnostician {
                 lost.others.add(Cause::Congestion, at_queue - by_medium);
                 self.defer(sample);
             }
-            cause => lost.others.add(cause, others),
+            cause => {
+                if cause == Cause::Random && self.evidence.has_kernel() {
+                    self.rates.lose(sample, &self.claim);
+                }
+                lost.others.add(cause, others);
+            }
         }
         lost
     }
@@ -323,7 +335,9 @@ impl Diagnostician {
             _ if kernel_knows && by_queue == Cause::Outage => Cause::ReceiverHost,
             (Evidence::Signature, cause) => cause,
             // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains losses better.
-            (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random => Cause::ReceiverHost,
+            (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random && !self.rates.has_onset() => {
+                Cause::ReceiverHost
+            }
             _ => by_queue,
         }
     }
@@ -342,7 +356,9 @@ impl Diagnostician {
             self.windows.add(&by_signature);
         }
         if self.evidence.has_kernel() {
-            self.queue.settle(end.now, end.packets, &mut self.present);
+            let is_policed = self.rates.has_onset();
+            self.queue.settle(end.now, end.packets, is_policed, &mut self.present);
+            self.rates.end_window();
         }
         let (counts, attributions) = self.close(&by_signature);
         // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.

@@ -134,8 +134,8 @@ impl Queue {
     }
 
     /// Corrects the causes of a window of `packets` that has ended: what the delays of later packets say was not known
-    /// when each loss was attributed.
-    pub(super) fn settle(&mut self, now: Time, packets: u64, losses: &mut Losses) {
+    /// when each loss was attributed. `is_policed`: the path drops what exceeds a rate, without a queue.
+    pub(super) fn settle(&mut self, now: Time, packets: u64, is_policed: bool, losses: &mut Losses) {
         let is_marked = std::mem::take(&mut self.marked) > 0;
         let (random, congestion) = (losses.counts().of(Cause::Random), losses.counts().of(Cause::Congestion));
         if random + congestion == 0 {
@@ -148,7 +148,9 @@ impl Queue {
         self.deferred.clear();
         let finding = self.stretches.finding();
         match finding.dependence {
-            Dependence::Independent if !is_marked => losses.attribute(Cause::Congestion, Cause::Random),
+            Dependence::Independent if !is_marked && !is_policed => {
+                losses.attribute(Cause::Congestion, Cause::Random);
+            }
             Dependence::Dependent => {
                 let expected = packets as f64 * finding.medium_rate;
                 let random = random as f64;

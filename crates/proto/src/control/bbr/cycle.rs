@@ -45,14 +45,14 @@ pub(super) struct Cycle {
     /// How often probes of the round trip out of turn have put off the next probe for bandwidth.
     pub(super) postponed: u32,
     was_precautionary: bool,
-    /// Rounds in `ProbeBW_DOWN`, and whether the round that ends now left in it.
+    /// Rounds in `ProbeBW_DOWN`.
     down_rounds: u32,
     up_rounds: u32,
     up_acked: u64,
     /// Bytes acknowledged for which the long-term bound grows by a packet.
     up_per_packet: u64,
     /// Bandwidth at the start of the probe.
-    before: Rate,
+    pub(super) before: Rate,
     rng: Option<Rng>,
 }
 
@@ -93,11 +93,6 @@ impl Cycle {
         self.acks == Acks::Init
     }
 
-    /// Whether the round that ends now left in `ProbeBW_DOWN`.
-    pub(super) fn was_slower(&self) -> bool {
-        self.down_rounds == 2
-    }
-
     /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins differ.
     fn pick_wait(&mut self, now: Time, rtt: Span, least_rtt: Span) {
         let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
@@ -119,6 +114,7 @@ impl Bbr {
     /// As [`Bbr::enter_down`], and the next probe comes when it would have come anyway.
     pub(super) fn begin_down(&mut self) {
         self.phase = Phase::Down;
+        self.begin_trial();
         self.round.lost = 0;
         self.round.marked = 0;
         self.cycle.up_per_packet = u64::MAX;
@@ -210,7 +206,7 @@ impl Bbr {
     pub(super) fn since(&self, mark: &Mark) -> LossCounts {
         let lost = self.lost.saturating_sub(mark.lost);
         let marked = self.marked.saturating_sub(mark.marked);
-        LossCounts { lost, marked, packets: mark.in_flight / self.datagram }
+        LossCounts { lost, marked, packets: mark.in_flight / self.datagram, runs: 0 }
     }
 
     /// The draft's `HandleInflightTooHigh`: true if that ends the probe.
@@ -237,6 +233,7 @@ impl Bbr {
     /// The draft's `IsTimeToCruise`, but not before a round has passed.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
+            && self.trial.is_none()
             && self.with_headroom().is_none_or(|most| self.in_flight <= most)
             && self.in_flight <= self.target(1.0)
     }
@@ -261,6 +258,7 @@ impl Bbr {
     fn has_new_path(&self) -> bool {
         let before = self.cycle.before;
         before > Rate::ZERO
+            && !self.is_policed()
             && self.max_bandwidth.get() >= before.mul_f64(NEW_PATH)
             && !self.round_trip.is_queued(self.serialization())
     }

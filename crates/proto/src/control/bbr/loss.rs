@@ -8,8 +8,8 @@
 //! - they exceed the base while the round trip shows a queue, or
 //! - they exceed what is tolerated, whatever the queue.
 //!
-//! A policer or a queue of a few packets loses without any delay, so its losses could be taken for the path's own. They do not stay
-//! so: in `ProbeBW_DOWN` the sender goes a tenth slower, and if most of the losses stop then, they were its own doing.
+//! A policer or a queue of a few packets loses without any delay, so its losses could be taken for the path's own: see
+//! [`trial`](super::trial).
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
@@ -21,25 +21,38 @@ pub(super) struct LossRule {
     /// Of the packets by which the base is known: how many, and how many of them were lost. Older ones count less.
     packets: f64,
     lost: f64,
+    /// Their runs of losses.
+    runs: f64,
+    /// The loss rate of which a trial has shown that it is the path's own.
+    shown: f64,
+    /// Rounds since the last one after which nothing spoke for a higher loss rate, and what has spoken for it since: the
+    /// logarithm of a likelihood ratio.
+    excess: LossCounts,
+    evidence: f64,
 }
 
 /// Packets of a stretch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossCounts {
     pub(super) lost: u64,
     /// Marked "congestion experienced".
     pub(super) marked: u64,
     /// All whose outcome is known.
     pub(super) packets: u64,
+    /// Runs of lost packets. 0 where nobody asks.
+    pub(super) runs: u64,
 }
 
 /// The base is known by at least so many packets, and by those of at least so many rounds. A choice.
 const MEMORY_PACKETS: f64 = 500.0;
 const MEMORY_ROUNDS: f64 = 4.0;
-/// The base is the sender's own doing if a slower round has lost less than this share of it, and
-/// chance cannot explain it: so many losses were expected.
-const OWN_DOING: f64 = 0.5;
-const OWN_DOING_EXPECTED: f64 = 8.0;
+
+/// The base is no higher than what a trial has shown and this. Our choice.
+const NOT_SHOWN: f64 = 0.01;
+/// A path that loses more than before loses this factor more, and [`LossRule::threshold`]. Our choice.
+const MORE: f64 = 1.5;
+/// The evidence for that, as a logarithm, that is enough: 1 in 150 by chance. Our choice.
+const LEAST_EVIDENCE: f64 = 5.0;
 
 impl LossCounts {
     /// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
@@ -47,21 +60,65 @@ impl LossCounts {
         let expected = self.packets as f64 * share;
         self.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
     }
+
+    /// Those of both stretches.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            lost: self.lost.saturating_add(other.lost),
+            marked: self.marked.saturating_add(other.marked),
+            packets: self.packets.saturating_add(other.packets),
+            runs: self.runs.saturating_add(other.runs),
+        }
+    }
+
+    /// The mean length of its runs of losses: what is lost together is one event.
+    pub(super) fn mean_run(self) -> f64 {
+        self.lost.max(1) as f64 / self.runs.clamp(1, self.lost.max(1)) as f64
+    }
+
+    pub(super) fn loss_rate(self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
 }
 
 impl LossRule {
     pub(super) fn new(threshold: f64, tolerates: f64) -> Self {
-        Self { threshold, tolerates, packets: 0.0, lost: 0.0 }
+        Self {
+            threshold,
+            tolerates,
+            packets: 0.0,
+            lost: 0.0,
+            runs: 0.0,
+            shown: 0.0,
+            excess: LossCounts::default(),
+            evidence: 0.0,
+        }
+    }
+
+    pub(super) fn threshold(&self) -> f64 {
+        self.threshold
     }
 
     /// The loss rate that is the path's own.
     pub(super) fn base(&self) -> f64 {
-        (self.lost / self.packets.max(1.0)).min(self.tolerates)
+        self.learnt().min(self.shown + NOT_SHOWN).min(self.tolerates)
+    }
+
+    fn learnt(&self) -> f64 {
+        self.lost / self.packets.max(1.0)
+    }
+
+    /// What is lost at present, the base or more than that for sure, and the mean length of its runs.
+    pub(super) fn present(&self) -> (f64, f64) {
+        if self.has_excess() {
+            return (self.excess.loss_rate(), self.excess.mean_run());
+        }
+        (self.base(), (self.lost / self.runs.max(1.0)).max(1.0))
     }
 
     /// Share of the packets of a round trip that the path has lost by itself.
     pub(super) fn own_share(&self, told: LossCounts) -> f64 {
-        self.base().min(told.lost as f64 / told.packets.max(1) as f64)
+        self.base().min(told.loss_rate())
     }
 
     /// Whether a round trip in which the sender probed lost too much (the draft's `IsInflightTooHigh`).
@@ -87,19 +144,46 @@ impl LossRule {
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 
-    /// Learns from a round without a queue in which the sender did not probe; in a slower one losses that are its own doing
-    /// show as such.
-    pub(super) fn learn(&mut self, told: LossCounts, is_slower: bool) {
+    /// Learns from a round without a queue in which the sender did not probe. Gives whether the path loses more than it did:
+    /// Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes.
+    pub(super) fn learn(&mut self, told: LossCounts) -> bool {
         let packets = told.packets as f64;
-        let expected = self.base() * packets;
-        if is_slower && expected >= OWN_DOING_EXPECTED && (told.lost as f64) < OWN_DOING * expected {
-            (self.packets, self.lost) = (packets, told.lost as f64);
-            return;
-        }
         let memory = MEMORY_PACKETS.max(MEMORY_ROUNDS * packets);
         let kept = memory / (memory + packets);
         self.packets = self.packets * kept + packets;
         self.lost = self.lost * kept + told.lost as f64;
+        self.runs = self.runs * kept + told.runs as f64;
+        self.shown = self.shown.min(self.learnt() + NOT_SHOWN);
+        let usual = self.shown + NOT_SHOWN;
+        let more = usual * MORE + self.threshold;
+        self.excess = self.excess.and(told);
+        self.evidence += told.lost as f64 * (more / usual).ln() - packets * (more - usual);
+        if self.evidence <= 0.0 {
+            self.forget_excess();
+        }
+        self.has_excess()
+    }
+
+    fn has_excess(&self) -> bool {
+        self.tolerates > 0.0 && self.evidence >= LEAST_EVIDENCE * self.excess.mean_run()
+    }
+
+    fn forget_excess(&mut self) {
+        (self.excess, self.evidence) = (LossCounts::default(), 0.0);
+    }
+
+    /// A trial has lost as much: the losses are the path's own.
+    pub(super) fn confirm(&mut self, told: LossCounts) {
+        self.learn(told);
+        self.shown = self.learnt().max(told.loss_rate());
+        self.forget_excess();
+    }
+
+    /// A trial has lost much less: the losses before were the sender's own doing.
+    pub(super) fn refute(&mut self, told: LossCounts) {
+        (self.packets, self.lost, self.runs) = (told.packets as f64, told.lost as f64, told.runs as f64);
+        self.shown = self.shown.min(self.learnt());
+        self.forget_excess();
     }
 }
 
@@ -108,7 +192,7 @@ mod tests {
     use super::*;
 
     fn told(lost: u64, packets: u64) -> LossCounts {
-        LossCounts { lost, marked: 0, packets }
+        LossCounts { lost, marked: 0, packets, runs: lost }
     }
 
     fn rule() -> LossRule {
@@ -119,7 +203,8 @@ mod tests {
     fn what_the_path_loses_by_itself_is_no_congestion_and_what_is_more_is() {
         let mut rule = rule();
         assert!(rule.is_too_high(told(150, 1_000)), "not known yet");
-        (0..20).for_each(|_| rule.learn(told(150, 1_000), false));
+        rule.confirm(told(150, 1_000));
+        (0..20).for_each(|_| assert!(!rule.learn(told(150, 1_000))));
         assert!((rule.base() - 0.15).abs() < 1e-9, "{}", rule.base());
         assert!(!rule.is_too_high(told(170, 1_000)) && rule.is_too_high(told(230, 1_000)));
         assert!(!rule.is_congestion(told(170, 1_000), true) && rule.is_congestion(told(230, 1_000), true));
@@ -129,7 +214,7 @@ mod tests {
     #[test]
     fn the_drafts_rule_takes_any_loss() {
         let mut rule = LossRule::new(0.02, 0.0);
-        (0..20).for_each(|_| rule.learn(told(150, 1_000), false));
+        rule.confirm(told(150, 1_000));
         assert!(rule.base() < 1e-12, "{}", rule.base());
         assert!(rule.is_congestion(told(1, 1_000), false) && !rule.is_congestion(told(0, 1_000), true));
         assert!(rule.is_too_high(told(21, 1_000)) && !rule.is_too_high(told(20, 1_000)));
@@ -152,13 +237,30 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_stop_when_the_sender_slows_down_were_its_own_doing() {
+    fn losses_are_the_paths_own_only_if_a_trial_shows_them_too() {
         let mut rule = rule();
-        (0..20).for_each(|_| rule.learn(told(100, 1_000), false));
-        rule.learn(told(90, 1_000), true);
-        assert!(rule.base() > 0.09, "{}", rule.base());
-        rule.learn(told(0, 1_000), true);
-        assert!(rule.base() < 1e-12, "{}", rule.base());
+        assert!(rule.learn(told(200, 1_000)) && rule.base() <= NOT_SHOWN, "{rule:?}");
+        assert!((rule.present().0 - 0.2).abs() < 1e-9, "{rule:?}");
+        rule.refute(told(0, 300));
+        assert!(rule.base() < 1e-12 && rule.present().0 < 1e-12, "{rule:?}");
+        assert!(rule.learn(told(200, 1_000)), "{rule:?}");
+        rule.confirm(told(60, 300));
+        assert!(rule.base() > 0.15 && !rule.learn(told(200, 1_000)), "{rule:?}");
+        (0..100).for_each(|_| assert!(!rule.learn(told(0, 1_000))));
+        assert!(rule.base() < 0.001, "{rule:?}");
+        assert!(rule.learn(told(200, 1_000)), "it has lost nothing for long: {rule:?}");
+    }
+
+    #[test]
+    fn what_is_lost_in_one_run_is_one_event() {
+        let mut rule = rule();
+        assert!(!rule.learn(LossCounts { runs: 2, ..told(60, 1_000) }), "{rule:?}");
+        assert!(rule.learn(told(60, 1_000)), "{rule:?}");
+    }
+
+    #[test]
+    fn the_drafts_rule_needs_no_trial() {
+        assert!(!LossRule::new(0.02, 0.0).learn(told(200, 1_000)));
     }
 
     #[test]

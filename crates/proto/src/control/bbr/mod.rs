@@ -14,7 +14,7 @@
 //!   delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
 //!   off, six times in a row at most. `rtt_rise = 0` turns this off.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
-//! - `ProbeBW_DOWN` lasts a round at least, so that losses can be compared between two rates.
+//! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
 //! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
 //!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
 
@@ -27,6 +27,7 @@ mod probe_rtt;
 mod round_trip;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::Parameters;
@@ -44,6 +45,7 @@ use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
 pub(super) use parameters::LAW;
 use probe_rtt::{PROBE_RTT_GAIN, RttProbe};
 use round_trip::RoundTrip;
+use trial::Trial;
 
 /// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
 const STARTUP_PACING: f64 = 2.77;
@@ -114,6 +116,8 @@ impl Phase {
 struct RoundTotals {
     acked: u64,
     lost: u64,
+    /// Of these, those that left since the last probe.
+    steady: LossCounts,
     marked: u64,
     runs: u64,
 }
@@ -133,6 +137,14 @@ pub(super) struct Bbr {
     cycle: Cycle,
     history: History,
     loss: LossRule,
+    trial: Option<Trial>,
+    /// A trial has shown lately that what exceeds a rate is lost.
+    policed_until: Time,
+    /// From this packet on the sender did not probe.
+    steady_pn: u64,
+    /// The rate of arrival that was measured last, and last between probes.
+    arrives: Rate,
+    arrived: Rate,
     /// Until then bursts are short.
     short_bursts_until: Time,
     round_trip: RoundTrip,
@@ -200,6 +212,11 @@ impl Bbr {
             cycle: Cycle::new(parameters.span("probe_wait")),
             history: History::default(),
             loss,
+            trial: None,
+            policed_until: Time::ZERO,
+            steady_pn: 0,
+            arrives: Rate::ZERO,
+            arrived: Rate::ZERO,
             short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
             max_bandwidth: TwoSlotMax::default(),
@@ -322,6 +339,7 @@ impl Bbr {
             self.lost = self.lost.saturating_add(sample.lost_packets);
             self.marked = self.marked.saturating_add(sample.ecn_ce);
             self.round.lost = self.round.lost.saturating_add(sample.lost_packets);
+            self.round.steady = self.round.steady.and(self.steady_losses(sample));
             self.round.marked = self.round.marked.saturating_add(sample.ecn_ce);
             self.round.runs = self.round.runs.saturating_add(sample.loss.count());
         }
@@ -340,6 +358,9 @@ impl Bbr {
             }
         };
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
+        if arrived > Rate::ZERO {
+            self.arrives = arrived;
+        }
         let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
         self.latest = (self.latest.0.max(rate), self.latest.1.max(volume));
@@ -363,7 +384,7 @@ impl Bbr {
         let is_queued = self.round_trip.is_queued(serialization);
         let told = std::mem::take(&mut self.round);
         let packets = told.acked.saturating_add(told.lost);
-        let judged = LossCounts { lost: told.lost, marked: told.marked, packets };
+        let judged = LossCounts { lost: told.lost, marked: told.marked, packets, runs: told.runs };
         self.last = std::mem::take(&mut self.latest);
         if !is_queued && judged.exceeds(BURST_LOSS) {
             self.short_bursts_until = self.heard_at + SHORT_BURSTS_FOR;
@@ -375,9 +396,8 @@ impl Bbr {
             if self.cycle.is_clean() && self.loss.is_congestion(judged, is_queued) {
                 self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
             }
-            if !is_queued && self.is_filled && self.cycle.is_clean() {
-                self.loss.learn(judged, self.cycle.was_slower());
-            }
+            let steady = LossCounts { packets, ..told.steady };
+            self.judge_losses(steady, !is_queued && self.is_filled && self.cycle.is_clean());
         }
         if !self.app_limited && self.last.0 > Rate::ZERO {
             self.plateau.on_round(self.last.0);
@@ -422,7 +442,7 @@ impl Bbr {
 
     /// The draft's `SetPacingRate`.
     fn set_pacing(&mut self) {
-        let bandwidth = self.bandwidth();
+        let bandwidth = self.paced_bandwidth();
         if bandwidth == Rate::ZERO {
             return;
         }
@@ -521,6 +541,7 @@ impl RateController for Bbr {
         }
         let (mark, is_round) = self.count(sample);
         self.on_rate(sample, &mark);
+        self.watch_trial(sample);
         let is_due = self.round_trip.on_sample(sample.now, sample.rtt.latest(), self.serialization());
         let bytes = sample.acked_packets.saturating_mul(self.datagram);
         self.aggregation.on_acked(sample.now, bytes, self.bandwidth(), self.window);

@@ -1,0 +1,226 @@
+//! Whether losses depend on the rate of sending. A policer (a token bucket) and a queue of a few packets drop what exceeds
+//! their rate, without delay; a medium damages the same share of packets at every rate.
+
+use haul_base::Rate;
+
+use crate::dependence::{MOST_EVIDENCE, evidence, onset};
+
+/// Consecutive packets and the rate at which they left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentStretch {
+    /// Its unit does not matter, if it is always the same.
+    pub rate: Rate,
+    /// Packets, lost ones included.
+    pub packets: u64,
+    /// Of these, lost ones.
+    pub lost: u64,
+    /// Runs of packets that were lost one behind the other.
+    pub runs: u64,
+}
+
+/// What stretches of a transmission say of losses that grow with the rate of sending.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RateFinding {
+    /// The share of packets that are lost at low rates: what the medium loses.
+    pub medium_rate: f64,
+    /// The rate of sending from which losses exceed `medium_rate`: the path drops what exceeds it. `None` if they do not for
+    /// sure, or if the rates were too much alike.
+    pub onset: Option<Rate>,
+}
+
+/// Fewer lost packets tell nothing. Our choice.
+const LEAST_LOST: u64 = 16;
+/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in 30,000 by
+/// chance, if runs of losses have nothing to do with each other. Our choice.
+const SIGNIFICANT: f64 = 4.0;
+/// The same, if only stretches have nothing to do with each other: 1 in 40 by chance. Our choice.
+const CONSISTENT: f64 = 2.0;
+/// A stretch counts for no more than this, in standard deviations of its losses. Our choice.
+const MOST_DEVIATIONS: f64 = 3.0;
+/// The share of all packets that have left at low rates. Our choice.
+const LOW: f64 = 0.25;
+/// High rates are this much above the mean of low ones at least. Our choice: pacing varies by less.
+const LEAST_CONTRAST: f64 = 1.02;
+
+impl RateFinding {
+    /// Tests stretches. `order` is kept for its memory.
+    pub fn of(stretches: &[SentStretch], order: &mut Vec<(f64, usize)>) -> Self {
+        let SentStretch { packets, lost, .. } = whole(stretches);
+        if lost < LEAST_LOST || !is_steep(stretches) {
+            return Self::default();
+        }
+        order.clear();
+        order.extend(stretches.iter().map(|stretch| stretch.rate.as_bps() as f64).zip(0..));
+        order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+        let low = Low::of(stretches, order, packets as f64 * LOW);
+        let medium_rate = low.lost / low.packets.max(1.0);
+        // What was not seen may be one packet more.
+        let usual = medium_rate.max(1.0 / low.packets.max(1.0));
+        let least = low.mean_rate() * LEAST_CONTRAST;
+        let high = order.iter().rev().take_while(|(rate, _)| *rate > least);
+        // A policer lets bursts pass: stretches that have lost nothing prove no more than those that have.
+        let bounded =
+            |stretch: &SentStretch| evidence(stretch.packets, stretch.lost, usual).max(-MOST_EVIDENCE);
+        let onset = onset(high.map(|(_, at)| (*at, bounded(&stretches[*at]))));
+        let onset = onset.map(|at| stretches[at].rate);
+        Self { medium_rate, onset }
+    }
+}
+
+fn whole(stretches: &[SentStretch]) -> SentStretch {
+    stretches.iter().fold(SentStretch::default(), |sum, stretch| SentStretch {
+        packets: sum.packets + stretch.packets,
+        lost: sum.lost + stretch.lost,
+        runs: sum.runs + stretch.runs,
+        ..sum
+    })
+}
+
+/// Whether the loss rate grows with the rate of sending: the score test of a Poisson regression on the logarithm of the rate,
+/// with packets as exposure and the variance of runs of geometric length. The same without outliers, and with a variance that is
+/// estimated from the residuals (White, Econometrica 48, 1980), tells whether many stretches say so.
+fn is_steep(stretches: &[SentStretch]) -> bool {
+    let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
+    let SentStretch { packets, lost, runs, .. } = whole(stretches);
+    let weighted: f64 = stretches.iter().map(|stretch| log(stretch) * stretch.packets as f64).sum();
+    let (mean, loss_rate) = (weighted / packets as f64, lost as f64 / packets as f64);
+    let spread = 2.0 * lost as f64 / runs.max(1) as f64 - 1.0;
+    let (mut all, mut bounded) = ((0.0, 0.0), (0.0, 0.0));
+    for stretch in stretches.iter().filter(|stretch| stretch.packets > 0) {
+        let expected = loss_rate * stretch.packets as f64;
+        let deviation = (expected * spread).sqrt();
+        let residual = (stretch.lost as f64 - expected) / deviation;
+        let weight = deviation * (log(stretch) - mean);
+        all = (all.0 + residual * weight, all.1 + weight * weight);
+        let part = residual.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS) * weight;
+        bounded = (bounded.0 + part, bounded.1 + part * part);
+    }
+    let is_over =
+        |least: f64, (score, variance): (f64, f64)| variance > 0.0 && score > least * variance.sqrt();
+    is_over(SIGNIFICANT, all) && is_over(CONSISTENT, bounded)
+}
+
+/// Packets that have left at low rates.
+struct Low {
+    packets: f64,
+    lost: f64,
+    /// The sum of their rates.
+    rates: f64,
+}
+
+impl Low {
+    /// The `packets` at the lowest rates.
+    fn of(stretches: &[SentStretch], order: &[(f64, usize)], packets: f64) -> Self {
+        let mut low = Self { packets: 0.0, lost: 0.0, rates: 0.0 };
+        for (rate, at) in order {
+            if low.packets >= packets {
+                break;
+            }
+            let stretch = &stretches[*at];
+            low.packets += stretch.packets as f64;
+            low.lost += stretch.lost as f64;
+            low.rates += rate * stretch.packets as f64;
+        }
+        low
+    }
+
+    fn mean_rate(&self) -> f64 {
+        self.rates / self.packets.max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rng;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICED: f64 = 100.0;
+
+    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` gives the loss rate at a rate.
+    fn sent(seed: u64, stretches: usize, lost: impl Fn(f64) -> f64) -> Vec<SentStretch> {
+        let mut rng = Rng::from_seed(seed);
+        let mut stretch = |n: usize| {
+            let mbps = match n % 20 {
+                0 => 90.0,
+                1 | 2 => 125.0,
+                _ => 97.0,
+            };
+            let packets = mbps as u64;
+            let lost = (0..packets).filter(|_| rng.chance(lost(mbps))).count() as u64;
+            SentStretch { rate: Rate::from_bps((mbps * 1e6) as u64), packets, lost, runs: lost }
+        };
+        (0..stretches).map(&mut stretch).collect()
+    }
+
+    fn policer(rate: f64) -> f64 {
+        (1.0 - POLICED / rate).max(0.0)
+    }
+
+    fn of(stretches: &[SentStretch]) -> RateFinding {
+        RateFinding::of(stretches, &mut Vec::new())
+    }
+
+    #[test]
+    fn losses_above_a_rate_are_those_of_a_policer_also_beside_a_medium() {
+        let onset = |found: RateFinding| found.onset.map(|rate| rate.as_bps() / 1_000_000);
+        let found = of(&sent(1, 200, policer));
+        assert_eq!((onset(found), found.medium_rate), (Some(125), 0.0));
+        let found = of(&sent(1, 400, |rate| policer(rate) + 0.01));
+        assert_eq!(onset(found), Some(125));
+        assert!((found.medium_rate - 0.01).abs() < 0.004, "{found:?}");
+    }
+
+    #[test]
+    fn a_constant_rate_tells_nothing_nor_do_a_few_losses() {
+        let constant: Vec<SentStretch> = sent(1, 400, |_| 0.2)
+            .into_iter()
+            .map(|one| SentStretch { rate: Rate::from_mbps(120), ..one })
+            .collect();
+        assert_eq!(of(&constant), RateFinding::default());
+        assert_eq!(of(&[]), RateFinding::default());
+        assert_eq!(of(&sent(1, 4, policer)), RateFinding::default());
+    }
+
+    /// A burst at a high rate is one event, however many packets are in it.
+    #[test]
+    fn one_burst_at_a_high_rate_proves_nothing() {
+        let mut stretches = sent(1, 200, |_| 0.0);
+        (stretches[21].lost, stretches[21].runs) = (100, 1);
+        assert_eq!(of(&stretches), RateFinding::default());
+    }
+
+    proptest! {
+        #[test]
+        fn a_medium_is_no_policer(seed in 0..10_000u64, loss in 0.001..0.3f64, stretches in 10..600usize) {
+            prop_assert_eq!(of(&sent(seed, stretches, |_| loss)).onset, None);
+        }
+
+        #[test]
+        fn nor_is_one_that_loses_bursts(seed in 0..10_000u64, share in 0.001..0.2f64, stretches in 10..600usize) {
+            let mut rng = Rng::from_seed(seed + 1);
+            let mut lossy = sent(seed, stretches, |_| 0.0);
+            lossy.iter_mut().filter(|_| rng.chance(share)).for_each(|one| (one.lost, one.runs) = (one.packets / 2, 1));
+            prop_assert_eq!(of(&lossy).onset, None);
+        }
+
+        #[test]
+        fn a_policer_is_found(seed in 0..10_000u64, loss in 0.0..0.02f64, stretches in 300..600usize) {
+            let onset = of(&sent(seed, stretches, |rate| policer(rate) + loss)).onset;
+            prop_assert_eq!(onset, Some(Rate::from_mbps(125)));
+        }
+
+        #[test]
+        fn whatever_it_is_given_its_finding_is_finite(
+            given in prop::collection::vec((0..u64::MAX >> 20, 0..1_000_000u64, 0..1_000_000u64), 0..100),
+        ) {
+            let stretches: Vec<SentStretch> = given
+                .iter()
+                .map(|&(bps, packets, lost)| SentStretch { rate: Rate::from_bps(bps), packets, lost: lost.min(packets), runs: lost.min(packets) / 2 })
+                .collect();
+            let found = of(&stretches);
+            prop_assert!((0.0..=1.0).contains(&found.medium_rate));
+        }
+    }
+}

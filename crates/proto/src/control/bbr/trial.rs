@@ -1,0 +1,157 @@
+//! Whether losses without a queue are the sender's own doing: `ProbeBW_DOWN` is a trial at nine tenths of the rate at which
+//! packets arrived while others were lost. If most of the losses stop, they were: a policer or a queue of a few packets
+//! drops what exceeds its rate without delay. Then that rate of arrival is the bandwidth.
+//!
+//! A trial follows each probe for bandwidth, and comes at once when the path begins to lose more than before.
+
+use haul_base::{Rate, Span};
+
+use super::cycle::Acks;
+use super::loss::LossCounts;
+use super::{Bbr, FeedbackSample, Phase};
+use crate::control::LossRuns;
+
+/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of losses
+/// were, at least: chance cannot explain it. Our choices.
+const OWN_DOING: f64 = 0.5;
+const LEAST_EXPECTED: f64 = 8.0;
+/// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
+const POLICED_FOR: Span = Span::from_secs(30);
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    /// The loss rate that is tried, the mean length of its runs of losses, and the rate of arrival beside it.
+    loss_rate: f64,
+    mean_run: f64,
+    arrived: Rate,
+    /// Its packets: they end where `ProbeBW_DOWN` does.
+    first_pn: u64,
+    end_pn: Option<u64>,
+    /// What of them was lost.
+    lost: LossCounts,
+    /// Packets before this one had left when the present round began.
+    round_pn: u64,
+}
+
+impl Trial {
+    /// Whether so many packets in it suffice for a verdict.
+    fn suffices(&self, packets: u64) -> bool {
+        packets as f64 * self.loss_rate >= LEAST_EXPECTED * self.mean_run
+    }
+
+    fn on_feedback(&mut self, loss: &LossRuns) {
+        for run in loss.list() {
+            let end = self.part_before(run.first_pn.saturating_add(run.packets));
+            let packets = end.saturating_sub(run.first_pn.max(self.first_pn));
+            let part = LossCounts { lost: packets, runs: u64::from(packets > 0), ..LossCounts::default() };
+            self.lost = self.lost.and(part);
+        }
+    }
+
+    /// A round has ended: what became of the packets that had left when it began is known. Gives whether it is of all.
+    fn on_round(&mut self, next_pn: u64) -> (LossCounts, bool) {
+        let known = std::mem::replace(&mut self.round_pn, next_pn);
+        let packets = self.part_before(known).saturating_sub(self.first_pn);
+        let is_over = self.end_pn.is_some_and(|end_pn| known >= end_pn);
+        (LossCounts { packets, ..self.lost }, is_over)
+    }
+
+    /// Where it ends, but not behind `pn`.
+    fn part_before(&self, pn: u64) -> u64 {
+        self.end_pn.map_or(pn, |end_pn| pn.min(end_pn))
+    }
+}
+
+impl Bbr {
+    /// `ProbeBW_DOWN` begins, and is a trial if so much is lost without a queue that it is worth it.
+    pub(super) fn begin_trial(&mut self) {
+        self.steady_pn = self.next_pn;
+        let (loss_rate, mean_run) = self.loss.present();
+        let is_queued = self.round_trip.is_queued(self.serialization());
+        let tells = loss_rate > self.loss.threshold() && self.arrived > Rate::ZERO;
+        self.trial = (tells && !self.app_limited && !is_queued).then(|| Trial {
+            loss_rate,
+            mean_run,
+            arrived: self.arrived,
+            first_pn: self.next_pn,
+            end_pn: None,
+            lost: LossCounts::default(),
+            round_pn: self.next_pn,
+        });
+    }
+
+    /// What a feedback tells of packets that left since the last probe.
+    pub(super) fn steady_losses(&self, sample: &FeedbackSample<'_>) -> LossCounts {
+        let runs = sample.loss.list().iter().filter(|run| run.first_pn >= self.steady_pn);
+        let lost = runs.clone().map(|run| run.packets).sum::<u64>().min(sample.lost_packets);
+        LossCounts { lost, runs: runs.count() as u64, ..LossCounts::default() }
+    }
+
+    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make a probe
+    /// faster.
+    pub(super) fn paced_bandwidth(&self) -> Rate {
+        let most = match self.phase {
+            Phase::Down => self.trial.map(|trial| trial.arrived),
+            Phase::Up if self.is_policed() => Some(self.cycle.before),
+            _ => None,
+        };
+        most.map_or(self.bandwidth(), |most| most.min(self.bandwidth()))
+    }
+
+    /// Whether a trial has shown lately that what exceeds a rate is lost.
+    pub(super) fn is_policed(&self) -> bool {
+        self.heard_at < self.policed_until
+    }
+
+    /// Takes what a trial has lost.
+    pub(super) fn watch_trial(&mut self, sample: &FeedbackSample<'_>) {
+        let Some(trial) = &mut self.trial else { return };
+        if self.phase != Phase::Down {
+            trial.end_pn.get_or_insert(self.next_pn);
+        }
+        if sample.lost_packets > 0 {
+            trial.on_feedback(sample.loss);
+        }
+    }
+
+    /// A round has ended in which the sender did not probe; `is_clean`: and no queue stood.
+    pub(super) fn judge_losses(&mut self, judged: LossCounts, is_clean: bool) {
+        let next_pn = self.next_pn;
+        match &mut self.trial {
+            Some(trial) => {
+                let (told, is_over) = trial.on_round(next_pn);
+                if is_clean && trial.suffices(told.packets) {
+                    self.end_trial(told);
+                } else if is_over {
+                    self.trial = None;
+                }
+            }
+            None if is_clean => self.judge_steady(judged),
+            None => {}
+        }
+    }
+
+    fn end_trial(&mut self, told: LossCounts) {
+        let Some(Trial { loss_rate, arrived, .. }) = self.trial.take() else { return };
+        if (told.lost as f64) < told.packets as f64 * loss_rate * OWN_DOING {
+            self.loss.refute(told);
+            self.max_bandwidth.reset(arrived.min(self.max_bandwidth.get()));
+            self.policed_until = self.heard_at + POLICED_FOR;
+        } else {
+            self.loss.confirm(told);
+        }
+    }
+
+    fn judge_steady(&mut self, judged: LossCounts) {
+        let is_more = self.loss.learn(judged);
+        if is_more || self.phase == Phase::Cruise {
+            self.arrived = self.arrives;
+        }
+        if is_more && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
+            self.begin_down();
+            // Nothing of a probe is on its way.
+            self.cycle.acks = Acks::Init;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Behind a policer, which drops what exceeds its rate without any delay: what laws lose, and what they say of it.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use haul_base::{Bytes, Cause, PathId, Rate, Span, Time};
+use haul_proto::SenderStats;
+use haul_sim::{
+    BottleneckSpec, BurstLossSpec, DropReason, Limit, PathSpec, PolicerSpec, QueueSpec, StageSpec, World,
+};
+
+use crate::common::Session;
+use crate::senses::recipe;
+
+/// What of 1,500 bytes is the object's.
+const PAYLOAD: f64 = 1_433.0 / 1_500.0;
+
+/// A path behind a policer, or of 100 Mbit/s without one.
+#[derive(Clone, Copy, Debug)]
+struct Policed {
+    /// Mbit/s, and the bytes of the bucket.
+    policer: Option<(u64, u64)>,
+    rtt: u64,
+    /// What a medium loses behind it, and how many packets at a time.
+    loss: f64,
+    run: f64,
+    seconds: u64,
+}
+
+impl Default for Policed {
+    fn default() -> Self {
+        Self { policer: Some((100, 125_000)), rtt: 20, loss: 0.0, run: 1.0, seconds: 15 }
+    }
+}
+
+/// What came of a transfer.
+#[derive(Debug)]
+struct Outcome {
+    /// From 5 s on: the share of packets that were lost, and Mbit/s of the object.
+    loss_rate: f64,
+    mbps: f64,
+    policed: u64,
+    random: u64,
+    told: SenderStats,
+}
+
+impl Outcome {
+    /// Precision and recall, as their harmonic mean.
+    fn f1(&self, truth: u64, cause: Cause) -> f64 {
+        let told = self.told.lost_by_cause.of(cause);
+        2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
+    }
+}
+
+impl Policed {
+    fn stages(&self) -> Vec<StageSpec> {
+        let rate = if self.policer.is_some() { Rate::from_mbps(1_000) } else { Rate::from_mbps(100) };
+        let queue = QueueSpec::TailDrop(Limit::Time(Span::from_millis(40)));
+        let policer = self.policer.map(|(mbps, burst)| {
+            StageSpec::Policer(PolicerSpec { rate: Rate::from_mbps(mbps), burst: Bytes(burst) })
+        });
+        let share = haul_base::Probability::new(self.loss).unwrap();
+        let loss = StageSpec::BurstLoss(BurstLossSpec { share, mean_run: self.run });
+        [Some(StageSpec::Mtu(1_500)), policer, Some(StageSpec::Bottleneck(BottleneckSpec { rate, queue }))]
+            .into_iter()
+            .chain([(self.loss > 0.0).then_some(loss), Some(self.delay())])
+            .flatten()
+            .collect()
+    }
+
+    fn delay(&self) -> StageSpec {
+        StageSpec::Delay(Span::from_millis(self.rtt) / 2)
+    }
+
+    fn run(&self, set: &[(&str, &str)]) -> Outcome {
+        let mut world = World::new(3);
+        let there = world.add_link("there", &PathSpec { stages: self.stages() }).unwrap();
+        let back = world.add_link("back", &PathSpec { stages: vec![self.delay()] }).unwrap();
+        let session =
+            Session::of_recipe(&mut world, &recipe("bulk", set), 1 << 40, Span::from_millis(self.rtt));
+        let port = PathId(0);
+        let (from, to) = ((session.sender, port), (session.receiver, port));
+        let data = world.connect("data", from, to, &[there]).unwrap();
+        world.connect("feedback", to, from, &[back]).unwrap();
+        let mut at = |seconds| {
+            world.run_until(Time::ZERO + Span::from_secs(seconds));
+            (session.sender(&world).stats(), session.receiver(&world).stats().object_bytes)
+        };
+        let ((before, bytes), (told, all)) = (at(5), at(self.seconds));
+        let drops = world.truth(data).drops;
+        let outcome = Outcome {
+            loss_rate: (told.lost - before.lost) as f64 / (told.packets - before.packets) as f64,
+            mbps: (all - bytes) as f64 * 8.0 / (self.seconds - 5) as f64 / 1e6,
+            policed: drops.of(DropReason::Policed),
+            random: drops.of(DropReason::GilbertElliott),
+            told,
+        };
+        println!(
+            "TABLE {set:?}, {self:?}: {:.4} lost, {:.1} Mbit/s; {} policed, {} random, told {:?}",
+            outcome.loss_rate, outcome.mbps, outcome.policed, outcome.random, outcome.told.lost_by_cause
+        );
+        outcome
+    }
+}
+
+/// It lost 26 % of its packets for ever: a policer's losses were taken for the path's own.
+#[test]
+fn bbr_finds_the_rate_of_a_policer_whatever_its_bucket_holds() {
+    for (mbps, burst, rtt, loss) in [
+        (100, 125_000, 20, 0.0),
+        (10, 10_000, 5, 0.0),
+        (10, 125_000, 100, 0.0),
+        (200, 100_000, 10, 0.0),
+        (100, 125_000, 20, 0.01),
+        (100, 5_000_000, 20, 0.01),
+        (50, 500_000, 50, 0.01),
+    ] {
+        let path = Policed { policer: Some((mbps, burst)), rtt, loss, ..Policed::default() };
+        let outcome = path.run(&[("controller", "bbr")]);
+        assert!(outcome.loss_rate <= 0.03, "{path:?}: {outcome:?}");
+        let offered = mbps as f64 * PAYLOAD * (1.0 - loss);
+        assert!(outcome.mbps >= 0.93 * offered, "{path:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_policer_drops_is_congestion_to_laws_that_vary_their_rate() {
+    for (set, seconds) in [
+        (&[("controller", "bbr")][..], 15),
+        (&[("controller", "cubic"), ("cause_aware", "true")], 30),
+        (&[("controller", "highspeed"), ("cause_aware", "true")], 30),
+    ] {
+        let outcome = Policed { seconds, ..Policed::default() }.run(set);
+        assert!(outcome.loss_rate <= 0.03 && outcome.mbps >= 0.75 * 100.0 * PAYLOAD, "{set:?}: {outcome:?}");
+        assert!(outcome.f1(outcome.policed, Cause::Congestion) >= 0.95, "{set:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_policer_and_a_medium_lose_is_told_apart() {
+    let outcome = Policed { loss: 0.01, ..Policed::default() }.run(&[("controller", "bbr")]);
+    assert!(outcome.f1(outcome.policed, Cause::Congestion) >= 0.95, "{outcome:?}");
+    assert!(outcome.f1(outcome.random, Cause::Random) >= 0.95, "{outcome:?}");
+}
+
+/// Without different rates nothing tells a policer from a medium.
+#[test]
+fn of_a_constant_rate_nothing_is_claimed() {
+    let outcome = Policed::default().run(&[("controller", "fixed"), ("rate", "120Mbit")]);
+    assert_eq!(outcome.told.lost_by_cause.of(Cause::Congestion), 0, "{outcome:?}");
+}
+
+/// Also where the law goes slower for each of them, and where it looks for more.
+#[test]
+fn what_a_medium_loses_stays_random_whatever_the_law() {
+    for law in ["bbr", "cubic", "highspeed"] {
+        for (loss, run) in [(0.01, 1.0), (0.01, 10.0), (0.08, 1.0)] {
+            let path = Policed { policer: None, loss, run, seconds: 20, ..Policed::default() };
+            let outcome = path.run(&[("controller", law)]);
+            let told = outcome.told.lost_by_cause.of(Cause::Random) as f64;
+            assert!(told >= 0.9 * outcome.random as f64, "{law}: {outcome:?}");
+        }
+    }
+}
