@@ -81,6 +81,24 @@ fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
     assert_eq!(rates, []);
 }
 
+/// A path that is longer can also take more: that is looked for at once, not when the next probe would have been due.
+#[test]
+fn the_default_law_is_back_whenever_the_path_becomes_longer_and_wider() {
+    let bottleneck = "path = 'wan', direction = 'forward', stage = 'bottleneck'";
+    let slow = (0..24).filter_map(|n| {
+        let at = 10_000 + n * 125;
+        let events = format!(
+            "}}]\nevent = [{{ at = '1ms', {bottleneck}, change = {{ rate = '5Mbit' }} }}, \
+             {{ at = '{at}ms', path = 'wan', stage = 'delay', change = {{ delay = '50ms' }} }}, \
+             {{ at = '{at}ms', {bottleneck}, change = {{ rate = '20Mbit' }}"
+        );
+        let from = (at + 3_000_usize).div_ceil(1_000);
+        let rate = run("bbr", 35, &events, from..from + 4);
+        (rate < ENOUGH).then_some((at, rate))
+    });
+    assert_eq!(slow.collect::<Vec<_>>(), []);
+}
+
 #[test]
 fn every_law_is_back_three_seconds_after_either_clock_has_jumped_by_an_hour() {
     for end in ["sender", "receiver"] {

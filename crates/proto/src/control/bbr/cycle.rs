@@ -124,7 +124,7 @@ impl Bbr {
     }
 
     /// The draft's `StartProbeBW_REFILL`.
-    fn enter_refill(&mut self) {
+    pub(super) fn enter_refill(&mut self) {
         self.phase = Phase::Refill;
         self.cycle.postponed = 0;
         self.short_term = ShortTerm::default();

@@ -10,10 +10,11 @@
 //! - A round trip that stays longer than the least one for two rounds is looked into at once, with a short `ProbeRTT` out of turn, which the
 //!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
 //!   at once, not after 10 s, the bounds learnt on the old path are dropped, and the bandwidth holds for one more probe, as the window of the
-//!   old path has bounded what was delivered since. If it falls, the queue was of our making: the bandwidth becomes what was
+//!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls, the queue was of our making: the bandwidth becomes what was
 //!   delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
 //!   off, six times in a row at most. `rtt_rise = 0` turns this off.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
+//! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
 //! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
 //! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
 //!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
@@ -68,6 +69,10 @@ const STARTUP_LOSS_RUNS: u64 = 6;
 /// 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it a queue of one
 /// bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
 const STARTUP_QUEUED: u32 = 4;
+/// Below so many initial windows Startup's window also grows by what arrives, as in slow start (RFC 9002, section 7.3.1), while it is
+/// full and neither a queue nor a loss shows: few packets leave in a burst and a silence, of which a rate over a round trip makes
+/// less than they are. A choice: more make nothing faster.
+const SLOW_START_WINDOWS: u64 = 8;
 /// The draft: rounds after which Drain ends anyhow.
 const DRAIN_ROUNDS: u32 = 3;
 /// Nothing arrives faster than it was sent, but that the pacer lets a late sender catch up by this.
@@ -474,15 +479,22 @@ impl Bbr {
         wanted.max(burst_for(self.pacing)).max(self.min_pipe()) + more
     }
 
+    /// Whether Startup's window may grow beyond what the bandwidth says.
+    fn is_slow_start(&self, latest: Span) -> bool {
+        let is_small = self.window < SLOW_START_WINDOWS * self.initial_window;
+        let has_no_queue = latest <= self.min_rtt() + self.round_trip.queue_threshold(Span::ZERO);
+        is_small && has_no_queue && self.lost == 0 && self.is_window_full()
+    }
+
     /// The draft's `SetCwnd`.
-    fn set_window(&mut self, acked: u64) {
-        let acked = acked.saturating_mul(self.datagram);
+    fn set_window(&mut self, sample: &FeedbackSample<'_>) {
+        let acked = sample.acked_packets.saturating_mul(self.datagram);
         let most = self.max_in_flight();
         let is_young = self.delivered.saturating_mul(self.datagram) < self.initial_window;
         let grown = self.window.saturating_add(acked);
         if self.is_filled {
             self.window = grown.min(most);
-        } else if self.window < most || is_young {
+        } else if self.window < most || is_young || self.is_slow_start(sample.rtt.latest()) {
             self.window = grown;
         }
         let cap = match self.phase {
@@ -552,7 +564,7 @@ impl RateController for Bbr {
         self.advance_cycle(sample, &mark, is_round);
         self.check_probe_rtt(sample, is_due, is_round);
         self.set_pacing();
-        self.set_window(sample.acked_packets);
+        self.set_window(sample);
         self.history.note(self.mark(sample), self.rtt);
     }
 

@@ -103,39 +103,55 @@ impl Bbr {
         }
     }
 
-    /// The draft's `ExitProbeRTT`, and what a probe out of turn has shown.
+    /// The draft's `ExitProbeRTT`.
     fn leave_probe_rtt(&mut self, now: Time, found: Span) {
         self.round_trip.on_probed(now);
         self.window = self.window.max(self.prior_window);
         self.short_term = ShortTerm::default();
-        if let Some((before, delivered)) = self.rtt_probe.raised {
-            self.no_raise_until = now + self.cycle.least_wait();
-            let least = self.min_rtt();
-            let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
-            if stayed > rise / 2 {
-                self.round_trip.adopt(now, found);
-                self.long_term = None;
-                if found > least * LONGER {
-                    // Samples since then were limited by the shorter path's window: they must not displace the older maximum.
-                    self.max_bandwidth.reset(self.max_bandwidth.get());
-                }
-            } else if delivered > Rate::ZERO {
+        let is_other_path = self.judge_raised(now, found);
+        if !self.is_filled {
+            self.phase = Phase::Startup;
+        } else if is_other_path {
+            // It may take more, too.
+            self.enter_refill();
+        } else {
+            self.resume_cycle(now);
+        }
+    }
+
+    /// What a probe out of turn has shown: true if the path is another one.
+    fn judge_raised(&mut self, now: Time, found: Span) -> bool {
+        let Some((before, delivered)) = self.rtt_probe.raised else { return false };
+        self.no_raise_until = now + self.cycle.least_wait();
+        let least = self.min_rtt();
+        let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
+        if stayed <= rise / 2 {
+            if delivered > Rate::ZERO {
                 self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
             }
+            return false;
         }
-        if self.is_filled {
-            // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due. After
-            // one that was too high the wait may begin anew so often, or CUBIC would have too little.
-            let is_raised = self.rtt_probe.raised.is_some();
-            if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
-                self.begin_down();
-            } else {
-                self.enter_down(now);
-                self.cycle.postponed += u32::from(is_raised);
-            }
-            self.phase = Phase::Cruise;
+        self.round_trip.adopt(now, found);
+        self.long_term = None;
+        let is_other_path = found > least * LONGER;
+        if is_other_path {
+            // Samples since then were limited by the shorter path's window: they must not displace the older maximum.
+            self.max_bandwidth.reset(self.max_bandwidth.get());
+        }
+        is_other_path
+    }
+
+    /// On with the cycle of probes for bandwidth.
+    fn resume_cycle(&mut self, now: Time) {
+        // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due. After
+        // one that was too high the wait may begin anew so often, or CUBIC would have too little.
+        let is_raised = self.rtt_probe.raised.is_some();
+        if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
+            self.begin_down();
         } else {
-            self.phase = Phase::Startup;
+            self.enter_down(now);
+            self.cycle.postponed += u32::from(is_raised);
         }
+        self.phase = Phase::Cruise;
     }
 }

@@ -59,6 +59,14 @@ fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queu
     assert!(measured.mean_rtt < ms(44), "{}", measured.mean_rtt);
 }
 
+/// Few packets leave in a burst and a silence, of which a rate over a round trip makes less than they are.
+#[test]
+fn while_packets_are_few_the_window_of_startup_grows_by_what_arrives() {
+    let mut run = run(PathModel::bottleneck(Rate::from_mbps(1_000), ms(50), 1.0));
+    let sent: Vec<u64> = (0..6).map(|_| run.measure(ms(50)).sent).collect();
+    assert!(sent.iter().sum::<u64>() >= 400, "{sent:?}: by the bandwidth alone 378");
+}
+
 #[test]
 fn probes_come_every_two_to_three_seconds_and_go_through_the_cycle_at_its_gains() {
     // 63 round trips are longer than that, and 40 are not.
