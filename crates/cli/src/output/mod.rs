@@ -15,7 +15,9 @@ pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub(crate) use name::Name;
-pub(crate) use progress::{CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice};
+pub(crate) use progress::{
+    CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice, is_rich_terminal,
+};
 pub(crate) use report::{
     ByCause, CpuSeconds, ErrorObject, FileFailure, LimitedBy, Packets, RunReport, json, json_value,
     out_fields,
@@ -23,21 +25,8 @@ pub(crate) use report::{
 pub(crate) use summary::Summary;
 use summary::lost_by;
 
-use std::ffi::OsStr;
-use std::io::IsTerminal;
-
 use haul_base::{Bytes, Span};
 use indicatif::HumanCount;
-
-/// Whether stderr is a terminal that moves its cursor and has colours.
-pub(crate) fn is_rich_terminal() -> bool {
-    std::io::stderr().is_terminal() && is_rich(std::env::var_os("TERM").as_deref())
-}
-
-/// The same by the terminal's kind: of `dumb` and of none at all nothing is known.
-fn is_rich(term: Option<&OsStr>) -> bool {
-    term.is_some_and(|term| !term.is_empty() && term != "dumb")
-}
 
 /// A size with its decimal unit, for people.
 pub(crate) fn size(bytes: u64) -> String {

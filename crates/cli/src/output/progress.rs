@@ -2,6 +2,8 @@
 //! elsewhere, nothing with `--quiet` or `--json`.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
-use super::{clock, count, is_rich_terminal, lost_by, percent, size, tell};
+use super::{clock, count, lost_by, percent, size, tell};
 use crate::args::Global;
 
 /// Time between two plain lines.
@@ -70,6 +72,16 @@ impl ProgressStyle {
             Self::Plain
         }
     }
+}
+
+/// Whether stderr is a terminal that moves its cursor and has colours.
+pub(crate) fn is_rich_terminal() -> bool {
+    std::io::stderr().is_terminal() && is_rich(std::env::var_os("TERM").as_deref())
+}
+
+/// The same by the terminal's kind: of `dumb` and of none at all nothing is known.
+fn is_rich(term: Option<&OsStr>) -> bool {
+    term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
 #[derive(Debug)]
@@ -374,6 +386,13 @@ mod tests {
         assert!(!after(4).contains("waiting"));
         let begin = "1.0 MB | waiting for the receiver's disk to take what has arrived for 5.0 s | ";
         assert!(after(5).starts_with(begin));
+    }
+
+    #[test]
+    fn a_terminal_of_no_kind_gets_neither_colours_nor_moves_of_the_cursor() {
+        for (term, rich) in [(None, false), (Some(""), false), (Some("dumb"), false), (Some("xterm"), true)] {
+            assert_eq!(is_rich(term.map(OsStr::new)), rich, "{term:?}");
+        }
     }
 
     /// A terminal with so many columns, that counts what it is told.

@@ -261,10 +261,3 @@ fn a_capacity_of_another_version_is_left_out() {
     let report: RunReport = serde_json::from_str(r#"{"capacity":[5,"odd"]}"#).unwrap();
     assert_eq!(report.capacity, None);
 }
-
-#[test]
-fn a_terminal_of_no_kind_gets_neither_colours_nor_moves_of_the_cursor() {
-    for (term, rich) in [(None, false), (Some(""), false), (Some("dumb"), false), (Some("xterm"), true)] {
-        assert_eq!(is_rich(term.map(OsStr::new)), rich, "{term:?}");
-    }
-}

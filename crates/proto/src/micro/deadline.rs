@@ -212,7 +212,9 @@ impl MicroProtocol for DropLate {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Machine, Span};
+    use std::collections::VecDeque;
+
+    use haul_base::{Machine, Span, Time};
     use haul_stack::{Recipe, SendOptions, StackEvent};
 
     use crate::micro::testing::{Pair, Path, T0, events, receive, statistic};
@@ -309,5 +311,68 @@ mod tests {
         // The sender's has stood still for twenty seconds.
         let arrived: Vec<usize> = (720..740).map(|n| arrives(n, Span::from_secs(20))).collect();
         assert!(arrived[..3] == [0; 3] && arrived[8..] == [1; 12], "{arrived:?}");
+    }
+
+    /// A link of one packet a millisecond with a queue of 50 ms, and 10 ms of delay each way.
+    #[derive(Default)]
+    struct Link {
+        free: Time,
+        forth: VecDeque<(Time, Vec<u8>)>,
+        back: VecDeque<(Time, Vec<u8>)>,
+        packets: u64,
+    }
+
+    impl Link {
+        fn carry(&mut self, pair: &mut Pair, now: Time) {
+            let (delay, mut slot) = (Span::from_millis(10), vec![0; 65_536]);
+            for stack in [&mut pair.a, &mut pair.b] {
+                if stack.deadline().is_some_and(|deadline| deadline.at <= now) {
+                    stack.on_deadline(now);
+                }
+            }
+            while let Some(sent) = pair.a.poll_transmit(now, &mut slot) {
+                for packet in slot[..sent.len].chunks(sent.segment_size) {
+                    self.packets += 1;
+                    let start = self.free.max(now);
+                    if start.since(now) <= Span::from_millis(50) {
+                        self.free = start + Span::from_millis(1);
+                        self.forth.push_back((self.free + delay, packet.to_vec()));
+                    }
+                }
+            }
+            while let Some(sent) = pair.b.poll_transmit(now, &mut slot) {
+                let packets = slot[..sent.len].chunks(sent.segment_size);
+                self.back.extend(packets.map(|packet| (now + delay, packet.to_vec())));
+            }
+            for (way, to) in [(&mut self.forth, &mut pair.b), (&mut self.back, &mut pair.a)] {
+                while let Some((_, mut packet)) = way.pop_front_if(|(at, _)| *at <= now) {
+                    let len = packet.len();
+                    receive(to, now, &mut packet, len);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sender_that_offers_more_than_the_path_carries_fills_it_with_what_is_in_time() {
+        let recipe = Recipe::new("x")
+            .with("fixed_size")
+            .with("sequenced_segment")
+            .with_parameters("retransmit", &[("window", "16384")])
+            .with("positive_ack")
+            .with_parameters("deadline", &[("lifetime", "100ms")]);
+        let (mut pair, mut link, mut arrived) = (Pair::new(&recipe), Link::default(), 0);
+        // Two messages a millisecond, for two seconds.
+        for tick in 0..20_000 {
+            let now = T0 + Span::from_micros(100 * tick);
+            if tick % 5 == 0 {
+                pair.a.send(now, &[0; 1_000], SendOptions::default()).unwrap();
+            }
+            link.carry(&mut pair, now);
+            arrived += pair.received_by_b().len();
+            events(&mut pair.a);
+        }
+        assert!(arrived > 1_900, "of 2,000 that the link can carry: {arrived}");
+        assert!(link.packets < 4_500, "4,000 messages in {} packets", link.packets);
     }
 }

@@ -315,13 +315,15 @@ impl RetransmitBuffer {
         if !scoreboard.lose(sequence) {
             return None;
         }
-        let now = context.now();
+        // A repetition waits in the path's queue as others do.
+        let path = context.path();
+        let would_wait_until = context.now() + path.rtt.saturating_sub(path.min_rtt);
         let copy = self.copy_of(sequence).and_then(|copy| copy.as_ref());
         let (bytes, end) = copy.map_or((0, None), |copy| (u64::from(copy.size), copy.end));
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let tries = scoreboard.get(sequence).map_or(0, |slot| slot.tries);
         let is_tried_out = self.limits.attempts > 0 && tries >= self.limits.attempts;
-        if is_tried_out || end.is_some_and(|end| end <= now) {
+        if is_tried_out || end.is_some_and(|end| end <= would_wait_until) {
             self.give_up(sequence, scoreboard, context);
         } else {
             self.lost.push_back(sequence);
