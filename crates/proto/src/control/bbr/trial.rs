@@ -1,8 +1,9 @@
-//! Whether losses without a queue are the sender's own doing: `ProbeBW_DOWN` is a trial at nine tenths of the rate at which
-//! packets arrived while others were lost. If most of the losses stop, they were: a policer or a queue of a few packets
-//! drops what exceeds its rate without delay. Then that rate of arrival is the bandwidth.
+//! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds its rate,
+//! without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while others were lost. If most of
+//! the losses stop, they were the sender's own doing, and that rate of arrival is the bandwidth.
 //!
-//! A trial follows each probe for bandwidth, and comes at once when the path begins to lose more than before.
+//! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for bandwidth while the
+//! path is taken to lose by itself. Its losses are told by packet number: those of packets that had left before are found during it.
 
 use haul_base::{Rate, Span};
 
