@@ -10,9 +10,9 @@
 //! - A round trip that stays longer than the least one for two rounds is looked into at once, with a short `ProbeRTT` out of turn, which the
 //!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
 //!   at once, not after 10 s, the bounds learnt on the old path are dropped, and the bandwidth holds for one more probe, as the window of the
-//!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls, the queue was of our making: the bandwidth becomes what was
-//!   delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
-//!   off, six times in a row at most. `rtt_rise = 0` turns this off.
+//!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls,
+//!   the queue was of our making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
+//!   off, six times in a row at most. Soon after, only a round trip twice as long again is looked into. `rtt_rise = 0` turns this off.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
 //! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
 //! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].

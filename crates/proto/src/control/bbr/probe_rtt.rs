@@ -60,7 +60,12 @@ impl Bbr {
         if !expects_none || !self.cycle.is_clean() {
             self.round_trip.excuse();
         }
-        self.rtt_rise > 0.0 && now >= self.no_raise_until && self.round_trip.is_raised()
+        // What was probed lately explains no round trip that is far longer than it was then.
+        let is_probed = now < self.no_raise_until && {
+            let explained = self.rtt_probe.raised.map_or(Span::MAX, |(before, _)| before * LONGER);
+            self.round_trip.last_round().least <= explained
+        };
+        self.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised()
     }
 
     fn enter_probe_rtt(&mut self, raised: Option<(Span, Rate)>) {

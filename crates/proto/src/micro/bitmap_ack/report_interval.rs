@@ -12,10 +12,12 @@ use crate::rtt::WindowedMin;
 
 /// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
 const START_REPORTS: u64 = 80;
-/// So do those while each measurement finds this much more data than any other of the last second: the sender doubles its rate
+/// So do those while each measurement finds this much more data than any other of [`GROWTH_MEMORY`]: the sender doubles its rate
 /// each round trip, the measurement is one round trip old, and fewer reports would slow the growth. The growth by which BBR
 /// knows that a path is not full yet.
 const GROWTH: f64 = 1.25;
+/// Longer than a law with a long round trip sends less to measure that. A choice.
+const GROWTH_MEMORY: Span = Span::from_secs(10);
 /// Data packets per packet of a report. With the early reports that losses cause, reports are at most 1 % of the packets from
 /// 100 Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of them.
 const PACKETS_FAST: u64 = 168;
@@ -74,6 +76,8 @@ struct DataArrivals {
     measured: Option<(Span, Rate)>,
     /// The least such time lately.
     least_spacing: Span,
+    /// Nanoseconds between two packets, over the longer time.
+    long_spacings: WindowedMin,
     /// Whether the last measurement found more by [`GROWTH`] than those before.
     is_growing: bool,
 }
@@ -85,6 +89,7 @@ impl DataArrivals {
             spacings: WindowedMin::new(SPACING_MEMORY),
             measured: None,
             least_spacing: Span::ZERO,
+            long_spacings: WindowedMin::new(GROWTH_MEMORY),
             is_growing: false,
         }
     }
@@ -100,8 +105,11 @@ impl DataArrivals {
         let rate = Rate::from_transfer(header.bytes.saturating_sub(bytes), elapsed);
         let spacing = elapsed / count;
         self.measured = Some((spacing, rate));
-        self.is_growing = spacing.mul_f64(GROWTH) <= self.least_spacing;
         let nanos = i64::try_from(spacing.as_nanos()).unwrap_or(i64::MAX);
+        let grown = i64::try_from(spacing.mul_f64(GROWTH).as_nanos()).unwrap_or(i64::MAX);
+        // True if no other value is less than this one would be with that much less data.
+        self.is_growing = grown <= self.long_spacings.on_value(now, grown);
+        self.long_spacings.on_value(now, nanos);
         self.least_spacing = Span::from_nanos(self.spacings.on_value(now, nanos).unsigned_abs());
         self.start = Some(counted);
     }
