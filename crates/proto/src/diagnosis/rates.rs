@@ -22,7 +22,7 @@ const KNOWN_AFTER: u64 = 2;
 /// Losses are tested anew after this time at the soonest: a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
 /// Runs of losses that may wait until it is known whether they were above a policer's rate. Our choice.
-const MOST_DEFERRED: usize = 4_096;
+const MOST_DEFERRED: usize = 2_048;
 
 /// A stretch, and its packets.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +92,9 @@ impl SentRates {
         if claim.unnamed() > 0 {
             return;
         }
+        // From the first loss on there is room for all.
+        self.list.reserve(REMEMBERED - self.list.len());
+        self.deferred.reserve(MOST_DEFERRED - self.deferred.len());
         for (run, named) in sample.loss.list().iter().zip(claim.named()) {
             let packets = run.packets.saturating_sub(named);
             if packets == 0 {
@@ -137,15 +140,18 @@ impl SentRates {
 
     /// Gives back memory that is kept for the next feedback.
     pub(super) fn release_idle(&mut self) {
-        self.deferred.shrink_to_fit();
+        if self.deferred.is_empty() {
+            self.deferred = VecDeque::new();
+        }
         (self.tested, self.order) = (Vec::new(), Vec::new());
     }
 
     /// Tests the stretches that had ended at `known`.
     fn test(&mut self, known: Time) {
         self.tested.clear();
-        // As much as the list has: what grows with it grows when it does.
-        self.tested.reserve(self.list.len().next_power_of_two());
+        self.tested.reserve(REMEMBERED);
+        self.order.clear();
+        self.order.reserve(REMEMBERED);
         self.tested.extend(self.list.iter().take_while(|sent| sent.ended <= known).map(|sent| sent.stretch));
         self.finding = RateFinding::of(&self.tested, &mut self.order);
     }
