@@ -24,6 +24,7 @@ mod history;
 mod loss;
 mod model;
 mod parameters;
+mod phase;
 mod probe_rtt;
 mod round_trip;
 #[cfg(test)]
@@ -44,17 +45,11 @@ use history::{History, Mark};
 use loss::{LossCounts, LossRule};
 use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
 pub(super) use parameters::LAW;
-use probe_rtt::{PROBE_RTT_GAIN, RttProbe};
+use phase::{Phase, STARTUP_PACING};
+use probe_rtt::RttProbe;
 use round_trip::RoundTrip;
 use trial::Trial;
 
-/// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
-const STARTUP_PACING: f64 = 2.77;
-const DRAIN_PACING: f64 = 0.5;
-const DOWN_PACING: f64 = 0.9;
-const UP_PACING: f64 = 1.25;
-const WINDOW_GAIN: f64 = 2.0;
-const UP_WINDOW: f64 = 2.25;
 /// The draft's `PacingMarginPercent` of 1.
 const PACING_MARGIN: f64 = 0.99;
 /// The draft's `MinPipeCwnd`, packets.
@@ -81,40 +76,6 @@ const CATCH_UP: f64 = 1.05;
 const MOST_INTERVAL: Span = Span::from_millis(200);
 /// Probe timeouts in a row that are an outage (RFC 9002, section 7.6.1: persistent congestion).
 const OUTAGE: u32 = 2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Startup,
-    Drain,
-    Down,
-    Cruise,
-    Refill,
-    Up,
-    ProbeRtt,
-}
-
-impl Phase {
-    fn is_probe_bw(self) -> bool {
-        matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
-    }
-
-    /// Whether it sends more than is known to pass (the draft's `IsProbingBW`).
-    fn is_probing(self) -> bool {
-        matches!(self, Self::Startup | Self::Refill | Self::Up)
-    }
-
-    /// Pacing and window gain.
-    fn gains(self) -> (f64, f64) {
-        match self {
-            Self::Startup => (STARTUP_PACING, WINDOW_GAIN),
-            Self::Drain => (DRAIN_PACING, WINDOW_GAIN),
-            Self::Down => (DOWN_PACING, WINDOW_GAIN),
-            Self::Cruise | Self::Refill => (1.0, WINDOW_GAIN),
-            Self::Up => (UP_PACING, UP_WINDOW),
-            Self::ProbeRtt => (1.0, PROBE_RTT_GAIN),
-        }
-    }
-}
 
 /// What is counted in a round trip.
 #[derive(Clone, Copy, Debug, Default)]
@@ -592,15 +553,6 @@ impl RateController for Bbr {
     }
 
     fn state(&self) -> RateState {
-        let phase = match self.phase {
-            Phase::Startup => "startup",
-            Phase::Drain => "drain",
-            Phase::Down => "down",
-            Phase::Cruise => "cruise",
-            Phase::Refill => "refill",
-            Phase::Up => "up",
-            Phase::ProbeRtt => "probe_rtt",
-        };
-        RateState { phase, rate: self.pacing }
+        RateState { phase: self.phase.name(), rate: self.pacing }
     }
 }
