@@ -3,6 +3,7 @@
 //! table of its ancestor too slow and used a static one; here the table is gone).
 
 use std::marker::PhantomData;
+use std::num::NonZeroU16;
 
 /// A type that an attribute may have. All are big-endian on the wire.
 pub trait AttributeType: Copy + 'static {
@@ -60,7 +61,8 @@ impl AttributeType for U48 {
 
 /// Where an attribute of type `T` lies in a data packet: bytes from the packet's start.
 pub struct Attribute<T> {
-    offset: u16,
+    /// The offset and one, so that an `Option` takes no more room.
+    above_offset: NonZeroU16,
     of_type: PhantomData<fn() -> T>,
 }
 
@@ -72,21 +74,28 @@ impl<T> Clone for Attribute<T> {
 
 impl<T> Copy for Attribute<T> {}
 
+impl<T> Attribute<T> {
+    #[inline]
+    fn offset(self) -> usize {
+        usize::from(self.above_offset.get()) - 1
+    }
+}
+
 impl<T> std::fmt::Debug for Attribute<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Attribute(@{})", self.offset)
+        write!(f, "Attribute(@{})", self.offset())
     }
 }
 
 impl<T: AttributeType> Attribute<T> {
     pub(crate) fn at(offset: u16) -> Self {
-        Self { offset, of_type: PhantomData }
+        Self { above_offset: NonZeroU16::MIN.saturating_add(offset), of_type: PhantomData }
     }
 
     /// The bytes of the attribute within its packet.
     #[inline]
     pub(crate) fn range(self) -> std::ops::Range<usize> {
-        usize::from(self.offset)..usize::from(self.offset) + T::LEN
+        self.offset()..self.offset() + T::LEN
     }
 }
 

@@ -51,10 +51,11 @@ struct FixedSize {
     /// Whether the recipe drops what is too late, and where it learns what is being cut.
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
+    /// The sequence number that is waited for most.
     first_missing: Option<SharedValue<FirstMissing>>,
     arrived: Option<SharedValue<Arrived>>,
-    /// Where the sequence number stands, and which one is waited for most; only in reliable stacks.
-    order: Option<(Attribute<U48>, SharedValue<FirstMissing>)>,
+    /// Where the sequence number stands; only in reliable stacks.
+    sequence: Option<Attribute<U48>>,
     turns: Turns,
     stall: StallDetector,
     given_up: u64,
@@ -107,7 +108,7 @@ pub(super) fn registration() -> Registration {
                     cut_ends: None,
                     first_missing: None,
                     arrived: None,
-                    order: None,
+                    sequence: None,
                     turns: Turns::default(),
                     stall: StallDetector::default(),
                     given_up: 0,
@@ -228,14 +229,14 @@ impl FixedSize {
         let payload = batch.payload(i);
         // More padding than payload leaves nothing, and nothing fits nowhere.
         let data = &payload[..payload.len().saturating_sub(padding as usize)];
-        let sequence = self.order.map_or(0, |(sequence, _)| batch.get(i, sequence));
+        let sequence = self.sequence.map_or(0, |sequence| batch.get(i, sequence));
         Segment { message, offset, last, sequence, data }
     }
 
     /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
     /// always finds room: some senders repeat nothing else before it has come.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Some((_, first_missing)) = self.order else { return };
+        let Some(first_missing) = self.first_missing.filter(|_| self.sequence.is_some()) else { return };
         // All below have come or never will.
         let settled = self.arrived.map_or(0, |arrived| context.shared(arrived).below());
         self.drop_abandoned(settled, context);
@@ -334,8 +335,7 @@ impl MicroProtocol for FixedSize {
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.reliable = is_reliable(resolution);
-        let sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
-        self.order = sequence.zip(self.first_missing);
+        self.sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
         self.stall.forgetful = resolution.has("negative_ack");
         self.priority = resolution.has("priority");
         self.deadlines = resolution.has("deadline");
