@@ -140,10 +140,8 @@ impl DropLate {
         let attributes = self.attributes.expect("declared");
         let one_way = self.one_way.get_or_insert_with(|| Box::new(OneWay::within(FASTEST_WINDOW)));
         let departed = batch.get(i, attributes.departed);
-        let spent = one_way.on_arrival(now, departed, now.as_wrapped_micros()).as_micros();
-        let rest = batch.get(i, attributes.rest);
-        let left = u64::from(rest).checked_sub(spent);
-        (rest != u32::MAX).then(|| left.map_or(Time::ZERO, |left| now + Span::from_micros(left)))
+        let spent = one_way.on_arrival(now, departed, now.as_wrapped_micros());
+        Some(end_of_life(batch.get(i, attributes.rest), now)? - spent)
     }
 }
 

@@ -109,8 +109,8 @@ pub(super) struct Bbr {
     /// From this packet on the sender did not probe.
     steady_pn: u64,
     /// The rate of arrival that was measured last, and last between probes.
-    arrives: Rate,
-    arrived: Rate,
+    arrival_rate: Option<Rate>,
+    steady_arrival_rate: Option<Rate>,
     /// Until then bursts are short.
     short_bursts_until: Time,
     round_trip: RoundTrip,
@@ -181,8 +181,8 @@ impl Bbr {
             trial: None,
             policed_until: Time::ZERO,
             steady_pn: 0,
-            arrives: Rate::ZERO,
-            arrived: Rate::ZERO,
+            arrival_rate: None,
+            steady_arrival_rate: None,
             short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
             max_bandwidth: TwoSlotMax::default(),
@@ -325,7 +325,7 @@ impl Bbr {
         };
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
         if arrived > Rate::ZERO {
-            self.arrives = arrived;
+            self.arrival_rate = Some(arrived);
         }
         let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));

@@ -25,7 +25,7 @@ pub(super) struct Trial {
     /// The loss rate that is tried, the mean length of its runs of losses, and the rate of arrival beside it.
     loss_rate: f64,
     mean_run: f64,
-    arrived: Rate,
+    arrival_rate: Rate,
     /// Its packets: they end where `ProbeBW_DOWN` does.
     first_pn: u64,
     end_pn: Option<u64>,
@@ -70,11 +70,11 @@ impl Bbr {
         self.steady_pn = self.next_pn;
         let (loss_rate, mean_run) = self.loss.present();
         let is_queued = self.round_trip.is_queued(self.serialization());
-        let tells = loss_rate > self.loss.threshold() && self.arrived > Rate::ZERO;
-        self.trial = (tells && !self.app_limited && !is_queued).then(|| Trial {
+        let is_worth_it = loss_rate > self.loss.threshold() && !self.app_limited && !is_queued;
+        self.trial = self.steady_arrival_rate.filter(|_| is_worth_it).map(|arrival_rate| Trial {
             loss_rate,
             mean_run,
-            arrived: self.arrived,
+            arrival_rate,
             first_pn: self.next_pn,
             end_pn: None,
             lost: LossCounts::default(),
@@ -93,7 +93,7 @@ impl Bbr {
     /// faster.
     pub(super) fn paced_bandwidth(&self) -> Rate {
         let most = match self.phase {
-            Phase::Down => self.trial.map(|trial| trial.arrived),
+            Phase::Down => self.trial.map(|trial| trial.arrival_rate),
             Phase::Up if self.is_policed() => Some(self.cycle.before),
             _ => None,
         };
@@ -134,10 +134,10 @@ impl Bbr {
     }
 
     fn end_trial(&mut self, told: LossCounts) {
-        let Some(Trial { loss_rate, arrived, .. }) = self.trial.take() else { return };
+        let Some(Trial { loss_rate, arrival_rate, .. }) = self.trial.take() else { return };
         if (told.lost as f64) < told.packets as f64 * loss_rate * OWN_DOING {
             self.loss.refute(told);
-            self.max_bandwidth.reset(arrived.min(self.max_bandwidth.get()));
+            self.max_bandwidth.reset(arrival_rate.min(self.max_bandwidth.get()));
             self.policed_until = self.heard_at + POLICED_FOR;
         } else {
             self.loss.confirm(told);
@@ -147,7 +147,7 @@ impl Bbr {
     fn judge_steady(&mut self, judged: LossCounts) {
         let is_more = self.loss.learn(judged);
         if is_more || self.phase == Phase::Cruise {
-            self.arrived = self.arrives;
+            self.steady_arrival_rate = self.arrival_rate;
         }
         if is_more && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
             self.begin_down();
