@@ -12,7 +12,7 @@ use haul_wire::control::{Cipher, Request, Settings};
 use haul_wire::packet::ControlFrameKind;
 
 use crate::crypto::{FrameKeys, Opener, Sealer};
-use crate::endpoint::PendingSession;
+use crate::endpoint::{PendingSession, canonical};
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
@@ -111,12 +111,7 @@ impl Session {
 
     /// The peer's TCP address; one of IPv4 as such, also where the socket has both.
     pub fn peer(&self) -> SocketAddr {
-        match self.peer {
-            SocketAddr::V6(v6) => {
-                v6.ip().to_ipv4_mapped().map_or(self.peer, |ip| SocketAddr::from((ip, v6.port())))
-            }
-            SocketAddr::V4(_) => self.peer,
-        }
+        canonical(self.peer)
     }
 
     /// Name and version of the server's program.

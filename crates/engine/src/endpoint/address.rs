@@ -12,6 +12,14 @@ use crate::crypto::{FrameKeys, challenge_number};
 /// The size of a challenge that asks for an address only.
 pub(super) const BARE: u16 = CONTROL_FRAME_LEN as u16;
 
+/// An address of IPv4 as such, also where a socket for both families has it as one of IPv6.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => v6.ip().to_ipv4_mapped().map_or(address, |ip| (ip, v6.port()).into()),
+        SocketAddr::V4(_) => address,
+    }
+}
+
 /// Where the other end is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress {

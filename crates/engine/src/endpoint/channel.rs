@@ -9,6 +9,7 @@ use haul_udp::Interest;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
+use super::address::canonical;
 use super::connection::{COALESCING_DELAY, Connection, State};
 use super::driver::InlineDriver;
 use super::resumption_file::SavedResumption;
@@ -63,11 +64,7 @@ impl Channel {
 
     /// Where the other end is, as far as it has shown that.
     pub fn peer(&self) -> SocketAddr {
-        let peer = self.connection.lock().peer.at;
-        match peer {
-            SocketAddr::V6(v6) => v6.ip().to_ipv4_mapped().map_or(peer, |ip| (ip, v6.port()).into()),
-            SocketAddr::V4(_) => peer,
-        }
+        canonical(self.connection.lock().peer.at)
     }
 
     /// The recipe in force.

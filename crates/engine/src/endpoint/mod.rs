@@ -25,6 +25,7 @@ mod terms;
 mod timers;
 mod transmit;
 
+pub(crate) use address::canonical;
 pub use channel::{Channel, Message};
 pub(crate) use connection::Connection;
 pub use connection::ConnectionOptions;
