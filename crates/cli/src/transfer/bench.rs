@@ -162,8 +162,8 @@ fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
 /// Bytes of the pattern that repeats through the object.
 const PATTERN: usize = 1 << 20;
 /// How far ahead of the sender bytes are offered, when the end depends on time: so much is still sent when
-/// the time is up.
-const AHEAD: u64 = 1 << 20;
+/// the time is up. Two of the largest batches.
+const AHEAD: u64 = 128 << 10;
 /// Seed of the pattern. Any will do: it only must not compress or look like zeros.
 const SEED: u64 = 0x6861_756c;
 

@@ -68,10 +68,9 @@ pub(super) fn link(damage: bool) -> Link {
     Link::new(seal, open, 0)
 }
 
-/// How far ahead of what was read a source without a known end promises bytes, and one whose application pauses: what was
-/// promised is still sent then.
-const AHEAD: u64 = 16 << 20;
-const AHEAD_OF_PAUSES: u64 = 256 << 10;
+/// How far ahead of what was read a source without a known end promises bytes, as that of `haul bench` does: what was
+/// promised is still sent when it ends or its application pauses.
+const AHEAD: u64 = 128 << 10;
 
 /// How much a receiver takes that its storage has not written.
 pub(super) const UNWRITTEN: u64 = 1 << 20;
@@ -82,7 +81,6 @@ pub(super) struct Source {
     len: Option<u64>,
     read: u64,
     granted: u64,
-    ahead: u64,
     says: Arc<Application>,
 }
 
@@ -111,12 +109,7 @@ impl Application {
 impl Source {
     /// `len` bytes, or bytes until the application has ended.
     pub(super) fn new(len: Option<u64>, says: Arc<Application>) -> Self {
-        Self { len, read: 0, granted: 0, ahead: AHEAD, says }
-    }
-
-    /// For an application that will pause.
-    pub(super) fn with_pauses(self) -> Self {
-        Self { ahead: AHEAD_OF_PAUSES, ..self }
+        Self { len, read: 0, granted: 0, says }
     }
 }
 
@@ -130,7 +123,7 @@ impl ObjectSource for Source {
         }
         let end = self.says.has_ended.load(Ordering::Relaxed);
         if !end && !self.says.is_paused.load(Ordering::Relaxed) {
-            self.granted = self.granted.max(self.read + self.ahead);
+            self.granted = self.granted.max(self.read + AHEAD);
         }
         Available { upto: self.granted, end }
     }

@@ -302,8 +302,7 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let application = Arc::new(Application::new(entry.reads.is_some()));
     let storage = Arc::new(Application::new(entry.writes.is_some()));
     let complete = Arc::new(AtomicU64::new(0));
-    let source = Source::new(len, Arc::clone(&application));
-    let source = Box::new(if entry.pause.is_empty() { source } else { source.with_pauses() });
+    let source = Box::new(Source::new(len, Arc::clone(&application)));
     let limit = if entry.writes.is_some() { UNWRITTEN } else { u64::MAX >> 16 };
     let wrong = |error: RecipeError| fault("recipe", error.to_string());
     let sender =
