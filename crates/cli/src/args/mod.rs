@@ -191,7 +191,7 @@ pub(crate) struct RecipeArgs {
     /// Control law of the rate
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
-    /// Evidence for why packets are lost; it is reported, and only recipes with `cause_aware` act on it
+    /// Evidence for why packets are lost; it is reported, and recipes with `cause_aware` (the default) act on it
     #[arg(long, value_name = "MODE", value_enum)]
     pub diagnosis: Option<Diagnosis>,
     /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends

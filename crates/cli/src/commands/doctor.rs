@@ -18,8 +18,8 @@ const LEAST_GAIN: f64 = 1.1;
 fn advice(limit: &LimitedBy) -> Option<&'static str> {
     Some(match limit.what.as_str() {
         "receiver_host" => {
-            "take load off the receiving machine, raise net.core.rmem_max there, or let the law know whose losses they are: \
-             --preset fobs-classifier, or --set rate_control.cause_aware=true"
+            "take load off the receiving machine, or raise net.core.rmem_max there; a law with `cause_aware` (the default) \
+             does not slow down for its losses"
         }
         "sender_cpu" => {
             "take load off the sending machine; larger datagrams cost it least (an MTU of 9000 where the path has it)"

@@ -151,7 +151,11 @@ impl Preset {
     fn apply(&self, table: &Table, settings: &mut Settings) -> Result<(), Fault> {
         for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
             let text = scalar(value).ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
-            self.set(settings, key, &text)?;
+            if key.contains('.') {
+                settings.stack.set(key, &text).map_err(|error| self.problem(&error.to_string()))?;
+            } else {
+                self.set(settings, key, &text)?;
+            }
         }
         Ok(())
     }
