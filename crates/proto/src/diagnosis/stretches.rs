@@ -62,13 +62,12 @@ impl Stretches {
         let at = self.list.partition_point(|ended| ended.last_pn < pn);
         let stretch = self.list.get(at).or(self.list.back()).map(|ended| ended.stretch);
         stretch.zip(self.finding.onset).is_some_and(|(stretch, onset)| {
-            let expected = self.finding.medium_rate * stretch.packets as f64;
-            stretch.delay < onset && stretch.lost as f64 <= 1.0 + expected + CHANCE * expected.sqrt()
+            stretch.delay < onset && self.finding.may_be_mediums(stretch.lost, stretch.packets, CHANCE)
         })
     }
 
     /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when
-    /// it is acknowledged. `lost` of them were lost to no host: all but those that the claim names.
+    /// it is acknowledged. `lost` of them were lost to no host and no outage: all but those that the claim explains.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         if !sample.rtt.is_measured() {
             return;
@@ -78,6 +77,7 @@ impl Stretches {
             delay: self.before.replace(delay).map_or(delay, |before| (before + delay) / 2),
             packets: sample.acked_packets + lost,
             lost: 0,
+            runs: 0,
         };
         self.add(sample, stretch);
         if lost > 0 {
@@ -104,16 +104,18 @@ impl Stretches {
     /// Puts losses into the stretches in which they left; those that are not listed into the last.
     fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         let mut left = lost;
-        for (run, named) in sample.loss.list().iter().zip(claim.named()) {
+        for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
             let at = self.list.partition_point(|ended| ended.last_pn < run.first_pn);
-            let packets = (run.packets - named).min(left);
+            let packets = (run.packets - explained).min(left);
             if let Some(ended) = self.list.get_mut(at) {
                 ended.stretch.lost += packets;
+                ended.stretch.runs += packets.min(1);
                 left -= packets;
             }
         }
         if let Some(last) = self.list.back_mut() {
             last.stretch.lost += left;
+            last.stretch.runs += left.min(1);
         }
     }
 
@@ -122,6 +124,7 @@ impl Stretches {
         for ended in self.list.iter_mut().rev() {
             let forgiven = lost.min(ended.stretch.lost);
             ended.stretch.lost -= forgiven;
+            ended.stretch.runs = ended.stretch.runs.min(ended.stretch.lost);
             lost -= forgiven;
         }
     }
