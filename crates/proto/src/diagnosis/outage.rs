@@ -13,6 +13,10 @@ const LEAST: Span = Span::from_millis(100);
 const LEAST_SHARE: f64 = 0.2;
 /// Fewer lost packets prove none either. Our choice.
 const LEAST_PACKETS: u64 = 4;
+/// Where a feedback brings no more than one arrival for so many losses, what left between them did not arrive either: it is found
+/// lost later. Our choice.
+const LOST_PER_ARRIVED: u64 = 8;
+
 /// Lost packets behind each other, of which none between them is known to have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
@@ -31,21 +35,23 @@ impl Chain {
         Self { first: run, lasted, packets, end_pn: run.end_pn(), without_data }
     }
 
+    /// Whether a run is part of its stretch, or no packet with data left between it and the run.
+    fn goes_on_with(&self, run: &LossRun) -> bool {
+        let is_within = self.first.first_pn <= run.first_pn && run.first_pn < self.end_pn;
+        is_within || self.is_followed_by(run)
+    }
+
     /// Whether no packet with data left between it and a later run.
     fn is_followed_by(&self, run: &LossRun) -> bool {
         let others = run.without_data.saturating_sub(self.without_data);
         run.first_pn >= self.end_pn && run.first_pn - self.end_pn <= others
     }
 
-    /// Adds a run; whether it belongs to it.
-    fn add(&mut self, run: &LossRun) -> bool {
-        if !self.is_followed_by(run) {
-            return false;
-        }
+    /// Adds a later run.
+    fn add(&mut self, run: &LossRun) {
         let lasted = self.first.until(run.sent_at) + run.lasted;
         (self.lasted, self.without_data) = (self.lasted.max(lasted), run.without_data);
         (self.packets, self.end_pn) = (self.packets + run.packets, run.end_pn());
-        true
     }
 
     /// Whether it is an outage, if it was `later` than its first packet that the next one left that arrived.
@@ -76,13 +82,15 @@ impl Outages {
         let least = LEAST.max(sample.rtt.min());
         // The newest packet that has arrived left a round trip ago.
         let newest = (sample.now - sample.rtt.latest()).as_wrapped_micros();
+        let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
         let mut from = 0;
         while from < self.order.len() {
-            let (chain, to) = self.chain(runs, from);
+            let (chain, to) = self.chain(runs, from, |chain, run| is_silent || chain.is_followed_by(run));
             let later = if to < self.order.len() { chain.lasted } else { chain.first.until(newest) };
-            let goes_on = self.last.is_some_and(|last| last.is_followed_by(&chain.first));
+            let goes_on = self.last.is_some_and(|last| last.goes_on_with(&chain.first));
             if goes_on || chain.is_outage(least, later) {
-                self.last = Some(chain);
+                self.last =
+                    Some(self.last.filter(|last| goes_on && last.end_pn > chain.end_pn).unwrap_or(chain));
                 for at in self.order[from..to].iter().map(|at| *at as usize) {
                     claim.mark_outage(at, &runs[at]);
                 }
@@ -92,11 +100,17 @@ impl Outages {
     }
 
     /// The chain that begins at a place of the order, and the place behind its end.
-    fn chain(&self, runs: &[LossRun], from: usize) -> (Chain, usize) {
+    fn chain(
+        &self,
+        runs: &[LossRun],
+        from: usize,
+        goes_on: impl Fn(&Chain, &LossRun) -> bool,
+    ) -> (Chain, usize) {
         let at = |place: usize| runs[self.order[place] as usize];
         let mut chain = Chain::of(at(from));
         let mut to = from + 1;
-        while to < self.order.len() && chain.add(&at(to)) {
+        while to < self.order.len() && goes_on(&chain, &at(to)) {
+            chain.add(&at(to));
             to += 1;
         }
         (chain, to)
