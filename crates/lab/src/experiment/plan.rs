@@ -33,7 +33,6 @@ const PLANS: &[(&str, &str)] = &[
     ("dickens-classifier", include_str!("../../plans/dickens-classifier.toml")),
     ("direct-execution", include_str!("../../plans/direct-execution.toml")),
     ("signatures", include_str!("../../plans/signatures.toml")),
-    ("standing-queue", include_str!("../../plans/standing-queue.toml")),
     ("discriminators", include_str!("../../plans/discriminators.toml")),
     ("moving", include_str!("../../plans/moving.toml")),
     ("neighbours", include_str!("../../plans/neighbours.toml")),
