@@ -13,8 +13,6 @@ pub struct Stretch {
     pub packets: u64,
     /// Of these, lost ones.
     pub lost: u64,
-    /// Runs of packets that were lost one behind the other.
-    pub runs: u64,
 }
 
 impl Stretch {
@@ -42,8 +40,6 @@ pub struct DelayFinding {
     pub dependence: Dependence,
     /// The share of packets that are lost at short delays: what the medium loses. 0 if hardly any is.
     pub medium_rate: f64,
-    /// So many packets one behind the other the medium loses at a time, on average; 0 if it loses hardly any.
-    pub medium_run: f64,
     /// The delay from which losses exceed `medium_rate`: a queue drops from there on. `None` if they hardly exceed it at any
     /// delay, or if no medium is known.
     pub onset: Option<Span>,
@@ -136,43 +132,26 @@ impl DelayFinding {
             Dependence::Unknown
         };
         let medium_rate = if may_be_medium { losing.medium_rate() } else { 0.0 };
-        if medium_rate <= 0.0 {
-            return Self { dependence, ..Self::default() };
-        }
-        let found = Self { dependence, medium_rate, medium_run: losing.run(), onset: None };
-        Self { onset: found.delay_onset(stretches, &mut scratch.order), ..found }
+        let onset =
+            if medium_rate > 0.0 { delay_onset(stretches, medium_rate, &mut scratch.order) } else { None };
+        Self { dependence, medium_rate, onset }
     }
+}
 
-    /// The delay from which a queue drops, beside this medium. Bursts of the medium's mean length count as single losses.
-    fn delay_onset(&self, stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> Option<Span> {
-        order.clear();
-        order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
-        order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
-        let told = |at: usize| {
-            let Stretch { packets, lost, .. } = stretches[at];
-            (at, evidence(packets, lost as f64 / self.medium_run, self.medium_rate / self.medium_run))
-        };
-        onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
-    }
-
-    /// Whether this medium may lose so many of so many packets, give or take `deviations` of the number of its bursts, which have
-    /// geometric lengths.
-    pub fn may_be_mediums(&self, lost: u64, packets: u64, deviations: f64) -> bool {
-        let run = self.medium_run.max(1.0);
-        let bursts = self.medium_rate * packets as f64 / run;
-        // The mean square of a geometric length, by the square of its mean.
-        let spread = 2.0 - 1.0 / run;
-        // One burst more, which may be long.
-        let one = 2.0 * spread - 1.0;
-        lost as f64 / run <= one + bursts + deviations * (bursts * spread).sqrt()
-    }
+/// The delay from which a queue drops, beside a medium that loses at `rate`.
+fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
+    order.clear();
+    order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
+    order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    let told = |at: usize| (at, evidence(stretches[at].packets, stretches[at].lost, rate));
+    onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
 }
 
 /// What a stretch says for [`ONSET_FACTOR`] times the loss rate of a medium that loses at `rate`: the logarithm of the likelihood
 /// ratio of two Poisson processes.
-pub(crate) fn evidence(packets: u64, lost: f64, rate: f64) -> f64 {
+pub(crate) fn evidence(packets: u64, lost: u64, rate: f64) -> f64 {
     let expected = rate * packets as f64;
-    (lost * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MOST_EVIDENCE)
+    (lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MOST_EVIDENCE)
 }
 
 /// From where on stretches lose more than a medium: the likeliest change (Page's cumulative sum test, Biometrika 41, 1954, over
@@ -195,9 +174,6 @@ struct Losing {
     of: f64,
     /// Their mean number of packets.
     packets: f64,
-    /// Their losses and runs of losses.
-    lost: u64,
-    runs: u64,
     /// So many there would be if losses did not depend on the delay.
     expected: f64,
     /// The share of the packets at short delays that are lost.
@@ -214,7 +190,6 @@ impl Losing {
         let add = |sum: Stretch, stretch: &Stretch| Stretch {
             packets: sum.packets + stretch.packets,
             lost: sum.lost + stretch.lost,
-            runs: sum.runs + stretch.runs,
             ..sum
         };
         let (of, whole) = (short().count() as f64, short().fold(Stretch::default(), add));
@@ -222,27 +197,20 @@ impl Losing {
             stretches: short().filter(is_losing).count() as f64,
             of,
             packets: whole.packets as f64 / of,
-            lost: whole.lost,
-            runs: whole.runs,
             expected: all * of / stretches.len() as f64,
             rate: whole.loss_rate(),
             whole_rate: stretches.iter().fold(Stretch::default(), add).loss_rate(),
         }
     }
 
-    /// Packets of a run of losses, on average.
-    fn run(&self) -> f64 {
-        (self.lost as f64 / self.runs.max(1) as f64).max(1.0)
-    }
-
-    /// The medium's loss rate: the rate at short delays, bounded by how many stretches lose nothing (`exp(-bursts)` of
-    /// them). A queue that is full for a moment loses many packets of few stretches.
+    /// The medium's loss rate: the rate at short delays, bounded by how many stretches lose nothing (`exp(-rate *
+    /// packets)` of them). A queue that is full for a moment loses many packets of few stretches.
     fn medium_rate(&self) -> f64 {
         if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM_SHARE) {
             return 0.0;
         }
         let lossless = 1.0 - self.stretches / self.of;
-        self.rate.min(-lossless.ln() / self.packets.max(1.0) * self.run())
+        self.rate.min(-lossless.ln() / self.packets.max(1.0))
     }
 
     fn is_often_enough(&self) -> bool {
@@ -316,8 +284,7 @@ mod tests {
     fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<Stretch> {
         let stretch = |n: u64| {
             let height = (n % 50) as f64 / 49.0;
-            let lost = lost(n, height);
-            Stretch { delay: empty + most.mul_f64(height), packets: 400, lost, runs: lost }
+            Stretch { delay: empty + most.mul_f64(height), packets: 400, lost: lost(n, height) }
         };
         (0..500).map(stretch).collect()
     }
@@ -337,7 +304,7 @@ mod tests {
     #[test]
     fn spearmans_correlation_is_that_of_ranks_with_ties() {
         let stretches: Vec<Stretch> = [(1, 0), (5, 0), (2, 3), (9, 3), (9, 7)]
-            .map(|(millis, lost)| Stretch { delay: Span::from_millis(millis), packets: 10, lost, runs: lost })
+            .map(|(millis, lost)| Stretch { delay: Span::from_millis(millis), packets: 10, lost })
             .into();
         assert_eq!(ranked(&stretches, Stretch::loss_rate), [0.5, 0.5, 2.5, 2.5, 4.0]);
         // Worked by hand: the products of the deviations sum up to 6.25, their squares to 9.5 and 9.
@@ -393,19 +360,6 @@ mod tests {
         assert!((0.001..0.003).contains(&found.medium_rate), "{found:?}");
     }
 
-    /// Of a medium that loses ten packets at a time the sender's own bursts look like a queue, which never drops.
-    #[test]
-    fn a_medium_that_loses_bursts_loses_as_much_at_any_delay_and_one_burst_more_is_no_queue() {
-        let mut stretches = teeth(EMPTY, Span::from_millis(8), |n, _| 10 * medium(0.0005, n, 1));
-        stretches.iter_mut().for_each(|stretch| stretch.runs = stretch.lost / 10);
-        let found = of(&stretches);
-        assert_eq!((found.dependence, found.onset), (Dependence::Independent, None), "{found:?}");
-        assert!((0.0035..0.0065).contains(&found.medium_rate) && found.medium_run >= 10.0, "{found:?}");
-        assert!(found.may_be_mediums(25, 400, 3.0) && !found.may_be_mediums(120, 400, 3.0), "{found:?}");
-        let single = of(&teeth(EMPTY, Span::from_millis(8), |n, _| medium(0.002, n, 1)));
-        assert!(single.may_be_mediums(4, 400, 3.0) && !single.may_be_mediums(9, 400, 3.0), "{single:?}");
-    }
-
     #[test]
     fn the_onset_is_the_delay_from_which_a_queue_drops_beside_a_medium() {
         let at = |height: f64| EMPTY + Span::from_millis(20).mul_f64(height);
@@ -448,10 +402,9 @@ mod tests {
 
         #[test]
         fn any_stretches_give_a_rate(
-            given in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000, 0u64..9), 0..60), empty_us in 0u64..1 << 40,
+            given in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000), 0..60), empty_us in 0u64..1 << 40,
         ) {
-            let stretch =
-                |(delay, packets, lost, runs)| Stretch { delay: Span::from_micros(delay), packets, lost, runs };
+            let stretch = |(delay, packets, lost)| Stretch { delay: Span::from_micros(delay), packets, lost };
             let stretches: Vec<Stretch> = given.into_iter().map(stretch).collect();
             let found = DelayFinding::of(&stretches, Span::from_micros(empty_us), &mut DelayScratch::default());
             prop_assert!(found.medium_rate.is_finite() && found.medium_rate >= 0.0, "{:?}", found);

@@ -60,7 +60,7 @@ impl RateFinding {
         let high = order.iter().rev().take_while(|(rate, _)| *rate > least);
         // A policer lets bursts pass: stretches that have lost nothing prove no more than those that have.
         let bounded =
-            |stretch: &SentStretch| evidence(stretch.packets, stretch.lost as f64, usual).max(-MOST_EVIDENCE);
+            |stretch: &SentStretch| evidence(stretch.packets, stretch.lost, usual).max(-MOST_EVIDENCE);
         let onset = onset(high.map(|(_, at)| (*at, bounded(&stretches[*at]))));
         let onset = onset.map(|at| stretches[at].rate);
         Self { medium_rate, onset }

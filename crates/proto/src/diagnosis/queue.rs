@@ -16,7 +16,7 @@ const LEAST_QUEUE: Span = Span::from_millis(1);
 const FULL_SHARE: f64 = 0.25;
 /// The deepest queue counts for one to two times this long.
 const MEMORY: Span = Span::from_secs(10);
-/// Losses of the medium, or bursts of losses, that may wait to be claimed. Our choice.
+/// Losses of the medium that may wait to be claimed. Our choice.
 const MOST_UNCLAIMED: f64 = 8.0;
 /// Runs of losses that may wait until it is known whether a medium loses too. Our choice.
 const MOST_DEFERRED: usize = 1_024;
@@ -110,9 +110,7 @@ impl Queue {
         }
         if self.is_full() && !self.is_before_onset(sample.largest_acked_pn) {
             let packets = (sample.acked_packets + lost) as f64;
-            let finding = self.stretches.finding();
-            let most = MOST_UNCLAIMED * finding.medium_run.max(1.0);
-            self.random = (self.random + packets * finding.medium_rate).min(most);
+            self.random = (self.random + packets * self.stretches.finding().medium_rate).min(MOST_UNCLAIMED);
         }
     }
 
@@ -146,8 +144,9 @@ impl Queue {
             }
             Dependence::Dependent => {
                 let expected = packets as f64 * finding.medium_rate;
-                if !finding.may_be_mediums(random, packets, CHANCE) {
-                    let excess = (random as f64 - expected).round() as u64;
+                let random = random as f64;
+                if random > expected + CHANCE * expected.sqrt() {
+                    let excess = (random - expected).round() as u64;
                     losses.attribute_some(Cause::Random, Cause::Congestion, excess);
                 }
             }

@@ -62,7 +62,8 @@ impl Stretches {
         let at = self.list.partition_point(|ended| ended.last_pn < pn);
         let stretch = self.list.get(at).or(self.list.back()).map(|ended| ended.stretch);
         stretch.zip(self.finding.onset).is_some_and(|(stretch, onset)| {
-            stretch.delay < onset && self.finding.may_be_mediums(stretch.lost, stretch.packets, CHANCE)
+            let expected = self.finding.medium_rate * stretch.packets as f64;
+            stretch.delay < onset && stretch.lost as f64 <= 1.0 + expected + CHANCE * expected.sqrt()
         })
     }
 
@@ -77,7 +78,6 @@ impl Stretches {
             delay: self.before.replace(delay).map_or(delay, |before| (before + delay) / 2),
             packets: sample.acked_packets + lost,
             lost: 0,
-            runs: 0,
         };
         self.add(sample, stretch);
         if lost > 0 {
@@ -109,13 +109,11 @@ impl Stretches {
             let packets = (run.packets - explained).min(left);
             if let Some(ended) = self.list.get_mut(at) {
                 ended.stretch.lost += packets;
-                ended.stretch.runs += packets.min(1);
                 left -= packets;
             }
         }
         if let Some(last) = self.list.back_mut() {
             last.stretch.lost += left;
-            last.stretch.runs += left.min(1);
         }
     }
 
@@ -124,7 +122,6 @@ impl Stretches {
         for ended in self.list.iter_mut().rev() {
             let forgiven = lost.min(ended.stretch.lost);
             ended.stretch.lost -= forgiven;
-            ended.stretch.runs = ended.stretch.runs.min(ended.stretch.lost);
             lost -= forgiven;
         }
     }
