@@ -65,7 +65,8 @@ pub struct LimitEvidence {
     pub lost_by_cause: CauseCounts,
     /// Socket buffers that the receiver's kernel dropped.
     pub receiver_drops: u64,
-    /// Time for which the receiver's thread was ready to read and had no processor, as it says.
+    /// Time for which the receiver's thread was ready to read and had no processor, or was behind with what had come, as it
+    /// says ([`PeerHost::waited`](crate::PeerHost::waited)).
     pub receiver_waited: Span,
 }
 
@@ -147,7 +148,7 @@ fn for_path(waiting: &Waiting) -> Span {
 
 /// The sender waited mostly for its controller: what had the controller seen?
 fn of_path(evidence: &LimitEvidence) -> Limit {
-    if let Some(words) = lost_at_host(evidence) {
+    if let Some(words) = lost_at_host(evidence).filter(|_| !has_arrived(evidence)) {
         return limit("receiver_host", words);
     }
     if let Some(ceiling) = evidence.ceiling.filter(|&ceiling| is_reached(ceiling, evidence)) {
@@ -156,7 +157,7 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
     if evidence.ceiling.is_none() && evidence.waiting.ceiling > for_path(&evidence.waiting) {
         return limit("rate_ceiling", format!("it was given one on the way, and {} was sent", evidence.sent));
     }
-    if let Some(words) = without_processor(evidence) {
+    if let Some(words) = behind(evidence) {
         return limit("receiver_host", words);
     }
     let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
@@ -189,7 +190,7 @@ fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
 
 /// What the receiving host has lost, if that is worth naming.
 fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
-    let is_much = |count: u64| count as f64 / evidence.packets.max(1) as f64 >= HOST_DROPS_SHARE;
+    let is_much = |count: u64| share_of_packets(count, evidence) >= HOST_DROPS_SHARE;
     if is_much(evidence.receiver_drops) {
         Some(format!("its kernel dropped {} socket buffers", evidence.receiver_drops))
     } else if is_much(evidence.lost_by_cause.of(Cause::ReceiverHost)) {
@@ -203,12 +204,17 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     }
 }
 
-/// A receiver that has no processor for most of the time loses nothing where its buffer takes what comes meanwhile: it
-/// acknowledges late. The path is not the limit of what was sent if it once delivered more.
-fn without_processor(evidence: &LimitEvidence) -> Option<String> {
+/// A receiver that has no processor for most of the time, or too slow a one, loses nothing where its buffer takes what comes
+/// meanwhile: it acknowledges late. The path is not the limit of what was sent if it once delivered more.
+fn behind(evidence: &LimitEvidence) -> Option<String> {
     let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
     let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);
-    is_behind.then(|| format!("it waited for a processor for {} of the time", percent(share.min(1.0))))
+    is_behind.then(|| {
+        format!(
+            "it had no processor, or read late what had come, for {} of the time",
+            percent(share.min(1.0))
+        )
+    })
 }
 
 /// Whether the ceiling asked for was sent in the mean: then nothing else was the limit, however busy the sender was.
@@ -216,14 +222,27 @@ fn is_kept_to(evidence: &LimitEvidence) -> bool {
     evidence.ceiling.is_some_and(|ceiling| evidence.sent >= ceiling.mul_f64(CEILING_SHARE))
 }
 
+/// Whether the ceiling asked for has arrived: then what was lost did not keep the transfer from more.
+fn has_arrived(evidence: &LimitEvidence) -> bool {
+    let arrived = evidence.sent.mul_f64(1.0 - share_of_packets(evidence.lost, evidence).min(1.0));
+    evidence.ceiling.is_some_and(|ceiling| arrived >= ceiling.mul_f64(CEILING_SHARE))
+}
+
 /// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is assigned less for
-/// a while does not keep it in the mean.
+/// a while does not keep it in the mean. One that is higher than what the path takes is no limit, whatever was sent.
 fn is_reached(ceiling: Rate, evidence: &LimitEvidence) -> bool {
-    evidence.sent >= ceiling.mul_f64(CEILING_SHARE) || evidence.waiting.ceiling > for_path(&evidence.waiting)
+    let congested = share_of_packets(evidence.lost_by_cause.of(Cause::Congestion), evidence);
+    congested <= 1.0 - CEILING_SHARE
+        && (evidence.sent >= ceiling.mul_f64(CEILING_SHARE)
+            || evidence.waiting.ceiling > for_path(&evidence.waiting))
+}
+
+fn share_of_packets(count: u64, evidence: &LimitEvidence) -> f64 {
+    count as f64 / evidence.packets.max(1) as f64
 }
 
 fn path_evidence(evidence: &LimitEvidence) -> String {
-    let loss = evidence.lost as f64 / evidence.packets.max(1) as f64;
+    let loss = share_of_packets(evidence.lost, evidence);
     format!(
         "it delivered at most {} and lost {:.2} % of the packets; rtt {:.1} ms",
         evidence.peak_delivery,
@@ -315,6 +334,26 @@ mod tests {
         let with = |ceiling| LimitEvidence { ceiling: Some(Rate::from_mbps(ceiling)), ..evidence(waiting) };
         assert_eq!(limit_of_sender(&with(950)).unwrap().what, "rate_ceiling");
         assert_eq!(limit_of_sender(&with(2_000)).unwrap().what, "path");
+    }
+
+    #[test]
+    fn a_ceiling_that_the_path_does_not_take_is_no_limit_and_one_that_arrives_is_in_spite_of_losses() {
+        let waiting = Waiting { pacer: seconds(9.0), busy: seconds(1.0), ..Waiting::default() };
+        let told = |cause, share: f64, sent| {
+            let lost = (700_000.0 * share) as u64;
+            let mut lost_by_cause = CauseCounts::default();
+            lost_by_cause.add(cause, lost);
+            let (sent, ceiling) = (Rate::from_mbps(sent), Some(Rate::from_mbps(1_000)));
+            let known = LimitEvidence { lost, lost_by_cause, sent, ceiling, ..evidence(waiting) };
+            limit_of_sender(&known).unwrap().what
+        };
+        assert_eq!([0.02, 0.3].map(|share| told(Cause::Congestion, share, 1_000)), ["rate_ceiling", PATH]);
+        assert_eq!(told(Cause::Random, 0.3, 1_000), "rate_ceiling");
+        let at_host = |share, sent| told(Cause::ReceiverHost, share, sent);
+        assert_eq!(
+            [at_host(0.02, 1_000), at_host(0.3, 1_000), at_host(0.02, 700)],
+            ["rate_ceiling", "receiver_host", "receiver_host"]
+        );
     }
 
     #[test]

@@ -138,7 +138,8 @@ mod tests {
         assert!(counters_json(&sending(stats))["receiver_host"].is_null());
         let read_delay = Some(Span::from_micros(250));
         let drain_rate = Some(Rate::from_mbps(80));
-        stats.receiver_host = PeerHost { sample: Some(sample), drain_rate, read_delay, arrival_rate: None };
+        stats.receiver_host =
+            PeerHost { sample: Some(sample), drain_rate, read_delay, ..PeerHost::default() };
         let told = counters_json(&sending(stats));
         assert_eq!(told["receiver_host"], host);
         assert_eq!(

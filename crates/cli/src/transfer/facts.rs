@@ -122,7 +122,7 @@ pub(crate) fn evidence(
         lost: stats.lost,
         lost_by_cause: stats.lost_by_cause,
         receiver_drops: u64::from(stats.receiver_drops),
-        receiver_waited: stats.receiver_host.sample.and_then(|host| host.run_delay).unwrap_or(Span::ZERO),
+        receiver_waited: stats.receiver_host.waited(),
     }
 }
 

@@ -295,7 +295,7 @@ impl RateController for HeldRate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Harness, Loss, PathModel, boundary, built, feedback};
+    use super::super::testing::{Harness, Loss, PathModel, boundary, built, feedback, lost_packet};
     use super::*;
 
     const CEILING: Rate = Rate::from_mbps(150);
@@ -349,7 +349,7 @@ mod tests {
         let tell = |law: &mut Box<dyn RateController>, millis: u64, lost_pn: Option<u64>, drain: u64| {
             let mut loss = LossRuns::default();
             if let Some(pn) = lost_pn {
-                loss.push(pn);
+                loss.push(lost_packet(pn));
             }
             let now = Time::ZERO + Span::from_millis(millis);
             let (acked, lost) = (1_000, u64::from(lost_pn.is_some()) * 100);

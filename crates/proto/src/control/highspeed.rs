@@ -112,7 +112,9 @@ impl Response for HighSpeed {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Harness, Loss, PathModel, assert_near, boundary, built, feedback};
+    use super::super::testing::{
+        Harness, Loss, PathModel, assert_near, boundary, built, feedback, lost_packet,
+    };
     use haul_base::{Rate, Span, Time};
 
     use super::super::{FeedbackSample, LossRuns, Permit, RateController, Unit};
@@ -161,7 +163,7 @@ mod tests {
         let now = Time::ZERO + Span::from_millis(millis);
         rtt.on_sample(now, RTT);
         let mut runs = LossRuns::default();
-        (0..lost).for_each(|n| runs.push(*pn + n));
+        (0..lost).for_each(|n| runs.push(lost_packet(*pn + n)));
         *pn += acked + lost;
         law.on_feedback(&FeedbackSample {
             loss: &runs,

@@ -7,7 +7,7 @@ use haul_base::{Span, Time};
 use haul_diagnosis::Signature;
 use haul_wire::packet::SEGMENT_PACKETS;
 
-use super::sample::{Boundary, LossRuns, Unit};
+use super::sample::{Boundary, LossRuns, LostPacket, Unit};
 
 /// More stretches of a kind than this wait for the outcome of their packets only if nothing is heard for very long: then
 /// the oldest is dropped.
@@ -180,11 +180,45 @@ impl Stretches {
     }
 }
 
+/// Gaps in the numbers of packets with data that are remembered. Our choice: a sender in silence makes some at each of its probes.
+const MOST_GAPS: usize = 256;
+
+/// The numbers that packets without data have.
+#[derive(Debug, Default)]
+struct OtherNumbers {
+    /// The number behind the newest packet with data.
+    end_pn: u64,
+    /// The first packet with data behind each gap, and the numbers in all gaps up to it.
+    gaps: VecDeque<(u64, u64)>,
+    all: u64,
+}
+
+impl OtherNumbers {
+    fn on_sent(&mut self, sent: &Sent) {
+        let others = sent.first_pn.saturating_sub(self.end_pn);
+        self.end_pn = self.end_pn.max(sent.first_pn + sent.packets);
+        if others > 0 {
+            self.all += others;
+            if self.gaps.len() == MOST_GAPS {
+                self.gaps.pop_front();
+            }
+            self.gaps.push_back((sent.first_pn, self.all));
+        }
+    }
+
+    /// How many there are before a packet with data.
+    fn before(&self, pn: u64) -> u64 {
+        let behind = self.gaps.partition_point(|(first_pn, _)| *first_pn <= pn);
+        behind.checked_sub(1).and_then(|at| self.gaps.get(at)).map_or(0, |(_, all)| *all)
+    }
+}
+
 /// See the module's text. Written by whoever sends and whoever finds losses, read by `rate_control`.
 #[derive(Debug, Default)]
 pub(crate) struct LossLedger {
     /// Since the last feedback.
     runs: LossRuns,
+    others: OtherNumbers,
     windows: Stretches,
     segments: Stretches,
     chunks: Stretches,
@@ -194,6 +228,7 @@ pub(crate) struct LossLedger {
 impl LossLedger {
     /// Packets have left; a window ends with the packet that fills `window` bytes.
     pub(crate) fn on_sent(&mut self, sent: Sent, window: u64) {
+        self.others.on_sent(&sent);
         self.windows.on_sent(sent, |open, size| window.saturating_sub(open.bytes).div_ceil(size).max(1));
         self.segments.on_sent(sent, |open, _| SEGMENT_PACKETS - open.packets);
         self.chunks.on_sent(sent, |_, _| u64::MAX);
@@ -211,9 +246,10 @@ impl LossLedger {
         self.windows.cut(now, end_pn, needs_one);
     }
 
-    /// The packet is taken for lost.
-    pub(crate) fn on_lost(&mut self, pn: u64) {
-        self.runs.push(pn);
+    /// The packet, which left at `sent_at` in wrapped microseconds, is taken for lost.
+    pub(crate) fn on_lost(&mut self, pn: u64, sent_at: u32) {
+        let without_data = self.others.before(pn);
+        self.runs.push(LostPacket { pn, sent_at, without_data });
         for unit in Unit::ALL {
             self.of(unit).on_lost(pn);
         }
@@ -246,6 +282,8 @@ impl LossLedger {
     /// Gives back the memory of lists that are empty.
     pub(crate) fn release_idle(&mut self) {
         self.runs.release_idle();
+        // What is outstanding may still be found lost: the gaps stay.
+        self.others.gaps.shrink_to_fit();
         for unit in Unit::ALL {
             self.of(unit).spare = Vec::new();
         }
@@ -294,7 +332,7 @@ mod tests {
             ledger.on_sent(sent(batch, batch * 64, 64), u64::MAX);
         }
         for pn in [0, 9_999, 10_000, 10_001, 19_999, 20_000, 25_599] {
-            ledger.on_lost(pn);
+            ledger.on_lost(pn, 0);
         }
         let segments = boundaries(&mut ledger, &known(25_000, 400));
         let found: Vec<_> =
@@ -325,8 +363,8 @@ mod tests {
         ledger.end(Unit::Round, at(11), 50);
         ledger.end(Unit::Round, at(13), 51);
         ledger.on_sent(sent(15, 52, 7), u64::MAX);
-        ledger.on_lost(49);
-        ledger.on_lost(51);
+        ledger.on_lost(49, 0);
+        ledger.on_lost(51, 0);
         let judged = boundaries(&mut ledger, &known(51, 11));
         assert_eq!(
             (judged.len(), judged[0].unit, judged[0].packets, judged[0].lost),
@@ -345,7 +383,7 @@ mod tests {
             ledger.on_sent(sent(10, 0, 60), 100_000);
             ledger.on_sent(sent(11, 61, 100), 100_000);
             for pn in [7, 100, 5, 6, 101, 99] {
-                ledger.on_lost(pn);
+                ledger.on_lost(pn, 0);
             }
             let mut signature = Signature::new();
             let taken = ledger.take_boundary(at(50), &known(160, 20), &mut signature);
@@ -357,16 +395,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn runs_of_losses_know_the_numbers_that_packets_without_data_had() {
+        let mut ledger = LossLedger::default();
+        for (first, packets) in [(0, 10), (10, 5), (17, 3), (21, 4)] {
+            ledger.on_sent(sent(first, first, packets), u64::MAX);
+        }
+        [13, 14, 17, 18, 19, 21].into_iter().for_each(|pn| ledger.on_lost(pn, 0));
+        let mut runs = LossRuns::default();
+        ledger.swap_runs(&mut runs);
+        let told: Vec<_> =
+            runs.list().iter().map(|run| (run.first_pn, run.packets, run.without_data)).collect();
+        assert_eq!(told, [(13, 2, 0), (17, 3, 2), (21, 1, 3)]);
+    }
+
     /// It had one in which the losses before the recipe was changed had arrived.
     #[test]
     fn a_window_that_began_without_a_record_of_its_losses_has_no_signature() {
         let mut ledger = LossLedger::default();
         ledger.on_sent(sent(10, 0, 60), 100_000);
-        ledger.on_lost(5);
+        ledger.on_lost(5, 0);
         ledger.record_signatures(true);
         ledger.on_sent(sent(11, 60, 140), 100_000);
-        ledger.on_lost(70);
-        ledger.on_lost(150);
+        ledger.on_lost(70, 0);
+        ledger.on_lost(150, 0);
         let mut signature = Signature::new();
         let mut take = |ledger: &mut LossLedger| {
             let (end, has_signature) = ledger.take_boundary(at(50), &known(200, 20), &mut signature).unwrap();
@@ -385,8 +437,8 @@ mod tests {
             ledger.on_sent(sent(batch, batch * 10, 10), 10_000);
         }
         assert!(ledger.windows.open.len() <= MOST_OPEN && ledger.segments.open.len() <= MOST_OPEN);
-        ledger.on_lost(3);
-        ledger.on_lost(999_999);
+        ledger.on_lost(3, 0);
+        ledger.on_lost(999_999, 0);
         assert_eq!(ledger.windows.open.back().unwrap().lost, 1);
     }
 }

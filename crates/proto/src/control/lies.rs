@@ -3,7 +3,7 @@
 use haul_base::{HostSample, Rate, Span, Time};
 
 use super::registry::own_laws;
-use super::testing::{Harness, PathModel, boundary, built, literal_sample};
+use super::testing::{Harness, PathModel, boundary, built, literal_sample, lost_packet};
 use super::{FeedbackSample, LossRuns, Permit, Unit};
 use crate::rtt::RttEstimator;
 
@@ -71,7 +71,7 @@ fn lies_leave_the_limits_sane_and_are_recovered_from() {
         let mut run = running(name);
         let before = run.measure(Span::from_secs(5)).goodput;
         let mut loss = LossRuns::default();
-        (0..100).for_each(|n| loss.push(n * 3));
+        (0..100).for_each(|n| loss.push(lost_packet(n * 3)));
         for n in 0..2_000 {
             run.run_for(Span::from_millis(1));
             let rtt = run.rtt.clone();

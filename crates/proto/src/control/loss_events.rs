@@ -88,7 +88,7 @@ mod tests {
     use haul_base::{Span, Time};
 
     use super::super::LossRuns;
-    use super::super::testing::{assert_near, literal_sample};
+    use super::super::testing::{assert_near, literal_sample, lost_packet};
     use super::*;
     use crate::rtt::RttEstimator;
 
@@ -115,7 +115,7 @@ mod tests {
         let mut events = LossEvents::default();
         let is_new = |events: &LossEvents, pn: u64| {
             let mut loss = LossRuns::default();
-            loss.push(pn);
+            loss.push(lost_packet(pn));
             let sample = FeedbackSample { lost_packets: 1, loss: &loss, ..literal_sample(Time::ZERO, &rtt) };
             events.is_new(&sample)
         };

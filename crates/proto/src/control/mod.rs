@@ -54,6 +54,8 @@ pub use highspeed::response as highspeed_response;
 pub use registration::{BuildLaw, ControllerConfig, ControllerError, LawRegistration};
 pub(crate) use registry::add_law;
 pub use registry::{build_controller, law, law_names, laws};
+#[cfg(test)]
+pub(crate) use sample::LostPacket;
 pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, OwnHost, SentBatch, Unit};
 
 /// What a controller allows.

@@ -101,6 +101,40 @@ pub struct LossRun {
     pub first_pn: u64,
     /// How many.
     pub packets: u64,
+    /// When the first of them left, wrapped microseconds of the sender's clock.
+    pub sent_at: u32,
+    /// How long after it the last of them left.
+    pub lasted: Span,
+    /// Numbers before them that packets without data had, as far as these are remembered.
+    pub without_data: u64,
+}
+
+impl LossRun {
+    fn of(lost: LostPacket) -> Self {
+        let LostPacket { pn, sent_at, without_data } = lost;
+        Self { first_pn: pn, packets: 1, sent_at, lasted: Span::ZERO, without_data }
+    }
+
+    /// The number behind the last.
+    pub fn end_pn(&self) -> u64 {
+        self.first_pn + self.packets
+    }
+
+    /// How much later than its first packet one left that was sent at this time, wrapped microseconds.
+    pub(crate) fn until(&self, sent_at: u32) -> Span {
+        Span::from_micros(sent_at.wrapping_sub(self.sent_at).cast_signed().max(0).unsigned_abs().into())
+    }
+}
+
+/// A packet that is taken for lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LostPacket {
+    /// Its number.
+    pub(crate) pn: u64,
+    /// When it left, wrapped microseconds of the sender's clock.
+    pub(crate) sent_at: u32,
+    /// Numbers before it that packets without data had.
+    pub(crate) without_data: u64,
 }
 
 /// Losses as runs. Packets count as one run if their numbers follow on each other; those of control packets between them
@@ -126,7 +160,7 @@ impl LossRuns {
             count: 0,
             longest: 0,
             packets: 0,
-            last: LossRun { first_pn: 0, packets: 0 },
+            last: LossRun { first_pn: 0, packets: 0, sent_at: 0, lasted: Span::ZERO, without_data: 0 },
             end_pn: 0,
         };
         &NONE
@@ -153,15 +187,17 @@ impl LossRuns {
     }
 
     /// Adds one packet.
-    pub(crate) fn push(&mut self, pn: u64) {
+    pub(crate) fn push(&mut self, lost: LostPacket) {
+        let LostPacket { pn, sent_at, .. } = lost;
         let is_complete = self.count == self.list.len() as u64;
-        if self.count > 0 && pn == self.last.first_pn + self.last.packets {
+        if self.count > 0 && pn == self.last.end_pn() {
             self.last.packets += 1;
+            self.last.lasted = self.last.lasted.max(self.last.until(sent_at));
             if let Some(last) = self.list.last_mut().filter(|_| is_complete) {
                 *last = self.last;
             }
         } else {
-            self.last = LossRun { first_pn: pn, packets: 1 };
+            self.last = LossRun::of(lost);
             self.count += 1;
             if self.list.len() < Self::MOST {
                 self.list.push(self.last);
@@ -263,19 +299,23 @@ impl Boundary {
 mod tests {
     use super::*;
 
+    fn lost(pn: u64) -> LostPacket {
+        LostPacket { pn, ..LostPacket::default() }
+    }
+
     fn of(pns: impl IntoIterator<Item = u64>) -> LossRuns {
         let mut runs = LossRuns::default();
-        pns.into_iter().for_each(|pn| runs.push(pn));
+        pns.into_iter().for_each(|pn| runs.push(lost(pn)));
         runs
     }
 
     #[test]
     fn losses_are_runs_and_all_are_listed() {
-        let run = |first_pn, packets| LossRun { first_pn, packets };
+        let run = |first_pn, packets| LossRun { first_pn, packets, ..LossRun::default() };
         let mut runs = of([5, 6, 7, 20, 30, 31]);
         assert_eq!(runs.list(), [run(5, 3), run(20, 1), run(30, 2)]);
         assert_eq!((runs.count(), runs.longest(), runs.packets()), (3, 3, 6));
-        (0..100).for_each(|n| runs.push(100 + 2 * n));
+        (0..100).for_each(|n| runs.push(lost(100 + 2 * n)));
         assert_eq!((runs.count(), runs.list().len(), runs.packets()), (103, 103, 106));
         let mut both = of([1]);
         assert_eq!((both.end_pn(), LossRuns::none().end_pn()), (2, 0));
@@ -284,8 +324,18 @@ mod tests {
         assert_eq!((both.count(), both.packets(), both.longest(), both.end_pn()), (104, 107, 3, 299));
         assert_eq!((both.list()[0], &both.list()[1..]), (run(1, 1), runs.list()));
         runs.clear();
-        runs.push(299);
+        runs.push(lost(299));
         assert_eq!((runs.list(), runs.longest()), (&[run(299, 1)][..], 1));
+    }
+
+    #[test]
+    fn a_run_knows_when_its_packets_left_across_the_wrap_of_the_clock() {
+        let mut runs = LossRuns::default();
+        for (pn, sent_at) in [(5, u32::MAX - 9), (6, u32::MAX), (7, 90), (9, 95)] {
+            runs.push(LostPacket { pn, sent_at, without_data: 0 });
+        }
+        let of = |run: &LossRun| (run.sent_at, run.lasted.as_micros());
+        assert_eq!(runs.list().iter().map(of).collect::<Vec<_>>(), [(u32::MAX - 9, 100), (95, 0)]);
     }
 
     /// Packets that leave again are found first, by their place in the object, though their numbers are higher.
@@ -303,9 +353,9 @@ mod tests {
     fn beyond_the_bound_only_the_counts_are_kept() {
         let most = LossRuns::MOST as u64;
         let mut runs = of((0..most + 10).map(|n| 2 * n));
-        runs.push(2 * (most + 9) + 1);
+        runs.push(lost(2 * (most + 9) + 1));
         assert_eq!((runs.list().len(), runs.count(), runs.packets()), (LossRuns::MOST, most + 10, most + 11));
-        assert_eq!(runs.list().last(), Some(&LossRun { first_pn: 2 * (most - 1), packets: 1 }));
+        assert_eq!(runs.list().last(), Some(&LossRun::of(lost(2 * (most - 1)))));
         let mut both = of([1]);
         both.append(&runs);
         assert_eq!((both.list().len(), both.count()), (LossRuns::MOST, most + 11));

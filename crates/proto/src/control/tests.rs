@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::held_rate::Mode;
 use super::registry::own_laws;
-use super::testing::{Harness, PathModel, config};
+use super::testing::{Harness, PathModel, config, lost_packet};
 use super::*;
 use crate::register_law;
 use crate::rtt::RttEstimator;
@@ -241,7 +241,7 @@ fn drive(controller: &mut dyn RateController, ops: &[Op], mut check: impl FnMut(
             Op::Feedback(told) => {
                 rtt.on_sample(now, Span::from_micros(told.rtt_us));
                 let mut loss = LossRuns::default();
-                (0..told.counts.1.min(100)).for_each(|n| loss.push(n * 2 + n / 3));
+                (0..told.counts.1.min(100)).for_each(|n| loss.push(lost_packet(n * 2 + n / 3)));
                 controller.on_feedback(&sample(now, sent, told, &rtt, &loss));
             }
             Op::Boundary { unit, packets, lost } => controller.on_boundary(&Boundary {

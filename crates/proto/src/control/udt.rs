@@ -374,7 +374,9 @@ impl RateController for Udt {
 #[cfg(test)]
 mod tests {
     use super::super::LossRuns;
-    use super::super::testing::{Cut, Harness, PathModel, assert_near, built, feedback, measure_together};
+    use super::super::testing::{
+        Cut, Harness, PathModel, assert_near, built, feedback, lost_packet, measure_together,
+    };
     use super::*;
 
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
@@ -443,7 +445,7 @@ mod tests {
         let now = Time::ZERO + Span::from_millis(millis);
         rtt.on_sample(now, Span::from_millis(100));
         let mut runs = LossRuns::default();
-        (0..lost).for_each(|n| runs.push(*pn + n));
+        (0..lost).for_each(|n| runs.push(lost_packet(*pn + n)));
         *pn += acked + lost;
         let told = feedback(now, &rtt, acked, lost, Some(Rate::from_mbps(80)));
         // As much again is on its way.

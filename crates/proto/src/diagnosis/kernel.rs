@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
 
-use crate::control::FeedbackSample;
+use crate::control::{FeedbackSample, LossRun};
 use crate::micro::events::DroppedGap;
 
 /// Drops that no loss was found for in this time, or in this many round trips if that is longer, were of other packets: copies,
@@ -91,11 +91,13 @@ impl Named {
     }
 }
 
-/// Packets of a feedback's losses that the receiver's socket has dropped.
+/// Packets of a feedback's losses that the receiver's socket has dropped, and others that an outage has lost.
 #[derive(Debug, Default)]
 pub(super) struct Claim {
     named: Vec<u64>,
     unnamed: u64,
+    /// Of each listed run, those that an outage has lost. Empty where there was none.
+    in_outage: Vec<u64>,
 }
 
 impl Claim {
@@ -108,6 +110,29 @@ impl Claim {
         self.named.iter().copied().chain(std::iter::repeat(0))
     }
 
+    /// An outage has lost the packets of this run, but for those that the receiver has named.
+    pub(super) fn mark_outage(&mut self, at: usize, run: &LossRun) {
+        if self.in_outage.len() <= at {
+            self.in_outage.resize(at + 1, 0);
+        }
+        self.in_outage[at] = run.packets - self.named.get(at).copied().unwrap_or(0);
+    }
+
+    /// Of each listed run, those that an outage has lost.
+    pub(super) fn in_outage(&self) -> impl Iterator<Item = u64> + '_ {
+        self.in_outage.iter().copied().chain(std::iter::repeat(0))
+    }
+
+    /// All that an outage has lost.
+    pub(super) fn in_outages(&self) -> u64 {
+        self.in_outage.iter().sum()
+    }
+
+    /// Of each listed run, those whose cause is known.
+    pub(super) fn explained(&self) -> impl Iterator<Item = u64> + '_ {
+        self.named().zip(self.in_outage()).map(|(named, in_outage)| named + in_outage)
+    }
+
     /// Those of which it is not known which they are.
     pub(super) fn unnamed(&self) -> u64 {
         self.unnamed
@@ -115,6 +140,7 @@ impl Claim {
 
     pub(super) fn clear(&mut self) {
         self.named.clear();
+        self.in_outage.clear();
         self.unnamed = 0;
     }
 }

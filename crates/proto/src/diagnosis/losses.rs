@@ -19,6 +19,8 @@ pub struct Attribution {
 /// The causes of a feedback's losses that no socket has dropped.
 #[derive(Debug, Default)]
 pub(super) struct OtherLosses {
+    /// Of packets that left in an outage.
+    pub(super) in_outage: CauseCounts,
     /// Of packets that left when the queue was too short to drop them.
     pub(super) before_onset: CauseCounts,
     /// All others.
@@ -27,12 +29,13 @@ pub(super) struct OtherLosses {
 
 impl OtherLosses {
     pub(super) fn of(&self, cause: Cause) -> u64 {
-        self.before_onset.of(cause) + self.others.of(cause)
+        self.in_outage.of(cause) + self.before_onset.of(cause) + self.others.of(cause)
     }
 
     pub(super) fn whole(&self) -> CauseCounts {
         let mut whole = self.others;
         whole.merge(&self.before_onset);
+        whole.merge(&self.in_outage);
         whole
     }
 
@@ -41,6 +44,32 @@ impl OtherLosses {
         let (from, to) = (Cause::Random, Cause::ReceiverHost);
         let moved = self.others.attribute_some(from, to, packets);
         self.before_onset.attribute_some(from, to, packets - moved);
+    }
+}
+
+/// A stretch of packets, and the share of its losses that another cause than theirs has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) first_pn: u64,
+    /// The number behind the last.
+    pub(super) end_pn: u64,
+    /// Losses of the other cause.
+    pub(super) packets: u64,
+    /// Their share, 0 to 1.
+    pub(super) part: f64,
+}
+
+/// A run of a feedback, with its packets that the receiver has named and those that an outage has lost.
+#[derive(Clone, Copy, Debug)]
+struct Added {
+    run: LossRun,
+    named: u64,
+    in_outage: u64,
+}
+
+impl Added {
+    fn unnamed(&self) -> u64 {
+        self.run.packets - self.named
     }
 }
 
@@ -53,8 +82,8 @@ pub(super) struct Losses {
     counts: CauseCounts,
     list: Vec<Attribution>,
     is_listed: bool,
-    /// The runs of a feedback, each with its packets that were named. Kept for its memory.
-    added: Vec<(LossRun, u64)>,
+    /// The runs of a feedback. Kept for its memory.
+    added: Vec<Added>,
 }
 
 impl Losses {
@@ -92,24 +121,27 @@ impl Losses {
             return;
         }
         self.added.clear();
-        self.added.extend(runs.list().iter().copied().zip(claim.named()));
+        let causes = claim.named().zip(claim.in_outage());
+        let runs = runs.list().iter().zip(causes);
+        self.added.extend(runs.map(|(run, (named, in_outage))| Added { run: *run, named, in_outage }));
         if claim.unnamed() > 0 {
-            let rest = |(run, named): &(LossRun, u64)| (Reverse(run.packets - named), run.first_pn);
-            self.added.sort_unstable_by_key(rest);
+            self.added.sort_unstable_by_key(|added| (Reverse(added.unnamed()), added.run.first_pn));
         }
         let mut unnamed = claim.unnamed();
-        let [before_onset, at_queue] = [&others.before_onset, &others.others].map(CauseCounts::verdict);
+        let [in_outage, before_onset, at_queue] =
+            [&others.in_outage, &others.before_onset, &others.others].map(CauseCounts::verdict);
         let room = MOST - self.list.len();
-        self.list.extend(self.added.iter().take(room).map(|(run, named)| {
-            let more = unnamed.min(run.packets - named);
+        self.list.extend(self.added.iter().take(room).map(|added| {
+            let (run, more) = (&added.run, unnamed.min(added.unnamed()));
             unnamed -= more;
-            let part = (named + more) as f64 / run.packets.max(1) as f64;
-            let verdict = before_onset.filter(|_| is_before_onset(run)).or(at_queue).or(before_onset);
+            let part = (added.named + more) as f64 / run.packets.max(1) as f64;
+            let without = || before_onset.filter(|_| is_before_onset(run)).or(at_queue).or(before_onset);
+            let verdict = in_outage.filter(|_| added.in_outage > 0).or_else(without);
             let mut causes = verdict.unwrap_or_default();
             for cause in Cause::ALL {
                 causes.attribute(cause, Cause::ReceiverHost, part);
             }
-            Attribution { run: *run, causes }
+            Attribution { run: added.run, causes }
         }));
     }
 
@@ -125,6 +157,18 @@ impl Losses {
         let is_one =
             |one: &&mut Attribution| runs.binary_search_by_key(&one.run.first_pn, |run| run.first_pn).is_ok();
         self.list.iter_mut().filter(is_one).for_each(|one| one.causes.attribute(from, to, 1.0));
+    }
+
+    /// The same for shares of the packets of stretches, which are in order.
+    pub(super) fn attribute_shares(&mut self, from: Cause, to: Cause, shares: &[Share]) {
+        self.counts.attribute_some(from, to, shares.iter().map(|share| share.packets).sum());
+        for one in &mut self.list {
+            let pn = one.run.first_pn;
+            let share = shares.get(shares.partition_point(|share| share.end_pn <= pn));
+            if let Some(share) = share.filter(|share| share.first_pn <= pn) {
+                one.causes.attribute(from, to, share.part);
+            }
+        }
     }
 
     /// The same of so many of these packets; nobody knows which.

@@ -4,6 +4,7 @@
 
 mod kernel;
 mod losses;
+mod outage;
 mod queue;
 mod rates;
 mod stretches;
@@ -20,6 +21,7 @@ use crate::micro::events::DroppedGap;
 use kernel::{Claim, Kernel};
 pub use losses::Attribution;
 use losses::{Losses, OtherLosses};
+use outage::Outages;
 use queue::Queue;
 use rates::SentRates;
 
@@ -148,8 +150,9 @@ pub(crate) struct Diagnostician {
     model: Option<Arc<Model>>,
     words: Words,
     kernel: Kernel,
-    /// What it has dropped of the losses of the last feedback.
+    /// What it and an outage have lost of the last feedback.
     claim: Claim,
+    outages: Outages,
     queue: Queue,
     rates: SentRates,
     /// Windows with too few losses to tell.
@@ -178,6 +181,7 @@ impl Diagnostician {
             words: Model::shipped().words(),
             kernel: Kernel::default(),
             claim: Claim::default(),
+            outages: Outages::default(),
             queue: Queue::default(),
             rates: SentRates::default(),
             joined: Joined::default(),
@@ -236,6 +240,7 @@ impl Diagnostician {
     pub(crate) fn release_idle(&mut self) {
         self.claim = Claim::default();
         self.present.release_idle();
+        self.outages.release_idle();
         self.rates.release_idle();
     }
 
@@ -247,15 +252,18 @@ impl Diagnostician {
         self.claim.clear();
         if self.evidence.has_kernel() {
             self.kernel.claim(sample, &mut self.claim);
+            self.outages.find(sample, &mut self.claim);
         }
         let by_host = self.claim.packets();
-        let others = sample.lost_packets - by_host;
+        let in_outages = self.claim.in_outages().min(sample.lost_packets - by_host);
+        let others = sample.lost_packets - by_host - in_outages;
         self.queue.count(sample, others, &self.claim);
         if self.evidence == Evidence::None {
             return self.verdict;
         }
         if sample.lost_packets > 0 {
             let mut others = self.put_down(sample, others);
+            others.in_outage.add(self.cause_of_outages(sample), in_outages);
             let early = self.claim_early(others.of(Cause::Random));
             others.attribute_early(early);
             let queue = &self.queue;
@@ -283,7 +291,13 @@ impl Diagnostician {
         early
     }
 
-    /// The losses of a feedback that no socket has dropped, by cause.
+    /// Nothing comes to the socket while a path is down: if the kernel dropped lately, it dropped more than its count of buffers let
+    /// expect.
+    fn cause_of_outages(&self, sample: &FeedbackSample<'_>) -> Cause {
+        if self.kernel.has_dropped_lately(sample) { Cause::ReceiverHost } else { Cause::Outage }
+    }
+
+    /// The losses of a feedback that neither a socket nor an outage explains, by cause.
     fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> OtherLosses {
         let mut lost = OtherLosses::default();
         match self.other_cause(sample) {
@@ -309,30 +323,27 @@ impl Diagnostician {
     /// Keeps a feedback's losses at a queue for a second look at the end of the window, if the host's among them are known.
     fn defer(&mut self, sample: &FeedbackSample<'_>) {
         if sample.ecn_ce == 0 && self.claim.unnamed() == 0 {
-            let runs = sample.loss.list().iter().zip(self.claim.named());
-            self.queue.defer(runs.map(|(run, named)| LossRun { packets: run.packets - named, ..*run }));
+            let runs = sample.loss.list().iter().zip(self.claim.explained());
+            let rest = runs.map(|(run, explained)| LossRun { packets: run.packets - explained, ..*run });
+            self.queue.defer(rest.filter(|run| run.packets > 0));
         }
     }
 
-    /// How many packets of a feedback's losses left when the queue was too short to drop them; those that a socket has dropped do
-    /// not count. 0 where the queue also marks packets, or where it is not known which ones the socket has dropped.
+    /// How many packets of a feedback's losses left when the queue was too short to drop them; those that a socket or an outage
+    /// explains do not count. 0 where the queue also marks packets, or where it is not known which ones the socket has dropped.
     fn before_onset(&self, sample: &FeedbackSample<'_>) -> u64 {
         if sample.ecn_ce > 0 || self.claim.unnamed() > 0 {
             return 0;
         }
-        let runs = sample.loss.list().iter().zip(self.claim.named());
+        let runs = sample.loss.list().iter().zip(self.claim.explained());
         let before = runs.filter(|(run, _)| self.queue.is_before_onset(run.first_pn));
-        before.map(|(run, named)| run.packets - named).sum()
+        before.map(|(run, explained)| run.packets - explained).sum()
     }
 
     /// What losses that the receiver's kernel does not know of were lost to.
     fn other_cause(&self, sample: &FeedbackSample<'_>) -> Cause {
-        let kernel_knows = self.evidence.has_kernel() && self.kernel.has_dropped_lately(sample);
         let by_queue = self.queue.cause(sample);
         match (self.evidence, self.by_signature) {
-            // Nothing comes to the socket while a path is down: the kernel dropped more than its count of buffers let
-            // expect.
-            _ if kernel_knows && by_queue == Cause::Outage => Cause::ReceiverHost,
             (Evidence::Signature, cause) => cause,
             // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains losses better.
             (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random && !self.rates.has_onset() => {

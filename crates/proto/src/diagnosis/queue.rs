@@ -16,9 +16,6 @@ const LEAST_QUEUE: Span = Span::from_millis(1);
 const FULL_SHARE: f64 = 0.25;
 /// The deepest queue counts for one to two times this long.
 const MEMORY: Span = Span::from_secs(10);
-/// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
-const OUTAGE: Span = Span::from_millis(100);
-
 /// Losses of the medium that may wait to be claimed. Our choice.
 const MOST_UNCLAIMED: f64 = 8.0;
 /// Runs of losses that may wait until it is known whether a medium loses too. Our choice.
@@ -41,7 +38,6 @@ pub(super) struct Queue {
     /// The deepest of the last half to whole round trip: losses are found so much later than they happened.
     recent: [Span; 2],
     recent_turned_at: Time,
-    rate_bps: f64,
     path: LongerPath,
 }
 
@@ -56,7 +52,6 @@ impl Default for Queue {
             turned_at: Time::ZERO,
             recent: [Span::ZERO; 2],
             recent_turned_at: Time::ZERO,
-            rate_bps: 0.0,
             path: LongerPath::default(),
         }
     }
@@ -65,11 +60,10 @@ impl Default for Queue {
 impl Queue {
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.marked += sample.ecn_ce;
-        if let Some(rate) = sample.arrival_rate {
-            self.rate_bps = rate.as_bps() as f64;
-        }
         let Some(delay) = sample.queue_delay else { return };
-        let longer = delay.max(self.path.longer_round_trip(sample));
+        // By one clock, and remembered for longer: the other end's clock may drift, or be set.
+        let longer = self.path.longer_round_trip(sample);
+        let longer = if sample.rtt.is_measured() { longer } else { delay };
         let known = self.path.added();
         let delay = self.path.without(sample, longer);
         if self.path.added() > known {
@@ -88,13 +82,11 @@ impl Queue {
         self.deepest[0] = self.deepest[0].max(delay);
     }
 
-    /// What lost packets that no host has lost.
+    /// What lost packets that neither a host nor an outage has lost.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
         let finding = self.stretches.finding();
         if sample.ecn_ce > 0 || self.is_full() {
             Cause::Congestion
-        } else if self.is_outage(sample) {
-            Cause::Outage
         } else if finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0 {
             Cause::Congestion
         } else {
@@ -109,11 +101,10 @@ impl Queue {
         deepest > LEAST_QUEUE && now >= deepest.mul_f64(FULL_SHARE)
     }
 
-    /// Counts packets that no host has lost. A medium goes on losing while there is a queue.
+    /// Counts packets that neither a host nor an outage has lost. A medium goes on losing while there is a queue.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         // If the host's losses are not all named, no loss can be assigned to its stretch.
-        let is_known = claim.unnamed() == 0 && (self.is_full() || !self.is_outage(sample));
-        self.stretches.on_feedback(sample, if is_known { lost } else { 0 }, claim);
+        self.stretches.on_feedback(sample, if claim.unnamed() == 0 { lost } else { 0 }, claim);
         if lost > 0 && self.stretches.is_test_due(sample.now) {
             self.test(sample.now);
         }
@@ -181,11 +172,5 @@ impl Queue {
         let claimed = lost.min(self.random.round() as u64);
         self.random -= claimed as f64;
         claimed
-    }
-
-    fn is_outage(&self, sample: &FeedbackSample<'_>) -> bool {
-        let bits = sample.loss.longest() as f64 * sample.datagram as f64 * 8.0;
-        let lasted = bits / self.rate_bps.max(1.0);
-        self.rate_bps > 0.0 && lasted >= OUTAGE.max(sample.rtt.smoothed()).as_secs_f64()
     }
 }

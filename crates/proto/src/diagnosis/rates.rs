@@ -6,8 +6,8 @@ use haul_base::{Cause, CauseCounts, Rate, Span, Time};
 use haul_diagnosis::{RateFinding, SentStretch};
 
 use super::kernel::Claim;
-use super::losses::Losses;
-use crate::control::{FeedbackSample, LossRun};
+use super::losses::{Losses, Share};
+use crate::control::FeedbackSample;
 
 /// Stretches that are remembered: 20 s with the shortest ones. Our choice.
 const REMEMBERED: usize = 1_024;
@@ -21,8 +21,13 @@ const SILENCE: u64 = 4;
 const KNOWN_AFTER: u64 = 2;
 /// Losses are tested anew after this time at the soonest: a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
-/// Runs of losses that may wait until it is known whether they were above a policer's rate. Our choice.
-const MOST_DEFERRED: usize = 2_048;
+
+/// Losses that nothing explains so far, of a stretch: those of the present window, and of past ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Random {
+    present: u64,
+    past: u64,
+}
 
 /// A stretch, and its packets.
 #[derive(Clone, Copy, Debug)]
@@ -31,25 +36,36 @@ struct Sent {
     first_pn: u64,
     end_pn: u64,
     ended: Time,
+    random: Random,
+    /// Losses that were left to the medium.
+    left: u64,
 }
 
-/// Losses that count as random for now.
+/// The stretch that has not ended.
 #[derive(Clone, Copy, Debug)]
-struct Deferred {
-    run: LossRun,
-    /// Their transmission window has ended.
-    is_past: bool,
+struct Open {
+    began: Time,
+    first_pn: u64,
+    lost: u64,
+    runs: u64,
+    random: Random,
+}
+
+impl Open {
+    fn begin(sample: &FeedbackSample<'_>) -> Self {
+        Self { began: sample.now, first_pn: sample.next_pn, lost: 0, runs: 0, random: Random::default() }
+    }
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct SentRates {
     list: VecDeque<Sent>,
-    /// When the present stretch began, and the number of its first packet.
-    began: Option<(Time, u64)>,
-    deferred: VecDeque<Deferred>,
-    /// So many losses above a policer's rate are the medium's, and were not found yet.
-    by_medium: f64,
+    open: Option<Open>,
+    /// The part of a packet that is still to be left to the medium.
+    rest: f64,
+    /// The newest packet whose loss has not been looked at with all that its stretch lost.
+    newest: Option<u64>,
     tested_at: Option<Time>,
     finding: RateFinding,
     /// Kept for their memory.
@@ -66,16 +82,16 @@ impl SentRates {
     /// Takes what has left since the feedback before. A sender that had less to send than it might has left no more than the
     /// bursts that a policer drops, so its mean rate says nothing.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
-        let Some((began, first_pn)) = self.began else {
-            self.began = Some((sample.now, sample.next_pn));
+        let Some(open) = self.open else {
+            self.open = Some(Open::begin(sample));
             return;
         };
         let shortest = (sample.rtt.smoothed() / 2).clamp(SHORTEST, LONGEST);
-        let (lasted, packets) = (sample.now.since(began), sample.next_pn.saturating_sub(first_pn));
+        let (lasted, packets) = (sample.now.since(open.began), sample.next_pn.saturating_sub(open.first_pn));
         if lasted < shortest {
             return;
         }
-        self.began = Some((sample.now, sample.next_pn));
+        self.open = Some(Open::begin(sample));
         if packets == 0 || sample.app_limited || lasted > shortest * SILENCE {
             return;
         }
@@ -83,38 +99,49 @@ impl SentRates {
             self.list.pop_front();
         }
         let rate = Rate::from_transfer(packets.saturating_mul(sample.datagram), lasted);
-        let stretch = SentStretch { rate, packets, lost: 0, runs: 0 };
-        self.list.push_back(Sent { stretch, first_pn, end_pn: sample.next_pn, ended: sample.now });
+        let stretch = SentStretch { rate, packets, lost: open.lost.min(packets), runs: open.runs };
+        let (first_pn, random) = (open.first_pn, open.random);
+        self.list.push_back(Sent {
+            stretch,
+            first_pn,
+            end_pn: sample.next_pn,
+            ended: sample.now,
+            random,
+            left: 0,
+        });
     }
 
-    /// Takes losses without a queue; those that the claim names are the host's.
+    /// Takes losses without a queue, but for those that the claim explains.
     pub(super) fn lose(&mut self, sample: &FeedbackSample<'_>, claim: &Claim) {
         if claim.unnamed() > 0 {
             return;
         }
         // From the first loss on there is room for all.
         self.list.reserve(REMEMBERED - self.list.len());
-        self.deferred.reserve(MOST_DEFERRED - self.deferred.len());
-        for (run, named) in sample.loss.list().iter().zip(claim.named()) {
-            let packets = run.packets.saturating_sub(named);
-            if packets == 0 {
-                continue;
+        for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
+            let packets = run.packets.saturating_sub(explained);
+            if packets > 0 {
+                self.newest = self.newest.max(Some(run.first_pn));
+                self.add(run.first_pn, packets);
             }
-            if let Some(at) = self.find(run.first_pn) {
-                let stretch = &mut self.list[at].stretch;
-                stretch.lost = stretch.lost.saturating_add(packets).min(stretch.packets);
-                stretch.runs += 1;
-            }
-            if self.deferred.len() == MOST_DEFERRED {
-                self.deferred.pop_front();
-            }
-            self.deferred.push_back(Deferred { run: LossRun { packets, ..*run }, is_past: false });
         }
     }
 
-    fn find(&self, pn: u64) -> Option<usize> {
+    /// Adds a run of losses to the stretch in which it left.
+    fn add(&mut self, pn: u64, packets: u64) {
+        if let Some(open) = self.open.as_mut().filter(|open| open.first_pn <= pn) {
+            (open.lost, open.runs) = (open.lost + packets, open.runs + 1);
+            open.random.present += packets;
+        } else if let Some(sent) = self.find(pn) {
+            let stretch = &mut sent.stretch;
+            (stretch.lost, stretch.runs) = ((stretch.lost + packets).min(stretch.packets), stretch.runs + 1);
+            sent.random.present += packets;
+        }
+    }
+
+    fn find(&mut self, pn: u64) -> Option<&mut Sent> {
         let at = self.list.partition_point(|sent| sent.end_pn <= pn);
-        self.list.get(at).filter(|sent| sent.first_pn <= pn).map(|_| at)
+        self.list.get_mut(at).filter(|sent| sent.first_pn <= pn)
     }
 
     /// Looks at losses that count as random again, now and then: those of the present window, and of `past` ones.
@@ -125,24 +152,27 @@ impl SentRates {
         past: &mut CauseCounts,
     ) {
         let is_due = self.tested_at.is_none_or(|at| sample.now.since(at) >= BETWEEN_TESTS);
-        if is_due && !self.deferred.is_empty() {
+        if is_due && self.newest.is_some() {
             self.tested_at = Some(sample.now);
             let known = sample.now - sample.rtt.smoothed() * KNOWN_AFTER;
             self.test(known);
             self.attribute(known, present, past);
+            let is_known = |sent: &Sent| sent.ended <= known;
+            let end_pn = self.list.iter().rev().find(|sent| is_known(sent)).map(|sent| sent.end_pn);
+            self.newest = self.newest.filter(|&newest| end_pn.is_none_or(|end_pn| newest >= end_pn));
         }
     }
 
     /// A window has ended.
     pub(super) fn end_window(&mut self) {
-        self.deferred.iter_mut().for_each(|one| one.is_past = true);
+        let open = self.open.iter_mut().map(|open| &mut open.random);
+        for random in self.list.iter_mut().map(|sent| &mut sent.random).chain(open) {
+            random.past += std::mem::take(&mut random.present);
+        }
     }
 
     /// Gives back memory that is kept for the next feedback.
     pub(super) fn release_idle(&mut self) {
-        if self.deferred.is_empty() {
-            self.deferred = VecDeque::new();
-        }
         (self.tested, self.order) = (Vec::new(), Vec::new());
     }
 
@@ -156,38 +186,29 @@ impl SentRates {
         self.finding = RateFinding::of(&self.tested, &mut self.order);
     }
 
-    /// Puts the losses of stretches above the policer's rate down to congestion, but for what the medium loses of them.
+    /// Puts the losses of stretches above the policer's rate down to congestion, but for as many as the medium loses of them:
+    /// nobody knows which.
     fn attribute(&mut self, known: Time, present: &mut Losses, past: &mut CauseCounts) {
-        let Some(onset) = self.finding.onset else { return };
+        let RateFinding { medium_rate, onset: Some(onset) } = self.finding else { return };
         let mut exceeding = Vec::new();
-        for _ in 0..self.deferred.len() {
-            let Some(one) = self.deferred.pop_front() else { break };
-            match self.find(one.run.first_pn).map(|at| self.list[at]) {
-                Some(sent) if sent.ended > known || sent.stretch.rate < onset => self.deferred.push_back(one),
-                Some(sent) if self.is_mediums(&one.run, &sent.stretch) => {}
-                Some(_) if one.is_past => {
-                    past.attribute_some(Cause::Random, Cause::Congestion, one.run.packets);
-                }
-                Some(_) => exceeding.push(one.run),
-                // The stretch has not ended, or is forgotten.
-                None if self.list.back().is_some_and(|last| one.run.first_pn >= last.end_pn) => {
-                    self.deferred.push_back(one);
-                }
-                None => {}
+        for sent in self.list.iter_mut().take_while(|sent| sent.ended <= known) {
+            let random = std::mem::take(&mut sent.random);
+            let all = random.present + random.past;
+            if sent.stretch.rate < onset || all == 0 {
+                sent.random = random;
+                continue;
             }
+            let expected = medium_rate * sent.stretch.packets as f64 - sent.left as f64;
+            self.rest += expected.clamp(0.0, all as f64);
+            let left = (self.rest as u64).min(all);
+            self.rest -= left as f64;
+            sent.left += left;
+            let part = 1.0 - left as f64 / all as f64;
+            let of_past = (random.past as f64 * part).round() as u64;
+            past.attribute_some(Cause::Random, Cause::Congestion, of_past);
+            let packets = (all - left).saturating_sub(of_past).min(random.present);
+            exceeding.push(Share { first_pn: sent.first_pn, end_pn: sent.end_pn, packets, part });
         }
-        present.attribute_runs(Cause::Random, Cause::Congestion, &mut exceeding);
-    }
-
-    /// Whether these packets count as the medium's. Nobody knows which of a stretch are: as many as it loses at low rates.
-    fn is_mediums(&mut self, run: &LossRun, stretch: &SentStretch) -> bool {
-        let expected = self.finding.medium_rate * stretch.packets as f64;
-        let packets = run.packets as f64;
-        self.by_medium += packets * (expected / stretch.lost.max(1) as f64).min(1.0);
-        let is_one = self.by_medium >= packets / 2.0;
-        if is_one {
-            self.by_medium -= packets;
-        }
-        is_one
+        present.attribute_shares(Cause::Random, Cause::Congestion, &exceeding);
     }
 }

@@ -68,7 +68,7 @@ impl Stretches {
     }
 
     /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when
-    /// it is acknowledged. `lost` of them were lost to no host: all but those that the claim names.
+    /// it is acknowledged. `lost` of them were lost to no host and no outage: all but those that the claim explains.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         if !sample.rtt.is_measured() {
             return;
@@ -104,9 +104,9 @@ impl Stretches {
     /// Puts losses into the stretches in which they left; those that are not listed into the last.
     fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         let mut left = lost;
-        for (run, named) in sample.loss.list().iter().zip(claim.named()) {
+        for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
             let at = self.list.partition_point(|ended| ended.last_pn < run.first_pn);
-            let packets = (run.packets - named).min(left);
+            let packets = (run.packets - explained).min(left);
             if let Some(ended) = self.list.get_mut(at) {
                 ended.stretch.lost += packets;
                 left -= packets;

@@ -3,8 +3,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::testing::{boundary, feedback};
-use crate::control::{LossRuns, Unit};
+use crate::control::testing::{boundary, feedback, lost_packet};
+use crate::control::{LossRuns, LostPacket, Unit};
 use crate::micro::events::DroppedGap;
 use crate::rtt::RttEstimator;
 
@@ -80,7 +80,9 @@ fn put_down(
         of.on_gap(at(2), *gap);
     }
     let mut runs = LossRuns::default();
-    lost.iter().flat_map(|(first, packets)| *first..first + packets).for_each(|pn| runs.push(pn));
+    lost.iter()
+        .flat_map(|(first, packets)| *first..first + packets)
+        .for_each(|pn| runs.push(lost_packet(pn)));
     of.on_feedback(&heard(at(2), runs.packets(), &runs, drops));
     let (counts, list) = of.present.take();
     let mut list: Vec<_> = list.iter().map(|one| (one.run.first_pn, one.causes.likeliest())).collect();
@@ -212,6 +214,22 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
 }
 
+/// Two clocks that drift apart by 200 ppm differ by 2 ms more after the 10 s of which the least difference is remembered, and a clock
+/// may be set. The round trip is by one clock.
+#[test]
+fn clocks_that_drift_apart_or_jump_make_no_queue() {
+    let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
+    for n in 0..400 {
+        let apart = if n < 200 { 2 } else { 30 };
+        let lost = u64::from(n % 5 == 0);
+        of.on_feedback(&FeedbackSample {
+            queue_delay: Some(Span::from_millis(apart)),
+            ..feedback(at(n * 10), &rtt, 100, lost, None)
+        });
+    }
+    assert_eq!(of.counts().of(Cause::Random), 80, "{:?}", of.counts());
+}
+
 /// As `CoDel`, which drops a packet now and then while its queue is short.
 #[test]
 fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
@@ -226,17 +244,68 @@ fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
     assert_eq!(told(1), Some(Verdict::of(Cause::Random)));
 }
 
+/// A lost packet that left so late.
+fn left_at(pn: u64, millis: u32) -> LostPacket {
+    LostPacket { sent_at: 1_000 * millis, ..lost_packet(pn) }
+}
+
+/// What is told of these losses, each a packet number and when it left in milliseconds, a second after the first left. There is a full
+/// queue.
+fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCounts {
+    let mut of = Diagnostician::new(Evidence::All);
+    hear(&mut of, 1, 0, 0, 0);
+    hear(&mut of, 990, 0, 0, 15);
+    let (rtt, mut loss) = (measured(35), LossRuns::default());
+    lost.into_iter().for_each(|(pn, millis)| loss.push(left_at(pn, millis)));
+    of.on_feedback(&FeedbackSample { loss: &loss, ..feedback(at(1_000), &rtt, 100, loss.packets(), None) });
+    of.counts()
+}
+
+#[test]
+fn what_left_while_nothing_came_through_is_an_outages_beside_a_full_queue() {
+    let counts = |counts: CauseCounts| [Cause::Outage, Cause::Congestion].map(|cause| counts.of(cause));
+    // A window of 40 packets within 10 ms, and what the probe timer has repeated, which is found first.
+    let window = (100..140).map(|pn| (pn, (pn as u32 - 100) / 4));
+    let probes = [(140, 100), (141, 100), (142, 240), (143, 240)];
+    let outage: Vec<_> = probes.into_iter().chain(window.clone()).collect();
+    assert_eq!(counts(told_beside_a_queue(outage.clone())), [44, 0]);
+    // The queue has dropped every other packet before.
+    let before = (0..48).map(|n| (2 * n, 0));
+    assert_eq!(counts(told_beside_a_queue(before.chain(outage))), [44, 48]);
+    // A whole window is lost at once: no outage, however late the next packet is.
+    assert_eq!(counts(told_beside_a_queue(window)), [0, 40]);
+    // Every third packet comes through.
+    assert_eq!(counts(told_beside_a_queue((0..300).filter(|n| n % 3 > 0).map(|n| (n, n as u32)))), [0, 200]);
+    // Three packets in 200 ms.
+    assert_eq!(counts(told_beside_a_queue((0..3).map(|n| (n, 100 * n as u32)))), [0, 3]);
+}
+
+/// What is late may have been reordered, so the last packets of an outage are found lost a little later than the others.
+#[test]
+fn the_end_of_an_outage_is_found_later_and_belongs_to_it() {
+    let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
+    let mut found = |millis, lost: std::ops::Range<u64>| {
+        let mut loss = LossRuns::default();
+        lost.for_each(|pn| loss.push(left_at(pn, pn as u32)));
+        of.on_feedback(&FeedbackSample {
+            loss: &loss,
+            ..feedback(at(millis), &rtt, 10, loss.packets(), None)
+        });
+        [Cause::Outage, Cause::Random].map(|cause| of.counts().of(cause))
+    };
+    assert_eq!(found(320, 100..294), [194, 0]);
+    assert_eq!(found(325, 294..300), [200, 0]);
+    assert_eq!(found(330, 301..304), [200, 3]);
+}
+
 #[test]
 fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
     let rtt = measured(20);
     let mut gap = LossRuns::default();
-    (0..500).for_each(|pn| gap.push(pn));
-    // 500 packets at 10 Mbit/s take half a second.
-    let arrival_rate = Some(haul_base::Rate::from_mbps(10));
+    (0..500).for_each(|pn| gap.push(left_at(pn, pn as u32)));
     let told = |of: &mut Diagnostician, millis, socket_drops| {
         let known = FeedbackSample {
             socket_drops,
-            arrival_rate,
             gro_run: Some(10.0),
             loss: &gap,
             ..feedback(at(millis), &rtt, 100, 500, None)
@@ -283,7 +352,7 @@ fn losses_at_a_queue_that_is_too_short_to_drop_are_the_mediums_also_those_from_b
         let lost = if is_full { 20 } else { u64::from(n % 5 == 0) };
         *(if is_full { &mut by_queue } else { &mut by_medium }) += lost;
         runs.clear();
-        (0..lost).for_each(|nth| runs.push(first + 3 * nth));
+        (0..lost).for_each(|nth| runs.push(lost_packet(first + 3 * nth)));
         of.on_feedback(&FeedbackSample {
             loss: &runs,
             queue_delay: Some(Span::from_millis(queue)),

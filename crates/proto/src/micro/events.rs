@@ -25,6 +25,8 @@ pub struct Acknowledgement {
     pub nothing_from: Option<u64>,
     /// Which of those that have not arrived count as lost; `None`: none of them.
     pub loss: Option<LossBoundary>,
+    /// Segments that came again since the acknowledgement before.
+    pub duplicates: u64,
     /// Filled in by whoever keeps what is outstanding.
     pub outcome: Outcome,
 }
@@ -50,6 +52,14 @@ pub struct LossBoundary {
     pub sent_at: u32,
     /// Older by at least this.
     pub reordering: Span,
+}
+
+impl LossBoundary {
+    /// Whether a transmission of this number and time would be known if it had arrived.
+    pub(crate) fn is_passed(&self, pn: u64, sent_at: u32) -> bool {
+        let age = self.sent_at.wrapping_sub(sent_at).cast_signed();
+        pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
+    }
 }
 
 /// What an acknowledgement changed.

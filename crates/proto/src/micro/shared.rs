@@ -77,6 +77,18 @@ pub struct PeerHost {
     pub drain_rate: Option<Rate>,
     /// How long the packet that came last waited to be read.
     pub read_delay: Option<Span>,
+    /// Time in which packets waited for [`PeerHost::LATE`] or longer to be read.
+    pub read_late: Span,
+}
+
+impl PeerHost {
+    /// A packet is read late after this time. Our choice: schedulers give each of a few programs its turn sooner.
+    pub const LATE: Span = Span::from_millis(10);
+
+    /// Time for which packets waited for the program that reads them: it had no processor, or was behind.
+    pub fn waited(&self) -> Span {
+        self.read_late.max(self.sample.and_then(|sample| sample.run_delay).unwrap_or(Span::ZERO))
+    }
 }
 
 /// Transmission windows that were diagnosed and that nobody has taken yet, the newest ones, from when they are first asked for.

@@ -71,13 +71,25 @@ impl Run {
         channel: &Channel,
         host: SimulatedHost,
     ) -> Self {
+        Self::between(seed, recipe, len, rtt, [channel, channel], host)
+    }
+
+    /// The same over one channel to the receiver and another one back.
+    pub(crate) fn between(
+        seed: u64,
+        recipe: &Recipe,
+        len: u64,
+        rtt: Span,
+        channels: [&Channel; 2],
+        host: SimulatedHost,
+    ) -> Self {
         let mut world = World::new(seed);
         let session = Session::of_recipe(&mut world, recipe, len, rtt);
         let host = world.add_host(host);
         world.place(session.receiver, host).unwrap();
-        let channel = channel.spec();
+        let [there, back] = channels.map(Channel::spec);
         let (there, back) =
-            (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
+            (world.add_link("there", &there).unwrap(), world.add_link("back", &back).unwrap());
         let port = PathId::default();
         let (from, to) = ((session.sender, port), (session.receiver, port));
         let data = world.connect("data", from, to, &[there]).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use haul_base::{Cause, CauseCounts, Rate, Span};
+use haul_base::{Cause, CauseCounts, Rate};
 use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature};
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_sim::{FlowTruth, World};
@@ -120,7 +120,7 @@ pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Op
         lost: stats.lost,
         lost_by_cause: stats.lost_by_cause,
         receiver_drops: u64::from(stats.receiver_drops),
-        receiver_waited: stats.receiver_host.sample.and_then(|host| host.run_delay).unwrap_or(Span::ZERO),
+        receiver_waited: stats.receiver_host.waited(),
     })
 }
 

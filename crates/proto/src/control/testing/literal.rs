@@ -3,12 +3,17 @@
 use haul_base::{Rate, Span, Time};
 
 use super::config;
-use crate::control::{Boundary, FeedbackSample, LossRuns, RateController, Unit, law};
+use crate::control::{Boundary, FeedbackSample, LossRuns, LostPacket, RateController, Unit, law};
 use crate::rtt::RttEstimator;
 
 /// The law of this name with these parameters, under a ceiling.
 pub(crate) fn built(name: &str, given: &[(&str, &str)], ceiling: Rate) -> Box<dyn RateController> {
     law(name).unwrap().build(given, &config(Some(ceiling))).unwrap()
+}
+
+/// A lost packet, of which it does not matter when it left.
+pub(crate) fn lost_packet(pn: u64) -> LostPacket {
+    LostPacket { pn, ..LostPacket::default() }
 }
 
 /// Feedback on so many packets; the receiver reads at `drain`.

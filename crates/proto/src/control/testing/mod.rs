@@ -27,7 +27,7 @@ use crate::micro::events::{LossBoundary, Newest, Outcome, PeerReport};
 use crate::micro::rate_control::{Observer, Own};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
-pub(crate) use literal::{boundary, built, feedback, literal_sample};
+pub(crate) use literal::{boundary, built, feedback, literal_sample, lost_packet};
 pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
 use receiver::{Flying, Receiving, Report};
 pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
@@ -406,7 +406,7 @@ impl Harness {
         self.sums.rtt += sample.as_secs_f64();
         self.sums.rtts += 1.0;
         self.sums.lost += report.lost.len() as u64;
-        report.lost.iter().for_each(|&pn| self.ledger.on_lost(pn));
+        report.lost.iter().for_each(|&pn| self.ledger.on_lost(pn, sent.as_wrapped_micros()));
         let settled = report.acked + report.lost.len() as u64;
         self.in_flight = self.in_flight.saturating_sub(settled * self.path.datagram);
         if report.acked > 0 {

@@ -257,12 +257,16 @@ impl Sender {
         }
         let newest = self.newest.is_none_or(|newest| number > newest);
         self.reports += 1;
+        let mut duplicates = 0;
         if newest {
             self.newest = Some(number);
+            let grown = view.header.duplicates.wrapping_sub(self.peer_duplicates).cast_signed();
+            duplicates = grown.max(0).unsigned_abs();
             self.on_scalars(&view.header, context);
             self.on_arrival(number, &view.header, context);
         }
         let mut notice = self.statements(&view, context);
+        notice.duplicates = duplicates.into();
         context.raise(bindings.acknowledged, &mut notice);
         self.words = std::mem::take(&mut notice.words);
         let header = &view.header;

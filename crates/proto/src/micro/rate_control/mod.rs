@@ -90,6 +90,8 @@ struct RateControl {
     /// Packets below this number left while there was nothing more to send.
     app_limited_below: u64,
     sent: Total,
+    /// When a report came last.
+    reported_at: Option<Time>,
     gaps: Gaps,
     /// At the receiving end: what is known of this host.
     looked: Option<Looked>,
@@ -148,6 +150,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         probe_credit: 0,
         app_limited_below: 0,
         sent: Total::default(),
+        reported_at: None,
         gaps: Gaps::default(),
         looked: None,
     }))
@@ -300,7 +303,11 @@ impl RateControl {
         let (acked, lost) = (sample.acked_packets, sample.lost_packets);
         self.controller.on_feedback(&sample);
         let known = context.shared(bindings.peer_host);
+        let is_late = read_delay.is_some_and(|delay| delay >= PeerHost::LATE);
+        let since = std::mem::replace(&mut self.reported_at, Some(own.now));
+        let late = since.filter(|_| is_late).map_or(Span::ZERO, |since| own.now.since(since));
         *known = PeerHost {
+            read_late: known.read_late + late,
             sample: self.observer.host(),
             arrival_rate: arrival_rate.or(known.arrival_rate),
             drain_rate: drain_rate.or(known.drain_rate),

@@ -139,7 +139,8 @@ impl Sending {
             self.in_flight -= bytes;
             self.lost += 1;
             self.given_up = (self.given_up.0 + 1, self.given_up.1 + bytes);
-            context.shared(self.bindings.expect("declared").ledger).on_lost(packet.pn);
+            let ledger = context.shared(self.bindings.expect("declared").ledger);
+            ledger.on_lost(packet.pn, packet.sent.as_wrapped_micros());
         }
         self.tell(context);
         if !self.is_timed {
@@ -220,7 +221,7 @@ impl Sending {
             } else if packet.sent + reordering <= largest_sent {
                 outcome.lost_packets += 1;
                 outcome.lost_bytes += u64::from(packet.size);
-                context.shared(ledger).on_lost(packet.pn);
+                context.shared(ledger).on_lost(packet.pn, packet.sent.as_wrapped_micros());
             } else {
                 kept.push(packet);
             }

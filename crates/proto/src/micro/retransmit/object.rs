@@ -266,7 +266,7 @@ impl KeepObject {
             && let Some(table) = &mut self.table
         {
             let ledger = context.shared(self.bindings.expect("declared before it is used").ledger);
-            table.take_losses().for_each(|pn| ledger.on_lost(pn));
+            table.take_losses().for_each(|lost| ledger.on_lost(lost.pn, lost.sent_at));
         }
         if change.acked_packets > 0 {
             self.timeouts_in_row = 0;
@@ -310,6 +310,9 @@ fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
     }
     if let Some(seq) = notice.nothing_from {
         table.on_nothing_from(seq, &rule, &mut change);
+    }
+    if notice.loss.is_some() {
+        table.settle_expired(&rule, notice.duplicates, &mut change);
     }
     table.retire_complete();
     change

@@ -1,6 +1,7 @@
 //! What was sent and is not known to have arrived: one bitmap per segment of 10,000 packets (FOBS, see
 //! dickens-system-aware-fobs section on bitmap acknowledgements), and for each packet its last transmission.
 
+mod expired;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,7 @@ use std::collections::VecDeque;
 use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use crate::micro::events::{LossBoundary, Statement};
+use expired::{Expired, Said};
 
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
@@ -102,9 +104,17 @@ impl Segment {
 
 impl LossBoundary {
     fn is_lost(&self, record: &Record) -> bool {
-        let age = self.sent_at.wrapping_sub(record.sent_at).cast_signed();
-        record.pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
+        self.is_passed(record.pn, record.sent_at)
     }
+}
+
+/// A transmission that is taken for lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Its packet number.
+    pub(crate) pn: u64,
+    /// When it left, wrapped microseconds of the sender's clock.
+    pub(crate) sent_at: u32,
 }
 
 /// What a statement of the receiver changed.
@@ -147,8 +157,10 @@ pub(crate) struct Outstanding {
     next_seq: u64,
     /// Sequence numbers waiting for retransmission; may hold some that were acknowledged meanwhile.
     lost: VecDeque<u64>,
-    /// Packet numbers of those taken for lost since [`Outstanding::take_losses`].
-    losses: Vec<u64>,
+    /// Those taken for lost since [`Outstanding::take_losses`].
+    losses: Vec<Lost>,
+    /// Those that were repeated because nothing was heard.
+    expired: Expired,
     /// Bytes of each packet beside its payload, counted as in flight.
     overhead: u64,
     in_flight: InFlight,
@@ -164,6 +176,7 @@ impl Outstanding {
             next_seq: 0,
             lost: VecDeque::with_capacity(PACKETS as usize),
             losses: Vec::with_capacity(1_024),
+            expired: Expired::default(),
             overhead: overhead as u64,
             in_flight: InFlight::default(),
         }
@@ -260,6 +273,7 @@ impl Outstanding {
     /// The packet at the front of the queue was sent again.
     pub(crate) fn resent(&mut self, pn: u64, sent_at: u32) {
         let Some(seq) = self.lost.pop_front() else { return };
+        self.expired.on_resent(seq, Lost { pn, sent_at });
         if let Some(record) = self.unacked_mut(seq) {
             record.pn = pn;
             record.sent_at = sent_at;
@@ -269,22 +283,48 @@ impl Outstanding {
         }
     }
 
-    /// Packet numbers of what the reports since the last call show to be lost.
-    pub(crate) fn take_losses(&mut self) -> impl Iterator<Item = u64> + '_ {
+    /// What the reports since the last call show to be lost.
+    pub(crate) fn take_losses(&mut self) -> impl Iterator<Item = Lost> + '_ {
         self.losses.drain(..)
     }
 
-    /// Declares the `count` oldest unacknowledged packets lost, whatever was heard of them.
+    /// Repeats the `count` oldest unacknowledged packets, whatever was heard of them. Whether they were lost, later reports
+    /// tell ([`Outstanding::settle_expired`]).
     pub(crate) fn expire_oldest(&mut self, count: usize) -> u64 {
         let mut found = 0;
         for seq in self.base * PACKETS..self.next_seq {
             if found == count {
                 break;
             }
-            found += usize::from(self.unacked(seq).is_some());
+            if let Some(record) = self.unacked(seq).copied() {
+                found += 1;
+                if record.state == State::InFlight {
+                    self.expired.add(seq, &record);
+                }
+            }
             self.declare_lost(seq);
         }
         found as u64
+    }
+
+    /// Counts those of the repeated packets that a report shows to have been lost, of which the other side has taken in
+    /// `duplicates` packets again since the report before.
+    pub(crate) fn settle_expired(&mut self, rule: &LossBoundary, duplicates: u64, change: &mut Change) {
+        if self.expired.is_empty() {
+            return;
+        }
+        let (mut expired, mut losses) = (std::mem::take(&mut self.expired), std::mem::take(&mut self.losses));
+        let said = |seq| match self.unacked(seq) {
+            Some(_) => Said::Missing,
+            None if seq < self.next_seq => Said::Arrived,
+            None => Said::NeverSent,
+        };
+        expired.settle(rule, duplicates, said, |lost, len| {
+            change.lost_packets += 1;
+            change.lost_bytes += u64::from(len);
+            losses.push(lost);
+        });
+        (self.expired, self.losses) = (expired, losses);
     }
 
     /// Every packet below `seq` has arrived.
@@ -397,8 +437,8 @@ impl Outstanding {
         if record.state == State::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
             change.lost_bytes += u64::from(record.len);
-            let pn = record.pn;
-            self.losses.push(pn);
+            let lost = Lost { pn: record.pn, sent_at: record.sent_at };
+            self.losses.push(lost);
             self.declare_lost(seq);
         }
     }

@@ -98,6 +98,76 @@ fn a_lost_tail_is_found_from_the_highest_received() {
     assert_eq!(change.lost_packets, 9);
 }
 
+/// Four packets left; the timer has repeated the first two, as number 4 and 5.
+fn repeated() -> Outstanding {
+    let mut out = filled(4);
+    out.expire_oldest(2);
+    out.resent(4, 5_000);
+    out.resent(5, 5_000);
+    out
+}
+
+/// The packet numbers that a report shows to be lost: of which packets it says that they have arrived, how many came again, and the
+/// newest number that came.
+fn found(out: &mut Outstanding, received: u64, duplicates: u64, largest_pn: u64) -> Vec<u64> {
+    let sent_at = if largest_pn < 4 { largest_pn as u32 * 10 } else { 5_000 };
+    let rule = LossBoundary { largest_pn, sent_at, reordering: Span::from_micros(10) };
+    let mut change = Change::default();
+    out.on_word(0, 0, (received, u64::MAX), &rule, &mut change);
+    out.settle_expired(&rule, duplicates, &mut change);
+    let lost: Vec<u64> = out.take_losses().map(|lost| lost.pn).collect();
+    assert_eq!((change.lost_packets, change.lost_bytes), (lost.len() as u64, lost.len() as u64 * 1_000));
+    lost
+}
+
+#[test]
+fn what_the_probe_timer_repeated_was_lost_if_it_came_once() {
+    assert_eq!(found(&mut repeated(), 0b0011, 0, 5), [2, 3, 0, 1]);
+    // The repetition of the first has not come yet.
+    assert_eq!(found(&mut repeated(), 0b0010, 0, 5), [2, 3, 0, 1]);
+    // What left behind them has arrived, so they have, and their repetitions were lost.
+    assert_eq!(found(&mut repeated(), 0b1111, 0, 5), [4, 5]);
+    // They were only late: each came twice, or one did.
+    assert_eq!(found(&mut repeated(), 0b1111, 2, 5), [0; 0]);
+    assert_eq!(found(&mut repeated(), 0b0011, 1, 5), [2, 3, 0]);
+    // They came before their repetitions can have, which were lost.
+    let mut out = repeated();
+    assert_eq!(found(&mut out, 0b1111, 0, 3), [0; 0]);
+    assert_eq!(found(&mut out, 0b1111, 0, 6), [4, 5]);
+}
+
+#[test]
+fn each_of_several_repetitions_was_lost_by_itself() {
+    let mut out = filled(1);
+    for pn in 1..4 {
+        out.expire_oldest(2);
+        out.resent(pn, pn as u32 * 1_000);
+    }
+    let rule = LossBoundary { largest_pn: 3, sent_at: 3_000, reordering: Span::from_micros(10) };
+    let mut change = Change::default();
+    out.on_word(0, 0, (1, 1), &rule, &mut change);
+    out.settle_expired(&rule, 0, &mut change);
+    assert_eq!(out.take_losses().map(|lost| lost.pn).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!((change.acked_packets, change.lost_packets), (1, 3));
+    out.settle_expired(&rule, 0, &mut change);
+    assert_eq!(change.lost_packets, 3, "once");
+}
+
+/// A packet and the one behind it had arrived before the path went down, of which no report came back.
+#[test]
+fn of_a_packet_that_came_twice_the_repetitions_in_between_were_lost() {
+    let mut out = filled(2);
+    for pn in [2, 3, 4] {
+        out.expire_oldest(1);
+        out.resent(pn, pn as u32 * 1_000);
+    }
+    let rule = LossBoundary { largest_pn: 4, sent_at: 4_000, reordering: Span::from_micros(10) };
+    let mut change = Change::default();
+    out.on_word(0, 0, (3, 3), &rule, &mut change);
+    out.settle_expired(&rule, 1, &mut change);
+    assert_eq!(out.take_losses().map(|lost| lost.pn).collect::<Vec<_>>(), [2, 3]);
+}
+
 #[test]
 fn segments_retire_and_are_used_again() {
     let mut out = filled(25_000);

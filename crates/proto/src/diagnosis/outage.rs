@@ -1,0 +1,123 @@
+//! Outages: times in which nothing came through. They are told by when the lost packets left, not by how many they are: a law with
+//! a window sends no more than that, and then what its probe timer repeats.
+
+use haul_base::Span;
+
+use super::kernel::Claim;
+use crate::control::{FeedbackSample, LossRun};
+
+/// An outage lasts at least this long, and a round trip. Our choice.
+const LEAST: Span = Span::from_millis(100);
+/// The lost packets left over at least this share of that time: the last ones before a pause, which leave together, prove no
+/// outage. Our choice: a window leaves within a round trip.
+const LEAST_SHARE: f64 = 0.2;
+/// Fewer lost packets prove none either. Our choice.
+const LEAST_PACKETS: u64 = 4;
+/// Where a feedback brings no more than one arrival for so many losses, what left between them did not arrive either: it is found
+/// lost later. Our choice.
+const LOST_PER_ARRIVED: u64 = 8;
+
+/// Lost packets behind each other, of which none between them is known to have arrived.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    /// Its first run, and how long after that run's first packet the last one of all left.
+    first: LossRun,
+    lasted: Span,
+    packets: u64,
+    end_pn: u64,
+    /// Numbers before its end that packets without data had.
+    without_data: u64,
+}
+
+impl Chain {
+    fn of(run: LossRun) -> Self {
+        let LossRun { lasted, packets, without_data, .. } = run;
+        Self { first: run, lasted, packets, end_pn: run.end_pn(), without_data }
+    }
+
+    /// Whether a run is part of its stretch, or no packet with data left between it and the run.
+    fn goes_on_with(&self, run: &LossRun) -> bool {
+        let is_within = self.first.first_pn <= run.first_pn && run.first_pn < self.end_pn;
+        is_within || self.is_followed_by(run)
+    }
+
+    /// Whether no packet with data left between it and a later run.
+    fn is_followed_by(&self, run: &LossRun) -> bool {
+        let others = run.without_data.saturating_sub(self.without_data);
+        run.first_pn >= self.end_pn && run.first_pn - self.end_pn <= others
+    }
+
+    /// Adds a later run.
+    fn add(&mut self, run: &LossRun) {
+        let lasted = self.first.until(run.sent_at) + run.lasted;
+        (self.lasted, self.without_data) = (self.lasted.max(lasted), run.without_data);
+        (self.packets, self.end_pn) = (self.packets + run.packets, run.end_pn());
+    }
+
+    /// Whether it is an outage, if it was `later` than its first packet that the next one left that arrived.
+    fn is_outage(&self, least: Span, later: Span) -> bool {
+        self.packets >= LEAST_PACKETS && self.lasted >= least.mul_f64(LEAST_SHARE) && later >= least
+    }
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Outages {
+    /// The last one: what was late to be found lost follows there.
+    last: Option<Chain>,
+    /// The places of a feedback's runs in the order in which they left. Kept for its memory.
+    order: Vec<u32>,
+}
+
+impl Outages {
+    /// Marks those of a feedback's losses in the claim that an outage has lost.
+    pub(super) fn find(&mut self, sample: &FeedbackSample<'_>, claim: &mut Claim) {
+        let runs = sample.loss.list();
+        if runs.is_empty() {
+            return;
+        }
+        self.order.clear();
+        self.order.extend(0..runs.len() as u32);
+        self.order.sort_unstable_by_key(|at| runs[*at as usize].first_pn);
+        let least = LEAST.max(sample.rtt.min());
+        // The newest packet that has arrived left a round trip ago.
+        let newest = (sample.now - sample.rtt.latest()).as_wrapped_micros();
+        let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
+        let mut from = 0;
+        while from < self.order.len() {
+            let (chain, to) = self.chain(runs, from, |chain, run| is_silent || chain.is_followed_by(run));
+            let later = if to < self.order.len() { chain.lasted } else { chain.first.until(newest) };
+            let goes_on = self.last.is_some_and(|last| last.goes_on_with(&chain.first));
+            if goes_on || chain.is_outage(least, later) {
+                self.last =
+                    Some(self.last.filter(|last| goes_on && last.end_pn > chain.end_pn).unwrap_or(chain));
+                for at in self.order[from..to].iter().map(|at| *at as usize) {
+                    claim.mark_outage(at, &runs[at]);
+                }
+            }
+            from = to;
+        }
+    }
+
+    /// The chain that begins at a place of the order, and the place behind its end.
+    fn chain(
+        &self,
+        runs: &[LossRun],
+        from: usize,
+        goes_on: impl Fn(&Chain, &LossRun) -> bool,
+    ) -> (Chain, usize) {
+        let at = |place: usize| runs[self.order[place] as usize];
+        let mut chain = Chain::of(at(from));
+        let mut to = from + 1;
+        while to < self.order.len() && goes_on(&chain, &at(to)) {
+            chain.add(&at(to));
+            to += 1;
+        }
+        (chain, to)
+    }
+
+    /// Gives back memory that is kept for the next feedback.
+    pub(super) fn release_idle(&mut self) {
+        self.order = Vec::new();
+    }
+}

@@ -1,0 +1,43 @@
+//! Times in which nothing comes through, beside a queue that is full before and after.
+
+use haul_base::{Cause, Span};
+use haul_sim::Outage;
+
+use super::packets::Watched;
+use super::{channel, host, recipe};
+use crate::common::Channel;
+use crate::senses::{FAIR, Run};
+
+/// A transfer over 30 Mbit/s and a queue of 20 ms, which is down for so long from 4 s on: F1 of the outage and of the queue, by
+/// packets.
+fn told(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
+    let down = Outage { at: Span::from_secs(4), length: Span::from_millis(millis), every: None };
+    let channel = Channel { delay: rtt / 2, outages: vec![down], ..channel(30) };
+    let rate = if law == "fixed" { "31Mbit" } else { "1Gbit" };
+    let recipe = recipe("bulk", &[("controller", law), ("rate", rate), ("unit_window", "10MB")]);
+    let mut run = Run::over(&recipe, 1 << 40, rtt, &channel, host(FAIR, 4 << 20, vec![]));
+    let watched = Watched::new(&mut run);
+    run.run(Span::from_secs(20));
+    println!("{law}, {rtt}, {millis} ms");
+    [Cause::Outage, Cause::Congestion].map(|cause| watched.f1(cause))
+}
+
+/// A packet that no longer fits the path goes in parts, of which the sender knows one number: after some timeouts it takes the path for
+/// one of small packets. And laws that send on in silence lose far more in it than the queue does, so that some of these are mistaken.
+#[test]
+fn an_outage_is_one_to_laws_of_any_kind_and_a_full_queue_beside_it_is_none() {
+    let windows = ["reno", "cubic", "highspeed", "scalable", "bbr", "tfrc", "delivery"];
+    let sending_on = ["fixed", "sabul"];
+    let mut wrong = Vec::new();
+    for law in windows.into_iter().chain(sending_on) {
+        for (rtt, millis) in [(10, 200), (40, 500), (40, 2_000), (100, 8_000)] {
+            let [outage, queue] = told(law, Span::from_millis(rtt), millis);
+            let least = if millis <= 500 { 0.99 } else { 0.97 };
+            let least_of_queue = if sending_on.contains(&law) { 0.85 } else { 0.98 };
+            if outage < least || queue < least_of_queue {
+                wrong.push(format!("{law}, {rtt} ms, {millis} ms down: {outage:.4}, queue {queue:.4}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
