@@ -302,7 +302,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub once: bool,
     /// Refuse new sessions after this time, for example 12h
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = values::some_time)]
     pub expires: Option<Span>,
     /// Name or address of this machine to put into the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]

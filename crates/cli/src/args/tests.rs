@@ -93,6 +93,16 @@ fn a_bare_number_is_refused_with_a_hint() {
 }
 
 #[test]
+fn a_server_that_nobody_could_reach_in_time_is_refused_with_a_hint() {
+    for time in ["0s", "0h", "0.0ms"] {
+        let error = Cli::try_parse_from(["haul", "serve", "--expires", time]).unwrap_err();
+        assert!(error.to_string().contains("write for example 12h"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+    assert!(Cli::try_parse_from(["haul", "serve", "--expires", "1ms"]).is_ok());
+}
+
+#[test]
 fn general_options_stand_before_or_behind_the_command() {
     for line in ["haul --json -v cp a b", "haul cp --json a b -v"] {
         let cli = Cli::try_parse_from(line.split(' ')).unwrap();
