@@ -93,13 +93,21 @@ fn a_bare_number_is_refused_with_a_hint() {
 }
 
 #[test]
-fn a_server_that_nobody_could_reach_in_time_is_refused_with_a_hint() {
-    for time in ["0s", "0h", "0.0ms"] {
-        let error = Cli::try_parse_from(["haul", "serve", "--expires", time]).unwrap_err();
-        assert!(error.to_string().contains("write for example 12h"), "{error}");
-        assert_eq!(error.exit_code(), 2);
+fn no_time_at_all_is_refused_with_a_hint() {
+    for line in [
+        "haul serve --expires",
+        "haul bench @url --time",
+        "haul doctor --time",
+        "haul demo --busy-receiver --time",
+    ] {
+        let parse = |time| Cli::try_parse_from(line.split(' ').chain([time]));
+        for time in ["0s", "0h", "0.0ms"] {
+            let error = parse(time).unwrap_err();
+            assert!(error.to_string().contains("write for example 10s or 12h"), "{line} {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        assert!(parse("1ms").is_ok(), "{line}");
     }
-    assert!(Cli::try_parse_from(["haul", "serve", "--expires", "1ms"]).is_ok());
 }
 
 #[test]

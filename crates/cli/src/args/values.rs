@@ -83,11 +83,11 @@ pub(super) fn word_length(text: &str) -> Result<u32, String> {
     length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
-/// Parses a time after which something may still happen.
+/// Parses a time in which something is to happen.
 pub(super) fn some_time(text: &str) -> Result<Span, String> {
     match text.parse() {
         Ok(Span::ZERO) => {
-            Err("nobody could come in no time; write for example 12h, or leave it out".to_owned())
+            Err("in no time nothing can happen; write for example 10s or 12h, or leave it out".to_owned())
         }
         parsed => parsed.map_err(|error: UnitError| error.to_string()),
     }
