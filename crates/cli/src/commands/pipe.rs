@@ -213,17 +213,7 @@ impl Pipe<'_> {
         }
         let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
-        let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
-        let goes_on = |error: &Box<AcceptError>| {
-            matches!(**error, AcceptError::TimedOut(_)) && !is_misdirected.load(Ordering::Relaxed)
-        };
-        let accepted = self.until_cancelled(next, goes_on)?;
-        if accepted.is_err() && is_misdirected.load(Ordering::Relaxed) {
-            // Until the other side has its answer.
-            std::thread::sleep(LOOK);
-            return Err(self.misdirected());
-        }
-        match accepted.map_err(|error| Error::from(*error))? {
+        match self.next_client(&listener, &is_misdirected)? {
             Accepted::Messages(connection) => {
                 let framing = stdio::framing(self.args.frame, &connection.recipe());
                 self.talk(&connection, framing, self.args.reverse)
@@ -231,6 +221,21 @@ impl Pipe<'_> {
             Accepted::Reader(reader) => self.receive_bytes(*reader),
             Accepted::Writer(writer) => self.send_bytes(*writer),
         }
+    }
+
+    /// The next client. One that was started for the other direction ends the wait.
+    fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
+        let was_misdirected = || is_misdirected.load(Ordering::Relaxed);
+        let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
+        let accepted = self.until_cancelled(next, |error| {
+            matches!(**error, AcceptError::TimedOut(_)) && !was_misdirected()
+        })?;
+        if accepted.is_err() && was_misdirected() {
+            // Until the other side has its answer.
+            std::thread::sleep(LOOK);
+            return Err(self.misdirected());
+        }
+        accepted.map_err(|error| Error::from(*error).fault())
     }
 
     /// Which clients are let in; whether one was not because of its direction is noted.
