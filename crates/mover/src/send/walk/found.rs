@@ -288,7 +288,7 @@ mod tests {
     fn what_cannot_travel_is_reported_with_what_helps() {
         let stat = rustix::fs::stat(".").unwrap();
         let huge = EntryKind::File { size: 1 << 60, holes: Vec::new() };
-        let long = [b'x'; 20_000];
+        let long = vec![b'x'; 20_000];
         for (path, kind, helps) in
             [(&b"huge"[..], huge, "--exclude"), (&long, EntryKind::Directory, "further down")]
         {
