@@ -163,12 +163,16 @@ impl Start<'_> {
 
     fn reporting(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
         self.moving(|context| {
-            let report = run(context);
+            let mut report = run(context);
+            let traced = context.events.finish();
+            // One object is all that a script reads; people read the error behind what was done.
+            if let (true, Err(fault)) = (context.json, &traced) {
+                report.error.get_or_insert_with(|| fault.clone());
+            }
             // What goes on elsewhere is not to be run again.
             let goes_on = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
             let code = finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !goes_on));
-            context.events.finish()?;
-            Ok(code)
+            if context.json { Ok(code) } else { traced.map(|()| code) }
         })
     }
 

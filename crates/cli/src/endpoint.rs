@@ -45,6 +45,12 @@ impl Endpoint {
         if text.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME)) {
             return parse_url(text).map(Self::Url);
         }
+        if is_damaged_url(text) {
+            return Err(fault::usage(
+                "this begins nearly as a URL of `haul serve`, and would be taken for a host of ssh",
+                "copy the whole URL as `haul serve` prints it, in quotes; a local name like that has ./ in front",
+            ));
+        }
         let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
         if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
             return Err(fault::usage(
@@ -139,6 +145,14 @@ fn text_of(from: &mut impl Read) -> io::Result<Zeroizing<String>> {
     Ok(text)
 }
 
+/// Whether a word has a key, and in front of it what is nearly the scheme: as HOST:PATH its key would go to ssh, and into
+/// the list of processes.
+fn is_damaged_url(text: &str) -> bool {
+    let text = text.trim_start_matches([' ', '\t', '\n', '"', '\'']);
+    let is_ours = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("haul");
+    text.split_once(':').is_some_and(is_ours) && text.contains("?k=")
+}
+
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
@@ -205,6 +219,18 @@ mod tests {
         assert!(parse(":x").unwrap_err().message.contains("names no host"));
         assert!(parse("https://x/").unwrap_err().message.contains("https://"));
         assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn a_url_with_a_damaged_beginning_is_no_host_of_ssh_and_its_key_is_not_shown() {
+        for start in
+            ["haul:/h:1/", "haul:h:1/", " haul://h:1/", "'haul://h:1/", "\"HAUL:/h:1/", "haul:///h:1/"]
+        {
+            let wrong = parse(&format!("{start}?k=AQSECRET")).unwrap_err();
+            assert!(!wrong.to_string().contains("SECRET") && wrong.hint.contains("whole URL"), "{wrong}");
+        }
+        assert!(matches!(parse("haul:x"), Ok(Endpoint::Ssh(_))));
+        assert!(matches!(parse("./haul:x?k=y"), Ok(Endpoint::Local(_))));
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub enum EngineError {
     /// The server chose a cipher that was not offered to it.
     #[error("the server chose the cipher {0}, which was not offered")]
     Cipher(Cipher),
+    /// The list of ciphers to offer is empty.
+    #[error("no cipher may be used: the list of ciphers is empty")]
+    NoCipher,
     /// Packets do not get through in one direction.
     #[error("UDP packets do not get through {direction} (UDP port {port} of the server)")]
     UdpBlocked {
@@ -165,9 +168,12 @@ impl EngineError {
     /// What kind of failure it is.
     pub fn code(&self) -> FaultCode {
         match self {
-            Self::Url(_) | Self::TooLong(_) | Self::Recipe(_) | Self::Message(_) | Self::Resumption(_) => {
-                FaultCode::Usage
-            }
+            Self::Url(_)
+            | Self::TooLong(_)
+            | Self::Recipe(_)
+            | Self::Message(_)
+            | Self::Resumption(_)
+            | Self::NoCipher => FaultCode::Usage,
             Self::Expired(_) => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
             Self::Certificate(_) => FaultCode::NotAuthorised,
@@ -226,6 +232,7 @@ impl EngineError {
             Self::MicroProtocol { .. } => {
                 "other sessions are not affected; mend the micro-protocol or leave it out"
             }
+            Self::NoCipher => "list at least one cipher; `Cipher::None` alone asks for no encryption",
             Self::Closed => "",
         };
         hint.to_owned()

@@ -184,10 +184,10 @@ fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accep
 fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> Option<Fault> {
     match incoming.request() {
         Request::Connect { .. } => None,
-        Request::StreamSend | Request::StreamReceive => match permitted.refusal(incoming.request()) {
-            Some(reason) => Some(Fault::new(FaultCode::NotPermitted, reason, "")),
-            None => terms.check(incoming).err(),
-        },
+        Request::StreamSend | Request::StreamReceive => terms.check(incoming).err().or_else(|| {
+            let reason = permitted.refusal(incoming.request())?;
+            Some(Fault::new(FaultCode::NotPermitted, reason, ""))
+        }),
         _ => Some(Fault::new(
             FaultCode::NotPermitted,
             "this server carries messages and streams, not files",

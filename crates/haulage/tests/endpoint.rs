@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{
-    Connection, ConnectionError, Endpoint, ListenOptions, Listener, LossModel, Options, preset, registry,
+    ByteWriter, Connection, ConnectionError, Endpoint, ListenOptions, Listener, LossModel, Options, preset,
+    registry,
 };
 
 use common::{TIMEOUT, exchange};
@@ -31,6 +32,21 @@ fn one_endpoint_has_connections_with_several_servers_over_ipv4_and_ipv6() {
     }
     for (number, (client, server)) in ends.iter().enumerate() {
         exchange(client, server, &number.to_string());
+    }
+}
+
+#[test]
+fn a_client_that_lists_no_cipher_is_told_so_before_it_asks_anybody() {
+    // Nothing listens there.
+    let server = listener("127.0.0.1:0");
+    let url = server.url("127.0.0.1");
+    drop(server);
+    let options = Options { ciphers: Vec::new(), ..Options::default() };
+    let messages = Connection::open(&url, &preset("msg").unwrap(), &options).wait().unwrap_err();
+    let bytes = ByteWriter::open(&url, &preset("bulk").unwrap(), &options).wait().unwrap_err();
+    for error in [messages, bytes] {
+        assert!(error.to_string().contains("the list of ciphers is empty"), "{error}");
+        assert!(haulage::Error::from(error).fault().hint.contains("at least one cipher"));
     }
 }
 

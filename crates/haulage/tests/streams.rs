@@ -464,3 +464,13 @@ fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
         assert!(matches!(idle.poll_read(&reads, &mut into), Poll::Ready(Err(_))));
     });
 }
+
+#[test]
+fn no_bytes_are_written_at_once_also_where_there_is_no_room_for_any() {
+    let listener = listener();
+    let (client, _server) = pair(&listener, &recipe());
+    let (mut stream, _reader) = open(&client);
+    while stream.write_some(&[0; 10_000]).wait_for(SHORT).is_ok() {}
+    assert_eq!(stream.write_some(&[]).now().unwrap(), Some(0));
+    assert_eq!(stream.write_some(&[0]).now().unwrap(), None);
+}

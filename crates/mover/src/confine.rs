@@ -31,7 +31,7 @@ pub(crate) enum Links {
 }
 
 /// A path of this length is too long for one system call (`PATH_MAX` of Linux, with the NUL at its end).
-const LONGEST: usize = 4096;
+pub(crate) const LONGEST: usize = 4096;
 
 /// How often a lookup is repeated that lost a race with a rename (`openat2(2)`, `EAGAIN`).
 const RETRIES: usize = 16;

@@ -60,7 +60,7 @@ pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> F
 fn why(errno: Errno) -> String {
     match errno {
         Errno::XDEV => "it leads out of the directory that is offered".to_owned(),
-        Errno::LOOP => "a symbolic link is on the way".to_owned(),
+        Errno::LOOP => "a symbolic link is on the way, or links lead in a circle".to_owned(),
         _ => {
             let text = std::io::Error::from(errno).to_string();
             text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -105,7 +105,7 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
             Scope::Entry,
             "name a path below it, without `..` and without links that lead out",
         ),
-        Errno::LOOP => (C::PathEscape, Scope::Entry, "links are not followed here; name the real path"),
+        Errno::LOOP => (C::PathEscape, Scope::Entry, "name the real path, without links"),
         Errno::NAMETOOLONG => {
             (C::Io, Scope::Entry, "this file system does not take names or paths of that length")
         }

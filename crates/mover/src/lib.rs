@@ -27,7 +27,9 @@ mod xattrs;
 pub use budget::SET_MEMORY;
 pub use confine::open_named;
 pub use job::{JobHandle, Stage};
-pub use journal::{JournalReport, JournalState, PartialFile, check, find_journals, remove_journal};
+pub use journal::{
+    JournalReport, JournalState, PartialFile, check, find_journals, remove_journal, subdirectories,
+};
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};

@@ -27,8 +27,9 @@ directory is not looked at.
 
 A URL may stand as it is (in quotes, because of its ?), but its key then shows in process lists:
 @FILE reads it from a file, @- from the first line of stdin, @env from $HAUL_URL. A local name that
-looks like one of these, or like host:path, has ./ in front. HOST:PATH is relative to the home directory there; ssh starts haul there, and
-the data goes directly, by a TCP and UDP port that has to be open (--port-range).
+looks like one of these, or like host:path, has ./ in front. HOST:PATH is relative to the home
+directory there; ssh starts haul there, and the data goes directly, by a TCP and UDP port that has
+to be open (--port-range).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some files failed, 4 verification failed,
 5 unreachable, UDP blocked or the other side stopped, 6 not authorised, 7 local disk or permission,

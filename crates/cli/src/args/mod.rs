@@ -202,14 +202,15 @@ pub(crate) struct RecipeArgs {
 /// Options of the commands that move data to or from a server.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TransferArgs {
+    // Among the options of the command, whatever stands before them.
     /// Connect and say what would be done, without doing it
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, help_heading = None::<&str>)]
     pub dry_run: bool,
     /// Start afresh even if an earlier attempt left something to resume
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     pub no_resume: bool,
     /// Write a trace of the run as one JSON object per line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = None::<&str>)]
     pub events: Option<PathBuf>,
     #[command(flatten)]
     pub recipe: RecipeArgs,
@@ -302,7 +303,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub once: bool,
     /// Refuse new sessions after this time, for example 12h
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = values::some_time)]
     pub expires: Option<Span>,
     /// Name or address of this machine to put into the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]
@@ -318,14 +319,15 @@ pub(crate) struct ServeArgs {
     pub for_ssh: bool,
 }
 
-/// `haul bench`.
+/// `haul bench`. There is nothing that it could resume.
 #[derive(Debug, Clone, Default, Args)]
+#[command(mut_arg("no_resume", |arg| arg.hide(true)))]
 pub(crate) struct BenchArgs {
     /// The URL that `haul serve` printed: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments")]
     pub url: Option<OsString>,
     /// How long to send (10 s when neither --time nor --bytes is given)
-    #[arg(long, value_name = "TIME", conflicts_with = "bytes")]
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = values::some_time)]
     pub time: Option<Span>,
     /// How much to send
     #[arg(long, value_name = "SIZE")]
@@ -457,7 +459,7 @@ pub(crate) struct DoctorArgs {
     #[arg(value_name = "URL")]
     pub url: Option<OsString>,
     /// How long to measure each way
-    #[arg(long, value_name = "TIME", default_value = "3s")]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::some_time)]
     pub time: Span,
 }
 
@@ -495,7 +497,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
     pub busy_receiver: bool,
     /// How long each of the two runs lasts with --busy-receiver [default: 10s]
-    #[arg(long, value_name = "TIME", requires = "busy_receiver")]
+    #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::some_time)]
     pub time: Option<Span>,
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]

@@ -93,6 +93,24 @@ fn a_bare_number_is_refused_with_a_hint() {
 }
 
 #[test]
+fn no_time_at_all_is_refused_with_a_hint() {
+    for line in [
+        "haul serve --expires",
+        "haul bench @url --time",
+        "haul doctor --time",
+        "haul demo --busy-receiver --time",
+    ] {
+        let parse = |time| Cli::try_parse_from(line.split(' ').chain([time]));
+        for time in ["0s", "0h", "0.0ms"] {
+            let error = parse(time).unwrap_err();
+            assert!(error.to_string().contains("write for example 10s or 12h"), "{line} {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        assert!(parse("1ms").is_ok(), "{line}");
+    }
+}
+
+#[test]
 fn general_options_stand_before_or_behind_the_command() {
     for line in ["haul --json -v cp a b", "haul cp --json a b -v"] {
         let cli = Cli::try_parse_from(line.split(' ')).unwrap();

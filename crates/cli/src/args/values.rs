@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, CommandFactory, ValueEnum};
-use haul_base::{Probability, Rate};
+use haul_base::{Probability, Rate, Span, UnitError};
 use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
 
@@ -81,6 +81,16 @@ pub(super) fn word_length(text: &str) -> Result<u32, String> {
     let length = text.parse().ok().filter(|length| WORD_LENGTHS.contains(length));
     let (least, most) = WORD_LENGTHS.into_inner();
     length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
+}
+
+/// Parses a time in which something is to happen.
+pub(super) fn some_time(text: &str) -> Result<Span, String> {
+    match text.parse() {
+        Ok(Span::ZERO) => {
+            Err("in no time nothing can happen; write for example 10s or 12h, or leave it out".to_owned())
+        }
+        parsed => parsed.map_err(|error: UnitError| error.to_string()),
+    }
 }
 
 /// Parses where to listen: `1.2.3.4:5000`, `[::1]:5000`, or `:5000` for every IPv4 address of the machine.

@@ -1,12 +1,12 @@
 //! `haul status` and `haul clean`: show and remove what transfers that were cut off have left behind.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use std::{fs, io};
 
 use haul_base::{Span, printable_bytes};
-use haul_mover::{JournalReport, JournalState, find_journals, remove_journal};
+use haul_mover::{JournalReport, JournalState, find_journals, remove_journal, subdirectories};
 use serde_json::{Value, json};
 
 use crate::args::{CleanArgs, PlaceArgs};
@@ -155,15 +155,9 @@ impl Search {
 
 /// The directories in a directory, the last name first. Links are not followed.
 fn below(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut below = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            below.push(entry.path());
-        }
-    }
-    below.sort_unstable_by(|a, b| b.cmp(a));
-    Ok(below)
+    let mut names = subdirectories(directory)?;
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(names.into_iter().map(|name| directory.join(name)).collect())
 }
 
 /// Files that are named; the others are counted.
@@ -252,6 +246,7 @@ fn age(span: Span) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::PathBuf;
 
     use haul_base::Bytes;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
@@ -13,7 +14,8 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, LossModel, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
+    ListenOptions, Listener, LossModel, OpenError, Options, Recipe, SendError, StreamStatistics,
+    StreamsPermitted, WaitError,
 };
 use zeroize::Zeroizing;
 
@@ -39,6 +41,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const BROKEN_OFF: Duration = Duration::from_secs(3);
 /// What to do when the other side was lost.
 const ANEW: &str = "start both sides again: a pipe begins anew";
+/// What to do when only one side was given `--reverse`.
+const BOTH_OR_NEITHER: &str = "give --reverse on both sides, or on neither, and start both again";
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
@@ -59,9 +63,7 @@ impl Tally {
     fn of(self, connection: &Connection) -> Self {
         let statistics = connection.statistics();
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
-        let name = connection.recipe().name;
-        let bare = name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(&name);
-        let recipe = bare.to_owned();
+        let recipe = without_direction(&connection.recipe().name).to_owned();
         Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent }, ..self }
     }
 }
@@ -172,22 +174,27 @@ impl Pipe<'_> {
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
+        let direction = if self.args.reverse { RECEIVING } else { SENDING };
+        let directed = |mut recipe: Recipe| {
+            recipe.name.insert_str(0, direction);
+            recipe
+        };
         match Carrier::choose(self.args, &options)? {
             Carrier::Bytes(recipe, options) if self.args.reverse => {
-                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(Error::from)?)
+                let reader = ByteReader::open(url, &directed(recipe), &options).wait();
+                self.receive_bytes(reader.map_err(refused)?)
             }
             Carrier::Bytes(recipe, options) => {
-                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(Error::from)?)
+                let writer = ByteWriter::open(url, &directed(recipe), &options).wait();
+                self.send_bytes(writer.map_err(refused)?)
             }
-            Carrier::Messages(mut recipe) => {
+            Carrier::Messages(recipe) => {
                 if options.loss_model.is_some() {
                     check_signatures(&recipe)?;
                 }
                 let framing = stdio::framing(self.args.frame, &recipe)?;
-                let direction = if self.args.reverse { RECEIVING } else { SENDING };
-                recipe.name = format!("{direction}{}", recipe.name);
-                let connection = Connection::open(url, &recipe, &options).wait().map_err(Error::from)?;
-                self.talk(&connection, Ok(framing), !self.args.reverse)
+                let connection = Connection::open(url, &directed(recipe), &options).wait();
+                self.talk(&connection.map_err(refused)?, Ok(framing), !self.args.reverse)
             }
         }
     }
@@ -199,29 +206,14 @@ impl Pipe<'_> {
                 "give --preset beside the URL",
             ));
         }
-        let (streams, direction) = if self.args.reverse {
-            (StreamsPermitted::ToClients, RECEIVING)
-        } else {
-            (StreamsPermitted::FromClients, SENDING)
-        };
-        let mut options = ListenOptions::new(addr);
-        (options.streams, options.connection, options.loss_model) = (streams, kept_alive(), loss_model);
-        options.permit = Box::new(move |recipe| {
-            // Whether streams of bytes go this way is said above.
-            if recipe.has("object") || recipe.name.starts_with(direction) {
-                Ok(())
-            } else {
-                Err("it is for the other direction: --reverse belongs on both sides".to_owned())
-            }
-        });
+        let is_misdirected = Arc::new(AtomicBool::new(false));
+        let options = self.listen_options(addr, loss_model, is_misdirected.clone());
         if self.args.url_file.is_none() {
             check_stderr()?;
         }
         let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
-        let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
-        let accepted = self.until_cancelled(next, |error| matches!(**error, AcceptError::TimedOut(_)))?;
-        match accepted.map_err(|error| Error::from(*error))? {
+        match self.next_client(&listener, &is_misdirected)? {
             Accepted::Messages(connection) => {
                 let framing = stdio::framing(self.args.frame, &connection.recipe());
                 self.talk(&connection, framing, self.args.reverse)
@@ -229,6 +221,56 @@ impl Pipe<'_> {
             Accepted::Reader(reader) => self.receive_bytes(*reader),
             Accepted::Writer(writer) => self.send_bytes(*writer),
         }
+    }
+
+    /// The next client. One that was started for the other direction ends the wait.
+    fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
+        let was_misdirected = || is_misdirected.load(Ordering::Relaxed);
+        let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
+        let accepted = self.until_cancelled(next, |error| {
+            matches!(**error, AcceptError::TimedOut(_)) && !was_misdirected()
+        })?;
+        if accepted.is_err() && was_misdirected() {
+            // Until the other side has its answer.
+            std::thread::sleep(LOOK);
+            return Err(self.misdirected());
+        }
+        accepted.map_err(|error| Error::from(*error).fault())
+    }
+
+    /// Which clients are let in; whether one was not because of its direction is noted.
+    fn listen_options(
+        &self,
+        addr: SocketAddr,
+        loss_model: Option<Arc<LossModel>>,
+        is_misdirected: Arc<AtomicBool>,
+    ) -> ListenOptions {
+        let (streams, ours, others) = if self.args.reverse {
+            (StreamsPermitted::ToClients, RECEIVING, SENDING)
+        } else {
+            (StreamsPermitted::FromClients, SENDING, RECEIVING)
+        };
+        let mut options = ListenOptions::new(addr);
+        (options.streams, options.connection, options.loss_model) = (streams, kept_alive(), loss_model);
+        options.permit = Box::new(move |recipe| {
+            if recipe.name.starts_with(others) {
+                is_misdirected.store(true, Ordering::Relaxed);
+                return Err("it is for the other direction".to_owned());
+            }
+            // Of streams of bytes from other programs, `streams` says which way they may go.
+            if recipe.has("object") || recipe.name.starts_with(ours) {
+                Ok(())
+            } else {
+                Err("its name does not begin as those of `haul pipe` do".to_owned())
+            }
+        });
+        options
+    }
+
+    /// The other side was started for the other direction.
+    fn misdirected(&self) -> Fault {
+        let does = if self.writes_stdout() { "receives" } else { "sends" };
+        fault::usage(format!("both sides were started so that each {does}"), BOTH_OR_NEITHER)
     }
 
     /// The URL goes to stderr: stdout is for the data.
@@ -279,7 +321,8 @@ impl Pipe<'_> {
         }
         self.finish(&mut writer)?;
         let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
-        Ok(Tally { recipe: writer.recipe().to_owned(), rtt, packets: Packets { sent, resent }, ..tally })
+        let recipe = without_direction(writer.recipe()).to_owned();
+        Ok(Tally { recipe, rtt, packets: Packets { sent, resent }, ..tally })
     }
 
     /// Unless it should end.
@@ -327,7 +370,8 @@ impl Pipe<'_> {
                 break;
             }
         }
-        Ok(Tally { recipe: reader.recipe().to_owned(), rtt: reader.statistics().rtt, ..tally })
+        let recipe = without_direction(reader.recipe()).to_owned();
+        Ok(Tally { recipe, rtt: reader.statistics().rtt, ..tally })
     }
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
@@ -403,6 +447,20 @@ impl Pipe<'_> {
         }
         Ok(tally)
     }
+}
+
+/// The name of a recipe as its user knows it.
+fn without_direction(name: &str) -> &str {
+    name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(name)
+}
+
+/// Why the pipe was not let in. A listener refuses nobody but for the direction.
+fn refused(error: OpenError) -> Fault {
+    let mut fault = Error::from(error).fault();
+    if fault.code == FaultCode::NotPermitted && fault.hint.is_empty() {
+        BOTH_OR_NEITHER.clone_into(&mut fault.hint);
+    }
+    fault
 }
 
 fn kept_alive() -> ConnectionOptions {

@@ -1,11 +1,12 @@
 //! `haul status` and `haul clean` beside the journals of a job that was cut off and of one that runs.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat};
 use serde_json::Value;
 
 use crate::serving::until;
@@ -120,6 +121,24 @@ fn clean_can_spare_the_young_and_look_below() {
     assert_eq!(one["removed"][0]["directory"], "a/b");
     assert!(!deep.join(PART).exists() && other.join(PART).exists());
     assert!(stdout(&haul_in(&["status", "-r"], here.path()), 0).starts_with("./c/.haul-1234abcd.journal"));
+}
+
+#[test]
+fn what_lies_below_a_path_of_any_length_is_shown_and_removed() {
+    let here = tempfile::tempdir().unwrap();
+    let name = "n".repeat(200);
+    let mut at = openat(CWD, here.path(), OFlags::PATH, Mode::empty()).unwrap();
+    for _ in 0..50 {
+        mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = openat(&at, &name, OFlags::PATH, Mode::empty()).unwrap();
+    }
+    // A short way there.
+    leave(&PathBuf::from(format!("/proc/self/fd/{}", at.as_raw_fd())), "at");
+    let shown = object(&haul_in(&["status", "-r", "--json"], here.path()), 0);
+    assert_eq!(shown["journals"][0]["have_bytes"], 1000, "{shown}");
+    let removed = object(&haul_in(&["clean", "-r", "--json"], here.path()), 0);
+    assert_eq!(removed["removed"][0]["temporary_files"], 2, "{removed}");
+    assert_eq!(text(&haul_in(&["clean", "-r"], here.path()).stderr), "There is nothing to remove.\n");
 }
 
 #[test]

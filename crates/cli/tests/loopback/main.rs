@@ -15,6 +15,7 @@ mod losses;
 mod machines;
 mod models;
 mod overlap;
+mod pipes;
 mod program;
 mod receive_policy;
 mod restricted;

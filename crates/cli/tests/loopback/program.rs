@@ -197,6 +197,24 @@ fn a_result_that_is_lost_is_a_failure() {
 }
 
 #[test]
+fn a_trace_that_is_lost_is_a_failure_in_the_one_object_of_the_result() {
+    let here = tree();
+    let from = here.path().join("tree");
+    let copy = |to: &Path, more: &[&str]| {
+        let words = ["cp", "--events", "/dev/full", from.to_str().unwrap(), to.to_str().unwrap()];
+        let output = run(&[&words[..], more].concat());
+        exits(&output, 7);
+        assert_same_tree(&from, to);
+        output
+    };
+    let result = object(&copy(&here.path().join("for a script"), &["--json"]));
+    assert!(result["ok"] == false && result["bytes"].as_u64() > Some(0), "{result}");
+    assert!(result["error"]["message"].as_str().unwrap().contains("cannot write the events"), "{result}");
+    let said = lossy(&copy(&here.path().join("for people"), &[]).stderr);
+    assert!(said.contains("all verified") && said.contains("cannot write the events to /dev/full"), "{said}");
+}
+
+#[test]
 fn a_ceiling_from_a_preset_the_environment_or_a_file_is_lifted_on_the_command_line() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");

@@ -20,7 +20,7 @@ fn key(url: &str) -> &str {
 }
 
 /// Ended when dropped.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -30,7 +30,7 @@ impl Drop for Running {
 }
 
 /// Waits until `path` has a URL, and gives it.
-fn url_in(path: &Path) -> String {
+pub(crate) fn url_in(path: &Path) -> String {
     let begun = Instant::now();
     loop {
         let text = fs::read_to_string(path).unwrap_or_default();

@@ -81,13 +81,13 @@ impl Default for OpenOptions {
 /// # Errors
 /// [`EngineError::Expired`] before anything is sent; [`EngineError::Resolve`], [`EngineError::Connect`],
 /// [`EngineError::NotHaul`] or [`EngineError::Certificate`] if there is no such server;
-/// [`EngineError::Recipe`] if the recipe does not work here;
+/// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::NoCipher`] if none is listed;
 /// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
 /// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
     let ConnectOptions { request, settings, ciphers, timeout } = options;
     // What cannot work here is said before anything is sent.
-    let first = ciphers.first().copied().ok_or(EngineError::Closed)?;
+    let first = ciphers.first().copied().ok_or(EngineError::NoCipher)?;
     let recipe = recipe::checked(recipe::session_recipe(&settings)?, first)?;
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;

@@ -22,8 +22,8 @@ impl Endpoint {
     /// network meanwhile; only a host's name takes a thread of its own, as the system's resolver blocks.
     ///
     /// # Errors
-    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it,
-    /// and what [`connect`](crate::connect) fails with.
+    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::NoCipher`] if none is listed,
+    /// [`EngineError::Peer`] if the server does not take it, and what [`connect`](crate::connect) fails with.
     pub async fn connect(
         &self,
         url: &HaulUrl,
@@ -31,7 +31,7 @@ impl Endpoint {
         options: &OpenOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
-        let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
+        let first = options.ciphers.first().copied().ok_or(EngineError::NoCipher)?;
         // A recipe that does not compile here fails before anything is sent.
         compile(&options.registry, recipe, first)?;
         let shared = &**self.shared();

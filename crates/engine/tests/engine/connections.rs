@@ -87,13 +87,20 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
     let late = Duration::from_millis(1_500);
     let relay = Relay::start_late(listener.local_addr(), late);
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let client = client_of(&listener, &url);
-    // The client has asked twice, and the second time nothing was late.
-    assert!(client.path().rtt < Span::from_millis(300), "{:?}", client.path());
-    send(&client, b"one");
+    // No more is believed, whatever TCP took.
+    let guess = Span::from_millis(333);
+    // The client has asked twice, and the second time nothing was late. On a machine that stands still meanwhile it was, and
+    // the client tries again; a repetition that counted would be that late each time.
+    let mut clients = Vec::new();
+    while clients.last().is_none_or(|client: &Channel| client.path().rtt >= guess) {
+        assert!(clients.len() < 20, "{:?}", clients.last());
+        clients.push(client_of(&listener, &url));
+    }
+    let client = clients.last().expect("there is one");
+    send(client, b"one");
     // The server has one sample only: it counts as no more than what is taken where nothing is known.
     let server = connection(&listener);
-    assert!(server.path().rtt <= Span::from_millis(333), "{:?}", server.path());
+    assert!(server.path().rtt <= guess, "{:?}", server.path());
     assert_eq!(recv(&server), b"one");
 }
 

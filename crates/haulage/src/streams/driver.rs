@@ -250,6 +250,9 @@ impl Streams {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.check_running()?;
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         let room = ready!(self.poll(context, Wait::Room(number), |it| it.room(number)))?;
         let reason = "the other side does not read the stream any more";
         let (offset, room) = room.map_err(|GivenUp| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;

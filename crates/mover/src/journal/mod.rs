@@ -22,7 +22,7 @@ pub(crate) use leftovers::{Claim, Leftovers, is_ours};
 pub(crate) use record::FileIdentity;
 #[cfg(test)]
 pub(crate) use record::Why;
-pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
+pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal, subdirectories};
 
 /// Whether a name is that of a journal or of a temporary file, of whichever job.
 pub(crate) fn is_working_name(name: &[u8]) -> bool {

@@ -1,17 +1,20 @@
 //! Journals for people: what lies in a directory, and how to get rid of it.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::Bytes;
-use rustix::fs::{CWD, FlockOperation, OFlags};
+use rustix::fs::{CWD, FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
 
+use crate::confine::LONGEST;
 use crate::journal::leftovers::{self, Leftover, reason};
 use crate::journal::record::{State, Why, journal_name, part_name};
-use crate::storage::{flock, lstatat, open_in};
+use crate::storage::{flock, list, lstatat, open_in};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +81,47 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
     }
 }
 
+/// The names of the directories in a directory, in no order. Links are not followed.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
+    let directory = open(directory)?;
+    let mut names = Vec::new();
+    for entry in list(&directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let kind = match entry.file_type() {
+            // Not every file system says it here. What has gone is no directory.
+            FileType::Unknown => {
+                let stat = lstatat(&directory, name);
+                stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+            }
+            kind => kind,
+        };
+        if kind == FileType::Directory {
+            names.push(OsString::from_vec(name.to_bytes().to_vec()));
+        }
+    }
+    Ok(names)
+}
+
+/// Opens a directory whose path may be longer than one system call takes.
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    open_in(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY)
+    let mut rest = path.as_os_str().as_bytes();
+    let mut at = None;
+    let open_next = |at: &Option<OwnedFd>, next: &[u8], access| {
+        let from = at.as_ref().map_or(CWD, |at| at.as_fd());
+        open_in(from, next, access | OFlags::DIRECTORY)
+    };
+    while rest.len() >= LONGEST {
+        let slash = rest[..LONGEST].iter().rposition(|&b| b == b'/').filter(|&slash| slash > 0);
+        let (next, behind) = rest.split_at(slash.ok_or(Errno::NAMETOOLONG)?);
+        at = Some(open_next(&at, next, OFlags::PATH)?);
+        let name = behind.iter().position(|&b| b != b'/').unwrap_or(behind.len());
+        rest = &behind[name..];
+    }
+    open_next(&at, if at.is_some() && rest.is_empty() { b"." } else { rest }, OFlags::RDONLY)
 }
 
 /// `None`: it has gone meanwhile.

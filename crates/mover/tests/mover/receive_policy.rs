@@ -508,3 +508,48 @@ fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
         }
     }
 }
+
+/// As when directories have moved to a larger disk and links to them stand in their old place.
+#[test]
+fn a_link_does_not_take_the_place_of_the_directory_that_it_leads_to_or_into_and_a_dry_run_says_so() {
+    for (extraneous, also) in
+        [(Extraneous::Keep, true), (Extraneous::Delete, true), (Extraneous::Delete, false)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+        fs::create_dir(&src).unwrap();
+        for name in ["itself", "into", "file", "other"] {
+            fs::create_dir_all(dst.join(name).join("in")).unwrap();
+            fs::write(dst.join(name).join("in/f"), name).unwrap();
+        }
+        for name in ["alone", "extraneous"] {
+            fs::write(dst.join(name), name).unwrap();
+        }
+        symlink(dst.join("alone"), src.join("alone")).unwrap();
+        if also {
+            symlink(dst.join("itself"), src.join("itself")).unwrap();
+            symlink("../dst/./into/in", src.join("into")).unwrap();
+            symlink(dst.join("file/in/f"), src.join("file")).unwrap();
+            symlink("itself/in", src.join("other")).unwrap();
+        }
+        let policy = ReceivePolicy { extraneous, ..DELETE };
+        let failed = |run| {
+            let said = mirror(&src, &dst, ReceivePolicy { run, ..policy });
+            let failures = said.ends.received.as_ref().unwrap().failures.named();
+            let mut failed: Vec<_> = failures.iter().map(|(path, of)| (path.clone(), of.clone())).collect();
+            failed.sort_by(|(a, _), (b, _)| a.cmp(b));
+            (failed, said.lines())
+        };
+        let (would_fail, would_be) = failed(RunMode::ListChanges);
+        let (has_failed, done) = failed(RunMode::Verbose);
+        assert_eq!((&has_failed, &done), (&would_fail, &would_be));
+        assert!(done.is_empty(), "{done:?}");
+        let names: Vec<_> = has_failed.iter().map(|(path, _)| String::from_utf8_lossy(path)).collect();
+        let all = ["alone", "file", "into", "itself", "other"];
+        assert_eq!(names, if also { &all[..] } else { &all[..1] });
+        for name in ["itself", "into", "file", "other"] {
+            assert_eq!(fs::read_to_string(dst.join(name).join("in/f")).unwrap(), name);
+        }
+        assert!(dst.join("alone").is_file() && dst.join("extraneous").exists());
+    }
+}

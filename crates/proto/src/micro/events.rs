@@ -208,6 +208,10 @@ pub const LAW_CHOSEN: &str = "law chosen";
 /// A blast round has ended: all of it has left. Raised by `bitmap_ack`, no notice.
 pub const ROUND_ENDED: &str = "round ended";
 
+/// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of an
+/// acknowledgement, no notice.
+pub const ABANDONED: &str = "segments abandoned";
+
 /// A report to the other side is about to be written; whoever has something to say in it fills it in.
 pub const REPORT: &str = "report";
 

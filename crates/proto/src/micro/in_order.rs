@@ -2,15 +2,17 @@
 //! those before them; where nothing is repeated, not for ever. Where it is, they wait until the sender says that it has
 //! given up what is missing.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48, Verdict,
+    Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, Event, EventId, MicroProtocol,
+    Order, ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48, Verdict,
 };
 
 use super::arrived::Arrived;
+use super::events::ABANDONED;
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
 use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
@@ -41,6 +43,7 @@ struct InOrder {
     reliable: bool,
     /// What has come, or never will.
     arrived: Option<SharedValue<Arrived>>,
+    abandoned: Option<Event<()>>,
     turns: Turns,
     stall: StallDetector,
     /// Messages that have begun to leave.
@@ -84,6 +87,7 @@ pub(super) fn registration() -> Registration {
                     attributes: None,
                     reliable: false,
                     arrived: None,
+                    abandoned: None,
                     turns: Turns::default(),
                     stall: StallDetector::default(),
                     begun: 0,
@@ -204,6 +208,7 @@ impl MicroProtocol for InOrder {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.order = Some(declaration.attribute("order"));
         self.arrived = Some(declaration.shared(Arrived::default));
+        self.abandoned = Some(declaration.event(ABANDONED));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -222,6 +227,7 @@ impl MicroProtocol for InOrder {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
         // First: what others drop when its turn comes is no gap.
         resolution.on_delivery(Order::FIRST);
+        resolution.on_event(self.abandoned.expect("declared"), Order::NORMAL);
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -232,6 +238,10 @@ impl MicroProtocol for InOrder {
         } else {
             self.admit(batch, context);
         }
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        self.wake(context);
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
@@ -374,6 +384,40 @@ mod tests {
         pair.run_until(now, &mut Path::default());
         assert_eq!(ids(&mut pair), [2, 3, 4]);
         assert_eq!((statistic(&pair.b, "in_order", "given_up"), pair.b.deadline()), (1, None));
+    }
+
+    /// Nothing follows that would say so, and the first packet that does is lost.
+    #[test]
+    fn a_message_behind_one_that_was_given_up_leaves_without_another_one() {
+        for (acknowledgement, parameters) in [
+            ("positive_ack", &[][..]),
+            ("cumulative_ack", &[]),
+            ("negative_ack", &[("silence", "1s"), ("retention", "8s")]),
+        ] {
+            let recipe = Recipe::new("x")
+                .with("fixed_size")
+                .with("sequenced_segment")
+                .with_parameters(acknowledgement, parameters)
+                .with("in_order")
+                .with_parameters("retransmit", &[("attempts", "1")]);
+            let mut pair = Pair::new(&recipe);
+            for (n, is_lost) in [(0, false), (1, true), (2, false)] {
+                pair.a.send(T0, &[n; 10], SendOptions::default()).unwrap();
+                pair.exchange(T0, &mut Path { cut: [is_lost, false], ..Path::default() });
+            }
+            assert_eq!(ids(&mut pair), [0]);
+            let mut packets = 0;
+            let mut lose = |_| {
+                packets += 1;
+                packets == 1
+            };
+            let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+            pair.run_until(T0 + Span::from_secs(60), &mut path);
+            assert_eq!(ids(&mut pair), [2], "{acknowledgement}");
+            assert_eq!((pair.a.stats().violations, pair.b.stats().violations), (0, 0));
+            let is_quiet = (pair.a.deadline(), pair.b.deadline()) == (None, None);
+            assert!(is_quiet || acknowledgement == "negative_ack", "{acknowledgement}");
+        }
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! What people are told, and how they get rid of it.
 
 use super::*;
-use crate::journal::{JournalState, find_journals, remove_journal};
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+
+use crate::journal::{JournalState, find_journals, remove_journal, subdirectories};
 
 #[test]
 fn journals_are_found_with_what_they_hold() {
@@ -50,4 +54,25 @@ fn a_journal_stays_while_something_cannot_be_removed() {
     fs::remove_dir(&in_the_way).unwrap();
     assert!(remove_journal(dir.path(), &found[0]).unwrap());
     assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn journals_are_found_and_removed_however_long_the_path_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (name, mut path) = ("n".repeat(250), PathBuf::from(dir.path()));
+    let mut at = openat(CWD, dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+    for level in 0..40 {
+        mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = openat(&at, &name, OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(subdirectories(&path).unwrap(), [&*name], "level {level}");
+        path.push(&name);
+    }
+    assert!(subdirectories(&path).unwrap().is_empty());
+    let id = Journal::create(at.as_fd()).unwrap().id();
+    let found = find_journals(&path.join(".//./")).unwrap();
+    assert_eq!((found.len(), &*found[0].name), (1, &*journal_name(id)));
+    assert!(remove_journal(&path, &found[0]).unwrap());
+    assert!(find_journals(&path).unwrap().is_empty());
+    let too_long = PathBuf::from("n".repeat(5_000));
+    assert_eq!(find_journals(&too_long).unwrap_err().kind(), std::io::ErrorKind::InvalidFilename);
 }

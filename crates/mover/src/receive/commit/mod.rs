@@ -218,6 +218,7 @@ impl Committer {
         let files = std::mem::take(&mut self.shared.book.lock().blocked);
         let mut entries = files.clone();
         if self.shared.clears() {
+            self.refuse_links()?;
             let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
             entries.extend(links.filter(|&entry| self.is_blocked(entry, &self.shared.path(entry))));
         }
@@ -233,6 +234,19 @@ impl Committer {
         } else {
             self.install(&self.items(&files))
         }
+    }
+
+    /// Links that would take the place of what they lead to fail before anything is removed for them.
+    fn refuse_links(&mut self) -> Result<(), Fault> {
+        for entry in self.held(|kind| kind == Kind::Symlink) {
+            let book = self.shared.book.lock();
+            let (path, target) = (book.table.path(entry), book.table.target(entry).to_vec());
+            drop(book);
+            if let Err(io_fault) = self.shared.place.may_link(&path, &target) {
+                self.held_is_done(entry, &path, Err::<Option<OwnedFd>, _>(io_fault))?;
+            }
+        }
+        Ok(())
     }
 
     /// In a dry run: what becomes of entries in whose way something `stay`s, or would go.
@@ -449,10 +463,13 @@ impl Committer {
                 }
             };
             let linked = if self.shared.only_looks() {
-                let is_there = self.shared.place.has_link(&path, &target);
-                let action = if is_there { Action::Keep } else { Action::Link };
-                self.shared.tell(self.shared.place.local(&path), action)?;
-                Ok(None)
+                let may_be_made = self.shared.place.may_link(&path, &target);
+                if may_be_made.is_ok() {
+                    let is_there = self.shared.place.has_link(&path, &target);
+                    let action = if is_there { Action::Keep } else { Action::Link };
+                    self.shared.tell(self.shared.place.local(&path), action)?;
+                }
+                may_be_made.map(|()| None)
             } else {
                 self.note_link(&path, self.shared.place.link(entry, &path, &target, attributes, apply))?
             };

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{IoFault, show};
-use crate::identity::FileId;
+use crate::identity::{FileId, parent};
 use crate::receive::place::attributes::set_on_link;
 use crate::receive::place::dir_entry::{Names, collision};
 use crate::receive::place::{DirEntry, Place, existing};
@@ -137,6 +137,11 @@ fn copy_of(
 }
 
 impl Place {
+    /// Whether a link with this target may take the place of what is there now.
+    pub(crate) fn may_link(&self, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
+        self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, path, target))
+    }
+
     /// Whether a link with this target is there.
     pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
@@ -199,12 +204,7 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(), IoFault> {
         self.must_be_replaceable(dirent, path)?;
-        if is_target(dirent, target) {
-            let what = "is the file that the link would lead to, and would be lost";
-            let hint =
-                "choose another destination, or --copy-links if the source has nothing but links to it";
-            return Err(IoFault::entry(FaultCode::Io, path, what, hint));
-        }
+        must_not_lose_target(dirent, path, target)?;
         let made = self.put_in_place(entry, path, dirent, |name| {
             self.with_room(dirent, path, || symlinkat(target, &dirent.directory, name))?;
             let link = open_link(&dirent.directory, name.as_bytes())?;
@@ -223,11 +223,51 @@ fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     if is_link { Ok(link) } else { Err(Errno::LOOP) }
 }
 
-/// Whether what is there is what a link with this target leads to, and has no other name.
-fn is_target(dirent: &DirEntry, target: &[u8]) -> bool {
-    let there = lstatat(&dirent.directory, &dirent.name);
-    let there = there.ok().filter(|there| Names::of(there) == Names::One).map(|there| FileId::of(&there));
-    there.is_some() && there == statat(&dirent.directory, target).ok().map(|stat| FileId::of(&stat))
+/// A link does not take the place of what it would lead to, if that has no other name.
+fn must_not_lose_target(dirent: &DirEntry, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
+    let Ok(there) = lstatat(&dirent.directory, &dirent.name) else { return Ok(()) };
+    let is_directory = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
+    let is_lost = if is_directory {
+        lies_in(dirent, target, FileId::of(&there))
+    } else {
+        let leads_to = statat(&dirent.directory, target).map(|stat| FileId::of(&stat));
+        Names::of(&there) == Names::One && leads_to == Ok(FileId::of(&there))
+    };
+    if !is_lost {
+        return Ok(());
+    }
+    let what = if is_directory {
+        "is or holds what the link would lead to, and would be lost"
+    } else {
+        "is the file that the link would lead to, and would be lost"
+    };
+    let hint = "choose another destination, or --copy-links if the source has nothing but links to it";
+    Err(IoFault::entry(FaultCode::Io, path, what, hint))
+}
+
+/// Whether a link with this target leads to this directory or to something in it.
+fn lies_in(dirent: &DirEntry, target: &[u8], directory: FileId) -> bool {
+    let open = |path: &[u8], access| open_in(&dirent.directory, path, OFlags::PATH | access);
+    let itself = open(target, OFlags::DIRECTORY);
+    let mut at = itself.or_else(|_| {
+        // What is not there is not lost.
+        open(target, OFlags::empty())?;
+        let slash = target.iter().rposition(|&byte| byte == b'/');
+        open(slash.map_or(b".", |slash| &target[..=slash]), OFlags::DIRECTORY)
+    });
+    let mut below = None;
+    while let Ok(opened) = at {
+        let Ok(id) = fstat(&opened).map(|stat| FileId::of(&stat)) else { return false };
+        if id == directory {
+            return true;
+        }
+        // The root directory lies in itself.
+        if below.replace(id) == Some(id) {
+            return false;
+        }
+        at = parent(&opened);
+    }
+    false
 }
 
 fn leads_to(dirent: &DirEntry, target: &[u8]) -> bool {

@@ -92,12 +92,13 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         mtime_nanos: stat.st_mtime_nsec as u32,
         extras: None,
     });
-    let checked = entry.map_err(|e| e.to_string()).and_then(|entry| match entry.validate() {
+    let checked = entry.map_err(|e| (e.to_string(), "start the copy further down the tree"));
+    let checked = checked.and_then(|entry| match entry.validate() {
         Ok(()) => Ok(entry),
-        Err(e) => Err(e.to_string()),
+        Err(e) => Err((e.to_string(), "leave it out with --exclude")),
     });
-    let entry = checked.unwrap_or_else(|why| {
-        let (what, hint) = (format!("cannot travel: {why}"), "start the copy further down the tree");
+    let entry = checked.unwrap_or_else(|(why, hint)| {
+        let what = format!("cannot travel: {why}");
         failed_entry(path, of_path(FaultCode::Unreadable, path, &what, hint))
     });
     Found { entry, file: None, names: 0 }
@@ -280,6 +281,19 @@ mod tests {
         assert!(!holes.iter().any(in_data), "{holes:?}");
         if (stat.st_blocks as u64) * 512 < 10 << 20 {
             assert!(!holes.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_cannot_travel_is_reported_with_what_helps() {
+        let stat = rustix::fs::stat(".").unwrap();
+        let huge = EntryKind::File { size: 1 << 60, holes: Vec::new() };
+        let long = vec![b'x'; 20_000];
+        for (path, kind, helps) in
+            [(&b"huge"[..], huge, "--exclude"), (&long, EntryKind::Directory, "further down")]
+        {
+            let EntryKind::Failed(fault) = entry(path, kind, &stat).entry.kind else { panic!("it travels") };
+            assert!(fault.hint.contains(helps), "{fault}");
         }
     }
 

@@ -9,14 +9,15 @@ use std::any::Any;
 
 use haul_base::Span;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, PATH_ANSWERED,
-    ParameterKind, ParameterSpec, Parameters, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
+    PATH_ANSWERED, ParameterKind, ParameterSpec, Parameters, Resolution, SharedValue, U48,
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
 use self::sending::{Bindings, OVERDUE, Policy, Sending};
+use self::wire::Abandoned;
 use super::arrived::Arrived;
-use super::events::{ACKNOWLEDGED, RTT_SAMPLE};
+use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
 
 /// Name of the timer of an acknowledgement that waits for more to acknowledge.
@@ -42,6 +43,7 @@ struct Declared {
     /// How far the segment is ahead of the oldest that its sender has not done with: what lies below will not come.
     ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
+    abandoned: Event<()>,
     sending: Bindings,
 }
 
@@ -135,6 +137,7 @@ impl MicroProtocol for Acknowledging {
             sent_at: declaration.attribute("sent_at"),
             ahead: declaration.attribute("ahead"),
             arrived: declaration.shared(Arrived::default),
+            abandoned: declaration.event(ABANDONED),
             sending: Bindings {
                 scoreboard: declaration.shared(Scoreboard::default),
                 acknowledged: declaration.event(ACKNOWLEDGED),
@@ -172,25 +175,34 @@ impl MicroProtocol for Acknowledging {
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let bindings = self.declared().sending;
-        if !self.sending.acknowledge(batch.pn(i), batch.payload(i), bindings, context) {
+        let Declared { arrived, abandoned, sending: bindings, .. } = self.declared();
+        if let Some(said) = Abandoned::read(batch.payload(i)) {
+            self.receiving.on_abandoned(batch.pn(i), said, arrived, context);
+            context.want_control();
+            context.raise(abandoned, &mut ());
+        } else if !self.sending.acknowledge(batch.pn(i), batch.payload(i), bindings, context) {
             batch.reject(i);
         }
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        self.receiving.write(self.kind, batch, self.declared().arrived, context);
-        if !batch.is_empty() {
-            self.said += 1;
-            if self.is_delayed {
-                context.cancel_timer(DELAYED);
-            }
+        let Declared { arrived, sending, .. } = self.declared();
+        self.receiving.write(self.kind, batch, arrived, context);
+        if batch.is_empty() {
+            return self.sending.write(self.kind, batch, sending, context);
+        }
+        self.said += 1;
+        if self.is_delayed {
+            context.cancel_timer(DELAYED);
+        }
+        if self.sending.tells_abandoned {
+            context.want_control();
         }
     }
 
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
         match timer {
-            OVERDUE => self.sending.check(self.declared().sending, context),
+            OVERDUE => self.sending.on_timer(self.declared().sending, context),
             _ if self.receiving.is_due() => context.want_control(),
             _ => {}
         }

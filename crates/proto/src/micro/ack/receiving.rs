@@ -3,7 +3,7 @@
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, SharedValue, U48};
 
-use super::wire::{FIXED, Head, STRETCH, choose, write_stretches};
+use super::wire::{Abandoned, FIXED, Head, STRETCH, choose, write_stretches};
 use crate::micro::arrived::Arrived;
 
 /// Stretches in one acknowledgement. An acknowledgement with fewer names them all.
@@ -74,10 +74,7 @@ impl Receiving {
             arrived.settle_below(number.saturating_sub(u64::from(batch.get(i, attributes.ahead))));
             in_order &= number == arrived.below();
             arrived.insert(number);
-            let pn = batch.pn(i);
-            if self.newest.is_none_or(|newest| pn > newest.pn) {
-                self.newest = Some(Newest { pn, sent_at: batch.get(i, attributes.sent_at), at: now });
-            }
+            self.note_newest(batch.pn(i), batch.get(i, attributes.sent_at), now);
             if number > arrived.below() && self.when == When::AtOnce && self.fresh.len() < MOST_FRESH {
                 self.fresh.push(number);
             }
@@ -87,6 +84,25 @@ impl Receiving {
             When::Every { packets, delay } if in_order && self.unsaid < packets => Next::At(now + delay),
             _ => Next::Now,
         }
+    }
+
+    fn note_newest(&mut self, pn: u64, sent_at: u32, at: Time) {
+        if self.newest.is_none_or(|newest| pn > newest.pn) {
+            self.newest = Some(Newest { pn, sent_at, at });
+        }
+    }
+
+    /// The sender has given segments up. An acknowledgement tells it that this is known.
+    pub(super) fn on_abandoned(
+        &mut self,
+        pn: u64,
+        abandoned: Abandoned,
+        arrived: SharedValue<Arrived>,
+        context: &mut Context<'_>,
+    ) {
+        self.note_newest(pn, abandoned.sent_at, context.now());
+        context.shared(arrived).settle_below(abandoned.oldest);
+        self.unsaid += 1;
     }
 
     /// Whether there is something to say.

@@ -4,10 +4,10 @@
 use std::mem::take;
 
 use haul_base::{Span, Time};
-use haul_stack::{Attribute, Batch, Context, Event, Missing, RETRANSMIT_TIMEOUT, SharedValue, U48};
+use haul_stack::{Attribute, Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue, U48};
 
 use super::receiving::MOST_STRETCHES;
-use super::wire::{Head, STRETCH, stretches};
+use super::wire::{Abandoned, Head, STRETCH, stretches};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
 use crate::micro::round_trip::without_delay;
@@ -17,6 +17,8 @@ use crate::micro::scoreboard::Scoreboard;
 pub(super) const OVERDUE: u8 = 0;
 /// No timeout is longer (RFC 6298 section 2.5 allows such a bound from 60 s).
 const LONGEST_TIMEOUT: Span = Span::from_secs(60);
+/// After so many timeouts in a row nobody is told any more of what was given up: some 130 times the first timeout.
+const MOST_EXPIRATIONS: u16 = 12;
 /// A reordering window is this part of the smallest round trip (RFC 8985 section 6.2).
 const REORDERING_SHARE: u64 = 4;
 
@@ -76,6 +78,8 @@ pub(super) struct Sending {
     armed: Option<(Time, Span)>,
     /// How often the timer has run out since an acknowledgement last came.
     expirations: u16,
+    /// The other side is to be told what was given up.
+    pub(super) tells_abandoned: bool,
     pub(super) timeouts: u64,
 }
 
@@ -90,6 +94,7 @@ impl Sending {
             missing: Missing::default(),
             armed: None,
             expirations: 0,
+            tells_abandoned: false,
             timeouts: 0,
         }
     }
@@ -135,20 +140,62 @@ impl Sending {
         context.cancel_timer(OVERDUE);
     }
 
+    /// Whether nothing is outstanding, and segments were given up of which the other side is not known to know. The next
+    /// segment says so; as long as none leaves, this has to be said by itself, though not for ever.
+    fn has_abandoned(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
+        let scoreboard = context.shared(bindings.scoreboard);
+        let is_unknown = scoreboard.base() > self.notice.below && self.expirations < MOST_EXPIRATIONS;
+        scoreboard.open() == 0 && is_unknown
+    }
+
+    /// The timer has run out.
+    pub(super) fn on_timer(&mut self, bindings: Bindings, context: &mut Context<'_>) {
+        // What is not answered is said again, later each time, as segments are.
+        let is_unanswered = self.has_abandoned(bindings, context);
+        self.expirations = self.expirations.saturating_add(u16::from(is_unanswered));
+        self.check(bindings, context);
+        if self.has_abandoned(bindings, context) {
+            self.tells_abandoned = true;
+            context.want_control();
+        }
+    }
+
+    /// Adds what was given up to the batch, if that is to be told.
+    pub(super) fn write(
+        &mut self,
+        kind: Kind,
+        batch: &mut Batch<'_>,
+        bindings: Bindings,
+        context: &mut Context<'_>,
+    ) {
+        if !take(&mut self.tells_abandoned) || !self.has_abandoned(bindings, context) {
+            return;
+        }
+        let Some(i) = batch.push(kind, Abandoned::LEN) else { return };
+        let (sent_at, oldest) =
+            (context.now().as_wrapped_micros(), context.shared(bindings.scoreboard).base());
+        Abandoned { sent_at, oldest }.write(batch.payload_mut(i));
+    }
+
     /// Raises the timeout of what is overdue, and waits for the next.
-    pub(super) fn check(&mut self, bindings: Bindings, context: &mut Context<'_>) {
+    fn check(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         let next = self.find_overdue(bindings, context);
         if !self.missing.sequence_numbers.is_empty() {
             self.timeouts += self.missing.sequence_numbers.len() as u64;
             self.expirations = self.expirations.saturating_add(1);
             context.raise(RETRANSMIT_TIMEOUT, &mut self.missing);
         }
-        if context.shared(bindings.scoreboard).open() == 0 {
+        if !self.waits(bindings, context) {
             return self.disarm(context);
         }
         // What waits to leave again may be given up, or turn out to have come: others are timed then.
         let again = context.now() + self.policy.timeout(&self.rtt, self.expirations.saturating_add(1));
         self.arm(next.unwrap_or(again), self.policy.timeout(&self.rtt, 1), context);
+    }
+
+    /// Whether an acknowledgement is awaited.
+    fn waits(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
+        context.shared(bindings.scoreboard).open() > 0 || self.has_abandoned(bindings, context)
     }
 
     /// Finds what is overdue; gives when the next will be.
@@ -193,7 +240,7 @@ impl Sending {
         }
         self.tell(&head, rest, bindings, context);
         let first = self.policy.timeout(&self.rtt, 1);
-        if context.shared(bindings.scoreboard).open() == 0 {
+        if !self.waits(bindings, context) {
             self.disarm(context);
         } else if has_expired || self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
             self.check(bindings, context);

@@ -1,5 +1,8 @@
 //! The body of an acknowledgement: `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16) ...`,
 //! all big-endian. Gaps and lengths are stretches of sequence numbers, from `below` upwards.
+//!
+//! The body of what a sender says when it has given segments up, and nothing leaves that would say so: `sent_at u32 | oldest
+//! u48`, as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.
 
 use haul_base::Span;
 
@@ -52,6 +55,31 @@ impl Head {
             below: read_u48(&head[14..20]),
         };
         stretches.len().is_multiple_of(STRETCH).then_some((read, stretches))
+    }
+}
+
+/// What a sender says of segments that it has given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Abandoned {
+    /// Wrapped microseconds of the sender's clock.
+    pub(super) sent_at: u32,
+    /// Nothing below this sequence number comes any more.
+    pub(super) oldest: u64,
+}
+
+impl Abandoned {
+    pub(super) const LEN: usize = 10;
+
+    pub(super) fn write(&self, into: &mut [u8]) {
+        into[..4].copy_from_slice(&self.sent_at.to_be_bytes());
+        into[4..].copy_from_slice(&u48(self.oldest));
+    }
+
+    /// `None` if these are other bytes.
+    pub(super) fn read(body: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = body.try_into().ok()?;
+        let sent_at = u32::from_be_bytes(bytes[..4].try_into().ok()?);
+        Some(Self { sent_at, oldest: read_u48(&bytes[4..]) })
     }
 }
 
@@ -139,6 +167,15 @@ mod tests {
         }
 
         #[test]
+        fn what_was_abandoned_survives_and_is_no_acknowledgement(sent_at: u32, oldest in 0u64..1 << 48) {
+            let abandoned = Abandoned { sent_at, oldest };
+            let mut bytes = [0; Abandoned::LEN];
+            abandoned.write(&mut bytes);
+            prop_assert_eq!(Abandoned::read(&bytes), Some(abandoned));
+            prop_assert_eq!(Head::read(&bytes), None);
+        }
+
+        #[test]
         fn stretches_survive(numbers in prop::collection::btree_set(1u64..500, 0..80), base in 0u64..1 << 40) {
             let mut set = Arrived::default();
             set.settle_below(base);
@@ -155,6 +192,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert_eq!(Abandoned::read(&bytes).is_some(), bytes.len() == Abandoned::LEN);
             if let Some((head, rest)) = Head::read(&bytes) {
                 let mut last = head.below;
                 for (from, to) in stretches(head.below, rest) {

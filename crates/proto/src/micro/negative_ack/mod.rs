@@ -17,8 +17,8 @@ mod wire;
 use std::any::Any;
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
+    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
 };
 
 use self::receiving::Receiving;
@@ -26,6 +26,7 @@ use self::sending::{Bindings, Sending};
 use self::timing::{CONFIRM, GAP, Limits, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
+use super::events::ABANDONED;
 
 /// Its control packets.
 const NACK: Kind = Kind(9);
@@ -80,6 +81,7 @@ pub(super) fn registration() -> Registration {
 #[derive(Clone, Copy, Debug)]
 struct Declared {
     arrived: SharedValue<Arrived>,
+    abandoned: Event<()>,
     sending: Bindings,
 }
 
@@ -123,7 +125,8 @@ impl MicroProtocol for NegativeAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(NACK);
         let arrived = declaration.shared(Arrived::default);
-        self.declared = Some(Declared { arrived, sending: Bindings::declare(declaration) });
+        let abandoned = declaration.event(ABANDONED);
+        self.declared = Some(Declared { arrived, abandoned, sending: Bindings::declare(declaration) });
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -156,7 +159,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let Declared { arrived, sending } = self.declared();
+        let Declared { arrived, abandoned, sending } = self.declared();
         match wire::read(batch.payload(i)) {
             Some(Word::Report(report, rest)) => {
                 match self.sending.on_report(&report, rest, sending, context) {
@@ -169,13 +172,14 @@ impl MicroProtocol for NegativeAck {
                 if self.receiving.on_holdings(&holdings, arrived, &self.limits, context) {
                     self.want(Control::Report, context);
                 }
+                context.raise(abandoned, &mut ());
             }
             None => batch.reject(i),
         }
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Declared { arrived, sending } = self.declared();
+        let Declared { arrived, sending, .. } = self.declared();
         if std::mem::take(&mut self.wants.report) {
             self.receiving.write(NACK, batch, arrived, context);
             self.said.reports += 1;
@@ -189,7 +193,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
-        let Declared { arrived, sending } = self.declared();
+        let Declared { arrived, sending, .. } = self.declared();
         let wanted = match timer {
             GAP => self.receiving.on_gap(arrived, &self.limits, context).then_some(Control::Report),
             SILENCE => self.receiving.on_silence(&self.limits, context).then_some(Control::Report),

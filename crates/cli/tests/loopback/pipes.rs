@@ -1,0 +1,70 @@
+//! `haul pipe` without privileges.
+
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+
+use crate::secrets::{Running, url_in};
+use crate::support::{exits, haul, lossy};
+
+/// What both sides end with that were started for different directions: codes and what each says.
+fn misdirected(listener: &[&str], client: &[&str]) -> [(Option<i32>, String); 2] {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("url");
+    let mut listen = haul();
+    listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file).args(listener);
+    listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut there = Running(listen.spawn().unwrap());
+    let url = url_in(&file);
+    let here = haul().arg("pipe").args(client).arg(&url).stdin(Stdio::null()).output().unwrap();
+    let (mut said, mut stderr) = (String::new(), there.0.stderr.take().unwrap());
+    stderr.read_to_string(&mut said).unwrap();
+    let code = there.0.wait().unwrap().code();
+    [(code, said), (here.status.code(), lossy(&here.stderr))]
+}
+
+#[test]
+fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
+    for preset in ["bulk", "msg"] {
+        for (listener, client, each) in [
+            (&["--reverse"][..], &["--preset", preset][..], "each sends"),
+            (&[], &["--preset", preset, "--reverse"], "each receives"),
+        ] {
+            let [(there, listener), (here, client)] = misdirected(listener, client);
+            assert_eq!((there, here), (Some(2), Some(6)), "{listener} {client}");
+            assert!(listener.contains(each), "{preset}: {listener}");
+            assert!(client.contains("other direction"), "{preset}: {client}");
+            for said in [listener, client] {
+                assert!(
+                    said.contains("hint: give --reverse on both sides, or on neither"),
+                    "{preset}: {said}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
+    for reverse in [&[][..], &["--reverse"]] {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("url");
+        let mut listen = haul();
+        listen.args(["pipe", "--json", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file).args(reverse);
+        listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut there = Running(listen.spawn().unwrap());
+        let url = url_in(&file);
+        let mut connect = haul();
+        connect.args(["pipe", "--json"]).args(reverse).arg(&url);
+        connect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut here = connect.spawn().unwrap();
+        let sender = if reverse.is_empty() { &mut here } else { &mut there.0 };
+        sender.stdin.take().unwrap().write_all(b"data").unwrap();
+        let here = here.wait_with_output().unwrap();
+        exits(&here, 0);
+        let mut both = lossy(&here.stdout) + &lossy(&here.stderr);
+        there.0.stdout.take().unwrap().read_to_string(&mut both).unwrap();
+        there.0.stderr.take().unwrap().read_to_string(&mut both).unwrap();
+        assert!(there.0.wait().unwrap().success() && both.contains("data"), "{both}");
+        assert_eq!(both.matches(r#""preset":"bulk""#).count(), 2, "{both}");
+    }
+}
