@@ -166,13 +166,12 @@ pub(crate) fn report(
     removal: Removal,
     notes: Notes,
 ) -> MoveReport {
-    let done = |&i: &u32| matches!(table.kind(i), Kind::File(_)) && table.state(i) == State::Done;
-    let (files, bytes) = (0..table.len())
-        .filter(done)
+    let (files, bytes) = table
+        .those(|kind, state| matches!((kind, state), (Kind::File(_), State::Done)))
         .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
-    let kept = (0..table.len()).filter(|&i| table.state(i) == State::Kept).count() as u64;
-    let is_link = |&i: &u32| matches!(table.kind(i), Kind::HardLink(_)) && table.state(i) == State::Done;
-    let hard_links = (0..table.len()).filter(is_link).count() as u64;
+    let kept = table.those(|_, state| state == State::Kept).count() as u64;
+    let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), State::Done));
+    let hard_links = table.those(is_link).count() as u64;
     let entries = table.len().into();
     MoveReport { entries, files, bytes, kept, resumed_bytes, removal, hard_links, notes, failures, digest }
 }
@@ -187,7 +186,7 @@ const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 /// little-endian). Modes and times are not part of it.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-    for index in (0..table.len()).filter(|&i| table.state(i) != State::Failed) {
+    for index in table.those(|_, state| state != State::Failed) {
         let path = table.path(index);
         let shape = table.shape(index);
         let linked = match table.kind(index) {
@@ -211,7 +210,7 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
         hasher.update(&size.to_le_bytes());
         hasher.update(contents);
         if kind == b's' {
-            for (stream, file) in &shape.data {
+            for (stream, file) in &shape.parts {
                 hasher.update(&stream.to_le_bytes()).update(&file.to_le_bytes());
             }
         }

@@ -225,9 +225,8 @@ impl Peer {
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
-        let book = self.shared.book.lock();
-        digests.iter().try_for_each(|digest| book.table.file(digest.entry).map(drop))?;
-        drop(book);
+        self.shared
+            .table(|table| digests.iter().try_for_each(|digest| table.file(digest.entry).map(drop)))?;
         self.check(Check::Expected(digests))
     }
 
