@@ -12,7 +12,7 @@ pub const MAX_NAMED_FAILURES: usize = 100;
 pub const SOME_FAILED: u8 = 3;
 
 /// What became of a file set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveReport {
     /// Entries of the set, whatever became of them.
     pub entries: u64,
@@ -38,6 +38,17 @@ pub struct MoveReport {
 }
 
 impl MoveReport {
+    /// What the table says became of the set with this digest.
+    pub(crate) fn of(table: &EntryTable, digest: [u8; 32]) -> Self {
+        let (files, bytes) = table
+            .those(|kind, state| matches!((kind, state), (Kind::File(_), State::Done)))
+            .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
+        let kept = table.those(|_, state| state == State::Kept).count() as u64;
+        let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), State::Done));
+        let hard_links = table.those(is_link).count() as u64;
+        Self { entries: table.len().into(), files, bytes, kept, hard_links, digest, ..Self::default() }
+    }
+
     /// The exit code of the program: 0, or 3 if names were not removed; the code of the failures' kind if all entries failed with it, or if
     /// all failures are changed sources (8) or failed verifications (4); otherwise 3.
     pub fn exit_code(&self) -> u8 {
@@ -156,24 +167,6 @@ pub fn follows_from_directory(fault: &Fault) -> bool {
 
 fn lies_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
-}
-
-pub(crate) fn report(
-    table: &EntryTable,
-    failures: Failures,
-    digest: [u8; 32],
-    resumed_bytes: u64,
-    removal: Removal,
-    notes: Notes,
-) -> MoveReport {
-    let (files, bytes) = table
-        .those(|kind, state| matches!((kind, state), (Kind::File(_), State::Done)))
-        .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
-    let kept = table.those(|_, state| state == State::Kept).count() as u64;
-    let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), State::Done));
-    let hard_links = table.those(is_link).count() as u64;
-    let entries = table.len().into();
-    MoveReport { entries, files, bytes, kept, resumed_bytes, removal, hard_links, notes, failures, digest }
 }
 
 /// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).

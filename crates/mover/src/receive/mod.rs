@@ -187,7 +187,7 @@ fn remove_temporaries(shared: &Shared) {
     let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());
     for entry in unfinished {
         let path = shared.path(entry);
-        if shared.place.is_resumable(entry) {
+        if shared.place.opened_journal().is_some_and(|journal| journal.is_claimed(entry)) {
             shared.place.leave(entry, &path);
         } else {
             shared.place.discard(entry, &path);

@@ -50,7 +50,9 @@ impl Peer {
             self.shared.end(fault, false);
         }
         loop {
-            self.shared.place.note_in_time();
+            if let Some(journal) = self.shared.place.opened_journal() {
+                journal.flush_in_time();
+            }
             if self.shared.finished() {
                 self.shared.await_close();
                 return Ok(self.shared.book.lock().report());

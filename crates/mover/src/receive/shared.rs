@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
-use crate::journal::FileIdentity;
+use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, LOOK_AGAIN, is_session_message};
 use crate::progress::Progress;
 use crate::receive::book::Book;
@@ -85,7 +85,7 @@ impl Job for Shared {
     }
 
     fn notes(&self) -> Vec<String> {
-        let broken = self.place.broken_journal().map(|errno| {
+        let broken = self.place.opened_journal().and_then(Journal::broken).map(|errno| {
             let why = std::io::Error::from(errno);
             format!("what is received cannot be resumed if this is interrupted: {why}")
         });

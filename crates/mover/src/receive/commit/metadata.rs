@@ -219,18 +219,18 @@ impl MetadataWriter {
     }
 
     fn set_xattrs(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        match (self.permit.xattrs, &extras.xattrs) {
-            (Keep::Preserve, Some(wanted)) => make_equal(bearer, self.xattrs(bearer, wanted), undone),
-            (Keep::Drop, Some(wanted)) => refused("extended attributes", wanted, undone),
-            (_, None) => {}
+        let Some(wanted) = &extras.xattrs else { return };
+        match self.permit.xattrs {
+            Keep::Preserve => make_equal(bearer, self.xattrs(bearer, wanted), undone),
+            Keep::Drop => refused("extended attributes", wanted, undone),
         }
     }
 
     fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        match (self.permit.acls, &extras.acls) {
-            (Keep::Preserve, Some(wanted)) => make_equal(bearer, acls(bearer, wanted), undone),
-            (Keep::Drop, Some(wanted)) => refused("access control lists", wanted, undone),
-            (_, None) => {}
+        let Some(wanted) = &extras.acls else { return };
+        match self.permit.acls {
+            Keep::Preserve => make_equal(bearer, acls(bearer, wanted), undone),
+            Keep::Drop => refused("access control lists", wanted, undone),
         }
     }
 

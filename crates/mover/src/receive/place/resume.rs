@@ -45,23 +45,6 @@ impl Place {
         }
     }
 
-    /// Why what is written cannot be resumed, if that is so.
-    pub(crate) fn broken_journal(&self) -> Option<Errno> {
-        self.opened_journal().and_then(Journal::broken)
-    }
-
-    /// What was noted reaches the journal's file soon, also if little is written. To be called often.
-    pub(crate) fn note_in_time(&self) {
-        if let Some(journal) = self.opened_journal() {
-            journal.flush_in_time();
-        }
-    }
-
-    /// Whether a later job could resume the temporary file of an entry.
-    pub(crate) fn is_resumable(&self, entry: u32) -> bool {
-        self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
-    }
-
     /// The temporary file of an entry stays for a later job, without what was reserved for it.
     pub(crate) fn leave(&self, entry: u32, path: &[u8]) {
         if let Ok(file) = self.file(entry, || path.to_vec()) {
