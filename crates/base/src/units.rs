@@ -74,6 +74,11 @@ impl Rate {
         Self(u64::try_from(bps).unwrap_or(u64::MAX))
     }
 
+    /// A text that reads back to the same, in the largest unit that needs no fraction: `1Gbit`, `1500kbit`.
+    pub fn exact(self) -> String {
+        exact(self.0, &[(1_000_000_000, "Gbit"), (1_000_000, "Mbit"), (1_000, "kbit"), (1, "bit")])
+    }
+
     /// How long `bytes` take at this rate, rounded up; `Span::MAX` at rate zero.
     pub fn time_for(self, bytes: u64) -> Span {
         if self.0 == 0 {
@@ -94,6 +99,35 @@ impl Rate {
     pub fn mul_f64(self, factor: f64) -> Self {
         if factor.is_finite() && factor > 0.0 { Self((self.0 as f64 * factor) as u64) } else { Self::ZERO }
     }
+}
+
+impl Bytes {
+    /// A text that reads back to the same, in the largest unit that needs no fraction: `64KiB`, `1GB`.
+    pub fn exact(self) -> String {
+        const UNITS: [(u64, &str); 7] = [
+            (1 << 30, "GiB"),
+            (1_000_000_000, "GB"),
+            (1 << 20, "MiB"),
+            (1_000_000, "MB"),
+            (1 << 10, "KiB"),
+            (1_000, "kB"),
+            (1, "B"),
+        ];
+        exact(self.0, &UNITS)
+    }
+}
+
+impl Span {
+    /// A text that reads back to the same, in the largest unit that needs no fraction: `2ms`, `1500us`.
+    pub fn exact(self) -> String {
+        exact(self.as_nanos(), &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")])
+    }
+}
+
+fn exact(value: u64, units: &[(u64, &str)]) -> String {
+    let fits = |&&(size, _): &&(u64, &str)| value.is_multiple_of(size) && value > 0;
+    let (size, unit) = units.iter().find(fits).or(units.last()).copied().unwrap_or((1, ""));
+    format!("{}{unit}", value / size)
 }
 
 impl Probability {

@@ -218,14 +218,8 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
     if global.json {
         out_json(&json(report));
     }
-    if global.quiet || global.json {
-        tell(Summary(report).failures());
-        if let Some(error) = &report.error {
-            tell(shown(error));
-        }
-    } else {
-        tell(Summary(report));
-    }
+    let summary = Summary(report);
+    tell(if global.quiet || global.json { summary.problems() } else { summary.into() });
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
         let command = signals::command_line(argv);
         let is_whole = without_keys(&command) == command;

@@ -25,6 +25,7 @@ mod damaged;
 mod early;
 mod pace;
 mod parse;
+mod since_boot;
 mod source;
 
 use std::fmt;
@@ -40,6 +41,7 @@ use pace::Pace;
 use source::Source;
 
 pub use damaged::HostDrops;
+pub use since_boot::{EarlyDropTotals, QueueSettings, peak_memory};
 pub use source::SensorError;
 
 /// How often pressures and steal are read: the kernel averages the former anew every 2 s and counts the latter in

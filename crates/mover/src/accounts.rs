@@ -39,27 +39,26 @@ pub(crate) struct Accounts {
 
 impl Accounts {
     pub(crate) fn user_name(&self, number: u32) -> Option<Vec<u8>> {
-        let ask = |&number: &u32| User::from_uid(Uid::from_raw(number)).ok()?;
-        self.user_names.get(number, |number| Some(ask(number)?.name.into_bytes()))
+        let ask = |&number: &u32| Some(User::from_uid(Uid::from_raw(number)).ok()??.name.into_bytes());
+        self.user_names.get(number, ask)
     }
 
     pub(crate) fn group_name(&self, number: u32) -> Option<Vec<u8>> {
-        let ask = |&number: &u32| Group::from_gid(Gid::from_raw(number)).ok()?;
-        self.group_names.get(number, |number| Some(ask(number)?.name.into_bytes()))
+        let ask = |&number: &u32| Some(Group::from_gid(Gid::from_raw(number)).ok()??.name.into_bytes());
+        self.group_names.get(number, ask)
     }
 
     /// The number of the user of this name, or else the number that it has elsewhere.
     pub(crate) fn user(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        let ask = |name: &Vec<u8>| User::from_name(std::str::from_utf8(name).ok()?).ok()?;
-        let number = |name: &Vec<u8>| ask(name).map(|user| user.uid.as_raw());
-        name.and_then(|name| self.users.get(name.to_vec(), number)).unwrap_or(elsewhere)
+        let ask = |name: &Vec<u8>| Some(User::from_name(std::str::from_utf8(name).ok()?).ok()??.uid.as_raw());
+        name.and_then(|name| self.users.get(name.to_vec(), ask)).unwrap_or(elsewhere)
     }
 
     /// The number of the group of this name, or else the number that it has elsewhere.
     pub(crate) fn group(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        let ask = |name: &Vec<u8>| Group::from_name(std::str::from_utf8(name).ok()?).ok()?;
-        let number = |name: &Vec<u8>| ask(name).map(|group| group.gid.as_raw());
-        name.and_then(|name| self.groups.get(name.to_vec(), number)).unwrap_or(elsewhere)
+        let ask =
+            |name: &Vec<u8>| Some(Group::from_name(std::str::from_utf8(name).ok()?).ok()??.gid.as_raw());
+        name.and_then(|name| self.groups.get(name.to_vec(), ask)).unwrap_or(elsewhere)
     }
 }
 

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use derive_more::From;
 use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -111,34 +112,22 @@ const MAX_LINKS: usize = 40;
 /// The file system of processes (statfs(2)). Its links lead to what is open, which their text does not name.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ForeignLink {
-    name: Vec<u8>,
-    owner: u32,
+/// The link `name` of another user is on the way to `path`.
+fn foreign(path: &[u8], name: &[u8], owner: u32) -> Fault {
+    let (path, link) = (show(path), show(name));
+    Fault::new(
+        FaultCode::PathEscape,
+        format!("`{path}` leads through the symbolic link `{link}` of another user (number {owner})"),
+        "links of others are not followed, since they may lead elsewhere at any moment; name the real path",
+    )
 }
 
-impl ForeignLink {
-    /// As a fault, for the path that it is on the way to.
-    pub(crate) fn fault(&self, path: &[u8]) -> Fault {
-        let (path, link, owner) = (show(path), show(&self.name), self.owner);
-        Fault::new(
-            FaultCode::PathEscape,
-            format!("`{path}` leads through the symbolic link `{link}` of another user (number {owner})"),
-            "links of others are not followed, since they may lead elsewhere at any moment; name the real path",
-        )
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, From)]
 pub(crate) enum NotOpened {
+    #[from]
     Error(Errno),
-    Foreign(ForeignLink),
-}
-
-impl From<Errno> for NotOpened {
-    fn from(errno: Errno) -> Self {
-        Self::Error(errno)
-    }
+    /// A link of another user is on the way.
+    Foreign(Fault),
 }
 
 /// Opens a file that a person has named, for reading. Links on the way must belong to root or to this user.
@@ -146,11 +135,10 @@ impl From<Errno> for NotOpened {
 /// # Errors
 /// As [`File::open`], and a link of another user.
 pub fn open_named(path: &Path) -> io::Result<File> {
-    let path = path.as_os_str().as_bytes();
-    match open_own(path, OFlags::RDONLY) {
+    match open_own(path.as_os_str().as_bytes(), OFlags::RDONLY) {
         Ok(opened) => Ok(opened.into()),
         Err(NotOpened::Error(errno)) => Err(errno.into()),
-        Err(NotOpened::Foreign(link)) => Err(io::Error::other(link.fault(path).message)),
+        Err(NotOpened::Foreign(fault)) => Err(io::Error::other(fault.message)),
     }
 }
 
@@ -159,7 +147,7 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened>
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
-    Way { rest: components(path).collect(), at: start(path)?, links: 0 }.open(flags)
+    Way { path, rest: components(path).collect(), at: start(path)?, links: 0 }.open(flags)
 }
 
 /// The components in reverse order.
@@ -174,14 +162,15 @@ fn start(path: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// What is left of a path, from a directory on.
-struct Way {
+struct Way<'a> {
+    path: &'a [u8],
     /// The next component last.
     rest: Vec<Vec<u8>>,
     at: OwnedFd,
     links: usize,
 }
 
-impl Way {
+impl Way<'_> {
     fn open(mut self, flags: OFlags) -> Result<OwnedFd, NotOpened> {
         while let Some(name) = self.rest.pop() {
             if matches!(&name[..], b"" | b".") {
@@ -191,7 +180,7 @@ impl Way {
             let stat = fstat(&entry)?;
             if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
                 if !is_trusted(stat.st_uid)? {
-                    return Err(NotOpened::Foreign(ForeignLink { name, owner: stat.st_uid }));
+                    return Err(NotOpened::Foreign(foreign(self.path, &name, stat.st_uid)));
                 }
                 match (fstatfs(&entry)?.f_type as u64 == PROC_SUPER_MAGIC, self.rest.is_empty()) {
                     (false, _) => self.follow(&entry)?,

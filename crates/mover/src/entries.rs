@@ -1,9 +1,10 @@
 //! The entries of a set, compactly: a million of them take about 150 bytes each with names of 30 bytes.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
 use crate::budget::{growth_of_table, growth_of_vec, make_room, of_table, of_vec};
@@ -65,22 +66,10 @@ struct Record {
     parent: Option<u32>,
 }
 
-/// Keys are keyed hashes already.
-#[derive(Default)]
-pub(crate) struct Identity(u64);
-
-/// For sets and maps whose keys are keyed hashes already.
-pub(crate) type IdentityHash = BuildHasherDefault<Identity>;
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64 keys are hashed");
-    }
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
+impl Record {
+    fn name_in<'n>(&self, names: &'n [u8]) -> &'n [u8] {
+        let start = self.name_start as usize;
+        &names[start..start + self.name_len as usize]
     }
 }
 
@@ -92,7 +81,7 @@ pub(crate) struct EntryTable {
     digests: Vec<[u8; 32]>,
     /// Of the files that have holes.
     shapes: HashMap<u32, Arc<Shape>>,
-    by_name: HashMap<u64, u32, IdentityHash>,
+    by_name: HashTable<u32>,
     hasher: RandomState,
     pub(crate) bytes: u64,
     /// What the shapes take.
@@ -113,7 +102,7 @@ impl EntryTable {
         of_vec(&self.records)
             + of_vec(&self.names)
             + of_vec(&self.digests)
-            + of_table::<(u64, u32)>(self.by_name.capacity())
+            + of_table::<u32>(self.by_name.capacity())
             + of_table::<(u32, Arc<Shape>)>(self.shapes.capacity())
             + self.shape_bytes
             + u64::from(self.len()) * LATER
@@ -132,7 +121,7 @@ impl EntryTable {
         growth_of_vec(&self.records, 1)
             + growth_of_vec(&self.names, path + target)
             + growth_of_vec(&self.digests, 1)
-            + growth_of_table::<(u64, u32)>(self.by_name.len(), self.by_name.capacity(), 1)
+            + growth_of_table::<u32>(self.by_name.len(), self.by_name.capacity(), 1)
             + growth_of_table::<(u32, Arc<Shape>)>(self.shapes.len(), self.shapes.capacity(), 1)
             + Shape::bytes_with(holes)
             + LATER
@@ -152,7 +141,7 @@ impl EntryTable {
                 // A second entry of a directory is the first one's.
                 let first = self.find(parent, name);
                 if first.is_none() {
-                    self.insert_name(parent, name, index);
+                    self.insert_name(index);
                 }
                 if entry.kind == EntryKind::Directory {
                     self.last_directory = Some((path.to_vec(), first.unwrap_or(index)));
@@ -271,41 +260,29 @@ impl EntryTable {
         file.ok_or_else(|| protocol("something is said of an entry that is no file"))
     }
 
-    fn key(&self, parent: Option<u32>, name: &[u8]) -> u64 {
-        self.hasher.hash_one((parent, name))
-    }
-
-    fn insert_name(&mut self, parent: Option<u32>, name: &[u8], index: u32) {
-        let mut key = self.key(parent, name);
-        while self.by_name.contains_key(&key) {
-            key = key.wrapping_add(1);
-        }
-        self.by_name.insert(key, index);
+    fn insert_name(&mut self, index: u32) {
+        let Self { by_name, records, names, hasher, .. } = self;
+        let hash = |&index: &u32| {
+            let record = &records[index as usize];
+            hasher.hash_one((record.parent, record.name_in(names)))
+        };
+        by_name.insert_unique(hash(&index), index, hash);
     }
 
     /// The entry of this name in a directory of the set, or at its top.
     pub(crate) fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
-        let mut key = self.key(parent, name);
-        loop {
-            let &index = self.by_name.get(&key)?;
+        let is_it = |&index: &u32| {
             let record = &self.records[index as usize];
-            if record.parent == parent && self.name_of(record) == name {
-                return Some(index);
-            }
-            key = key.wrapping_add(1);
-        }
+            record.parent == parent && record.name_in(&self.names) == name
+        };
+        self.by_name.find(self.hasher.hash_one((parent, name)), is_it).copied()
     }
 
     /// Whether what is in this directory is found below this entry, and not below an earlier one of the same
     /// path.
     pub(crate) fn is_first(&self, index: u32) -> bool {
         let record = &self.records[index as usize];
-        self.find(record.parent, self.name_of(record)) == Some(index)
-    }
-
-    fn name_of(&self, record: &Record) -> &[u8] {
-        let start = record.name_start as usize;
-        &self.names[start..start + record.name_len as usize]
+        self.find(record.parent, record.name_in(&self.names)) == Some(index)
     }
 
     pub(crate) fn path(&self, index: u32) -> Vec<u8> {
@@ -316,12 +293,17 @@ impl EntryTable {
             at = parent;
         }
         let names: Vec<&[u8]> =
-            chain.iter().rev().map(|&i| self.name_of(&self.records[i as usize])).collect();
+            chain.iter().rev().map(|&i| self.records[i as usize].name_in(&self.names)).collect();
         names.join(&b'/')
     }
 
     pub(crate) fn kind(&self, index: u32) -> Kind {
         self.records[index as usize].kind
+    }
+
+    /// The entries of which `is_meant` says so, in order.
+    pub(crate) fn those(&self, is_meant: impl Fn(Kind, State) -> bool) -> impl Iterator<Item = u32> {
+        (0..self.len()).filter(move |&index| is_meant(self.kind(index), self.state(index)))
     }
 
     pub(crate) fn state(&self, index: u32) -> State {

@@ -80,7 +80,7 @@ fn a_million_entries_stay_compact() {
         + table.names.capacity()
         + table.digests.capacity() * 32
         // A hash table keeps one byte beside each slot.
-        + table.by_name.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1);
+        + table.by_name.capacity() * 8 / 7 * (size_of::<u32>() + 1);
     let per_entry = heap / table.len() as usize;
     assert!(per_entry <= 200, "{per_entry} bytes per entry");
 }

@@ -27,6 +27,13 @@ pub(crate) struct IoFault {
     pub(crate) scope: Scope,
 }
 
+/// What is no error of one entry ends the job.
+impl From<Fault> for IoFault {
+    fn from(fault: Fault) -> Self {
+        Self { fault, scope: Scope::Job }
+    }
+}
+
 impl IoFault {
     /// An error of the operating system while `doing` something to `path`, which is read.
     pub(crate) fn source(doing: &str, path: &[u8], errno: Errno) -> Self {

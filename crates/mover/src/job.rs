@@ -1,9 +1,9 @@
 //! A running job: what it waits for, the threads that work for it, and what its owner holds of it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
+use derive_more::Display;
 use haul_wire::control::{Fault, FaultCode};
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -142,25 +142,34 @@ impl<J: Job> Drop for Guard<J> {
 }
 
 /// What a job waits for when nothing happens. Its text completes "waiting for".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub enum Stage {
     /// The receiver looks at its destination.
+    #[display("the receiver to look at its destination")]
     Destination,
     /// The sources are listed.
+    #[display("the sources to be listed")]
     Listing,
     /// A pipe gives more, here or at the sender. It may be silent for as long as it likes.
+    #[display("more to come out of the pipe")]
     Pipe,
     /// The receiver compares what it has, and says what it wants.
+    #[display("the receiver to compare what it has and to say what it wants")]
     Wants,
     /// The contents of the sources are read.
+    #[display("the sources to be read")]
     Reading,
     /// The contents travel to the receiver.
+    #[display("contents to arrive at the receiver")]
     Delivery,
     /// The receiver's disk takes what has arrived.
+    #[display("the receiver's disk to take what has arrived")]
     Writing,
     /// Files are verified, synced and put in place.
+    #[display("files to be verified, synced and put in place")]
     Completion,
     /// The sender confirms the end.
+    #[display("the sender to confirm the end")]
     Confirmation,
 }
 
@@ -168,22 +177,6 @@ impl Stage {
     /// Whether it ends in time on a machine and a disk that work.
     pub fn is_limited(self) -> bool {
         self != Self::Pipe
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Destination => "the receiver to look at its destination",
-            Self::Listing => "the sources to be listed",
-            Self::Pipe => "more to come out of the pipe",
-            Self::Wants => "the receiver to compare what it has and to say what it wants",
-            Self::Reading => "the sources to be read",
-            Self::Delivery => "contents to arrive at the receiver",
-            Self::Writing => "the receiver's disk to take what has arrived",
-            Self::Completion => "files to be verified, synced and put in place",
-            Self::Confirmation => "the sender to confirm the end",
-        })
     }
 }
 

@@ -12,7 +12,7 @@ pub const MAX_NAMED_FAILURES: usize = 100;
 pub const SOME_FAILED: u8 = 3;
 
 /// What became of a file set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveReport {
     /// Entries of the set, whatever became of them.
     pub entries: u64,
@@ -38,6 +38,17 @@ pub struct MoveReport {
 }
 
 impl MoveReport {
+    /// What the table says became of the set with this digest.
+    pub(crate) fn of(table: &EntryTable, digest: [u8; 32]) -> Self {
+        let (files, bytes) = table
+            .those(|kind, state| matches!((kind, state), (Kind::File(_), State::Done)))
+            .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
+        let kept = table.those(|_, state| state == State::Kept).count() as u64;
+        let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), State::Done));
+        let hard_links = table.those(is_link).count() as u64;
+        Self { entries: table.len().into(), files, bytes, kept, hard_links, digest, ..Self::default() }
+    }
+
     /// The exit code of the program: 0, or 3 if names were not removed; the code of the failures' kind if all entries failed with it, or if
     /// all failures are changed sources (8) or failed verifications (4); otherwise 3.
     pub fn exit_code(&self) -> u8 {
@@ -158,25 +169,6 @@ fn lies_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-pub(crate) fn report(
-    table: &EntryTable,
-    failures: Failures,
-    digest: [u8; 32],
-    resumed_bytes: u64,
-    removal: Removal,
-    notes: Notes,
-) -> MoveReport {
-    let done = |&i: &u32| matches!(table.kind(i), Kind::File(_)) && table.state(i) == State::Done;
-    let (files, bytes) = (0..table.len())
-        .filter(done)
-        .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
-    let kept = (0..table.len()).filter(|&i| table.state(i) == State::Kept).count() as u64;
-    let is_link = |&i: &u32| matches!(table.kind(i), Kind::HardLink(_)) && table.state(i) == State::Done;
-    let hard_links = (0..table.len()).filter(is_link).count() as u64;
-    let entries = table.len().into();
-    MoveReport { entries, files, bytes, kept, resumed_bytes, removal, hard_links, notes, failures, digest }
-}
-
 /// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
 const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 
@@ -187,7 +179,7 @@ const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 /// little-endian). Modes and times are not part of it.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-    for index in (0..table.len()).filter(|&i| table.state(i) != State::Failed) {
+    for index in table.those(|_, state| state != State::Failed) {
         let path = table.path(index);
         let shape = table.shape(index);
         let linked = match table.kind(index) {
@@ -211,7 +203,7 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
         hasher.update(&size.to_le_bytes());
         hasher.update(contents);
         if kind == b's' {
-            for (stream, file) in &shape.data {
+            for (stream, file) in &shape.parts {
                 hasher.update(&stream.to_le_bytes()).update(&file.to_le_bytes());
             }
         }

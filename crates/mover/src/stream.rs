@@ -2,37 +2,81 @@
 
 use std::ops::Range;
 
+use derive_more::Deref;
 use haul_wire::control::Stretch;
 
-/// The data of a file: which of its bytes are its stream.
+/// Stretches of something, one behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Joined {
+    /// Where each begins here, and where there.
+    pub(crate) parts: Vec<(u64, u64)>,
+    pub(crate) len: u64,
+}
+
+impl Joined {
+    /// Of ranges in order, none of them empty.
+    pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>) -> Self {
+        let mut len = 0;
+        let part = |range: Range<u64>| {
+            let at = len;
+            len += range.end - range.start;
+            (at, range.start)
+        };
+        let parts = ranges.map(part).collect();
+        Self { parts, len }
+    }
+
+    /// Where the byte at `offset` lies there, and how many bytes follow with it at once. Without parts it is all the same.
+    pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
+        let next = self.parts.partition_point(|&(start, _)| start <= offset);
+        let Some(&(start, there)) = next.checked_sub(1).and_then(|index| self.parts.get(index)) else {
+            return (offset, self.len.saturating_sub(offset));
+        };
+        (there + (offset - start), self.end(next - 1) - offset)
+    }
+
+    /// The ranges there, in order.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        (0..self.parts.len()).map(|index| self.range(index))
+    }
+
+    /// Those of them that end after `offset` there.
+    pub(crate) fn ranges_after(&self, offset: u64) -> impl Iterator<Item = Range<u64>> {
+        let behind = self.parts.partition_point(|&(_, there)| there <= offset);
+        let first = behind.checked_sub(1).filter(|&before| self.range(before).end > offset);
+        (first.unwrap_or(behind)..self.parts.len()).map(|index| self.range(index))
+    }
+
+    fn range(&self, index: usize) -> Range<u64> {
+        let (start, there) = self.parts[index];
+        there..there + (self.end(index) - start)
+    }
+
+    /// Where a part ends here.
+    fn end(&self, index: usize) -> u64 {
+        self.parts.get(index + 1).map_or(self.len, |&(start, _)| start)
+    }
+}
+
+/// The data of a file, its stream: which of its bytes that is. Without holes there are no parts.
+#[derive(Clone, Debug, PartialEq, Eq, Deref)]
 pub(crate) struct Shape {
     pub(crate) size: u64,
-    /// Stretches with data: where each begins in the stream, and in the file. Empty: no holes.
-    pub(crate) data: Vec<(u64, u64)>,
-    pub(crate) len: u64,
+    #[deref]
+    pub(crate) data: Joined,
 }
 
 impl Shape {
     /// Of a file of `size` bytes with these holes, which are in order and inside of it.
     pub(crate) fn new(size: u64, holes: &[Stretch]) -> Self {
-        let mut data = Vec::with_capacity(if holes.is_empty() { 0 } else { holes.len() + 1 });
-        let (mut at, mut len) = (0, 0);
-        for hole in holes {
-            if hole.start > at {
-                data.push((len, at));
-                len += hole.start - at;
-            }
-            at = hole.start + hole.len;
-        }
         if holes.is_empty() {
-            return Self { size, data, len: size };
+            return Self { size, data: Joined { parts: Vec::new(), len: size } };
         }
-        if at < size {
-            data.push((len, at));
-            len += size - at;
-        }
-        Self { size, data, len }
+        let ends = holes.iter().map(|hole| hole.start).chain([size]);
+        let starts = [0].into_iter().chain(holes.iter().map(|hole| hole.start + hole.len));
+        let mut data = Vec::with_capacity(holes.len() + 1);
+        data.extend(starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty()));
+        Self { size, data: Joined::new(data.into_iter()) }
     }
 
     /// Bytes of memory that one with so many holes takes, in an [`Arc`](std::sync::Arc).
@@ -66,20 +110,10 @@ impl Shape {
             return [0; 32];
         }
         let mut hasher = blake3::Hasher::new();
-        for (stream, file) in &self.data {
+        for (stream, file) in &self.parts {
             hasher.update(&stream.to_le_bytes()).update(&file.to_le_bytes());
         }
         *hasher.update(&self.len.to_le_bytes()).finalize().as_bytes()
-    }
-
-    /// Where the byte of the stream at `offset` lies in the file, and how many bytes follow there at once.
-    pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
-        let next = self.data.partition_point(|&(start, _)| start <= offset);
-        let Some(&(start, file)) = next.checked_sub(1).and_then(|index| self.data.get(index)) else {
-            return (offset, self.len.saturating_sub(offset));
-        };
-        let end = self.data.get(next).map_or(self.len, |&(start, _)| start);
-        (file + (offset - start), end - offset)
     }
 
     /// The pieces of the file that a part of the stream is, in order.

@@ -37,7 +37,7 @@ pub use control::{
     law_names, laws,
 };
 pub use diagnosis::{Attribution, DiagnosedWindow, WindowCounts};
-pub use limit::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, limit_of_sender};
+pub use limit::{Limit, LimitEvidence, UNSEEN_LIMIT, limit_of_receiver, limit_of_sender};
 pub use link::Link;
 pub use micro::rate_control::{ChosenLaw, register_law};
 pub use micro::shared::{LawNow, PeerHost, Waiting, WaitingFor};

@@ -5,17 +5,18 @@ use std::fmt::Write;
 
 use haul_base::{Cause, CauseCounts, Rate, Span};
 
+use crate::bulk::SenderStats;
 use crate::micro::shared::Waiting;
 
 /// A sender that is at work or without a processor for this share of its time is itself the limit. Our choice: simulated
 /// senders that were short of it were so for 0.85 and more, one that filled its path beside another process for 0.54.
 const BUSY_SHARE: f64 = 0.6;
 /// From this share of the rate asked for, the ceiling is taken as reached.
-pub const CEILING_SHARE: f64 = 0.9;
+const CEILING_SHARE: f64 = 0.9;
 /// A run of fewer round trips than this is mostly start and end.
 const FEW_ROUND_TRIPS: f64 = 12.0;
 /// From this share of packets on, drops at the receiver are worth naming.
-pub const HOST_DROPS_SHARE: f64 = 0.001;
+const HOST_DROPS_SHARE: f64 = 0.001;
 /// A run that is shorter and in which no rate of delivery was measured is all set-up and end: it tells nothing.
 const TELLING: Span = Span::from_secs(1);
 /// A sender that sent less than this share of what was once delivered did not fill the path; one that sent less than the other
@@ -71,6 +72,24 @@ pub struct LimitEvidence {
 }
 
 impl LimitEvidence {
+    /// What a sender has measured in the time `elapsed`; `round_trip` and `ceiling` count where it does not know them.
+    pub fn of(stats: &SenderStats, round_trip: Span, ceiling: Option<Rate>, elapsed: Span) -> Self {
+        Self {
+            waiting: stats.waiting,
+            silent: stats.silent,
+            min_rtt: if stats.min_rtt > Span::ZERO { stats.min_rtt } else { round_trip },
+            elapsed,
+            sent: Rate::from_transfer(stats.datagram_bytes, elapsed),
+            peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
+            ceiling: stats.law.map_or(ceiling, |law| law.ceiling),
+            packets: stats.packets,
+            lost: stats.lost,
+            lost_by_cause: stats.lost_by_cause,
+            receiver_drops: u64::from(stats.receiver_drops),
+            receiver_waited: stats.receiver_host.waited(),
+        }
+    }
+
     /// That of a part of the run, which `before` had before it: what the path delivered at its best stays that of the
     /// whole. `None` while the part is too short to tell.
     pub fn since(&self, before: &Self) -> Option<Self> {
@@ -104,6 +123,26 @@ pub fn limit_of_sender(evidence: &LimitEvidence) -> Option<Limit> {
     }
     let is_told = if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= TELLING };
     is_told.then_some(found)
+}
+
+/// What a receiver says that has seen nothing of the limit.
+pub const UNSEEN_LIMIT: &str = "path_or_sender";
+
+/// Names the limit of a run as its receiver saw it (a sender knows more: [`limit_of_sender`]), which does not know
+/// where the sender's time went.
+pub fn limit_of_receiver(goodput: Rate, ceiling: Option<Rate>, packets: u64, socket_drops: u64) -> Limit {
+    let is_at = |ceiling: &Rate| goodput >= ceiling.mul_f64(CEILING_SHARE);
+    if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
+        return limit(
+            "receiver_host",
+            format!("this machine's kernel dropped {socket_drops} socket buffers"),
+        );
+    }
+    if let Some(ceiling) = ceiling.filter(is_at) {
+        return limit("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"));
+    }
+    let seen = "none of it was dropped here, and the rest shows only at the sender";
+    limit(UNSEEN_LIMIT, format!("{goodput} arrived, {seen}"))
 }
 
 /// Names where most of the time went.
@@ -446,5 +485,13 @@ mod tests {
         };
         // 24 and 60 round trips: what a short copy and the demo send.
         assert_eq!((told(1.2, 380), told(3.0, 670), told(3.0, 400)), (PATH, PATH, "law"));
+    }
+
+    #[test]
+    fn a_receiver_says_only_what_it_can_know() {
+        let (goodput, ceiling) = (Rate::from_mbps(95), Some(Rate::from_mbps(100)));
+        assert_eq!(limit_of_receiver(goodput, ceiling, 1_000, 0).what, "rate_ceiling");
+        assert_eq!(limit_of_receiver(goodput, ceiling, 1_000, 10).what, "receiver_host");
+        assert_eq!(limit_of_receiver(goodput, None, 1_000, 0).what, "path_or_sender");
     }
 }

@@ -8,16 +8,21 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use haul_base::Bytes;
 use haul_mover::check_pattern;
+use haul_wire::control::{Rule, Verdict};
 
 /// One of `--exclude`, `--include` and `--exclude-from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuleArg {
-    /// What matches is left out.
-    Exclude(Vec<u8>),
-    /// What matches is sent.
-    Include(Vec<u8>),
+    /// One rule.
+    Rule(Rule),
     /// Rules from a file, one per line.
     ExcludeFrom(PathBuf),
+}
+
+impl RuleArg {
+    pub(crate) fn of(verdict: Verdict, pattern: &OsStr) -> Self {
+        Self::Rule(Rule { verdict, pattern: pattern.as_bytes().to_vec() })
+    }
 }
 
 /// `--exclude`, `--include` and `--exclude-from` in the order in which they stand.
@@ -89,8 +94,8 @@ impl Args for RuleArgs {
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let kinds: [(&str, MakeRule); 3] = [
-            ("exclude", |word| RuleArg::Exclude(word.as_bytes().to_vec())),
-            ("include", |word| RuleArg::Include(word.as_bytes().to_vec())),
+            ("exclude", |word| RuleArg::of(Verdict::Exclude, word)),
+            ("include", |word| RuleArg::of(Verdict::Include, word)),
             ("exclude-from", |word| RuleArg::ExcludeFrom(PathBuf::from(word))),
         ];
         let mut found: Vec<(usize, RuleArg)> = Vec::new();
@@ -135,11 +140,11 @@ mod tests {
         let line = "--exclude *.o a --include /x/ --exclude-from f --exclude=-b --include=c d";
         let args = parse(words(line)).unwrap();
         let expected = [
-            RuleArg::Exclude(b"*.o".to_vec()),
-            RuleArg::Include(b"/x/".to_vec()),
+            RuleArg::of(Verdict::Exclude, "*.o".as_ref()),
+            RuleArg::of(Verdict::Include, "/x/".as_ref()),
             RuleArg::ExcludeFrom("f".into()),
-            RuleArg::Exclude(b"-b".to_vec()),
-            RuleArg::Include(b"c".to_vec()),
+            RuleArg::of(Verdict::Exclude, "-b".as_ref()),
+            RuleArg::of(Verdict::Include, "c".as_ref()),
         ];
         assert_eq!(args.select.rules.0, expected);
         assert_eq!(args.paths, ["a", "d"]);
@@ -148,8 +153,8 @@ mod tests {
     #[test]
     fn patterns_may_be_any_bytes_and_bad_ones_are_named_with_their_option() {
         let odd = OsString::from_vec(b"*\xff".to_vec());
-        let args = parse(["--exclude".into(), odd]).unwrap();
-        assert_eq!(args.select.rules.0, [RuleArg::Exclude(b"*\xff".to_vec())]);
+        let args = parse(["--exclude".into(), odd.clone()]).unwrap();
+        assert_eq!(args.select.rules.0, [RuleArg::of(Verdict::Exclude, &odd)]);
         for (option, bad, why) in [("--exclude", "[a", "has no ']'"), ("--include", "a/../b", "'..'")] {
             let error = parse([option.into(), bad.into()]).unwrap_err();
             let text = error.to_string();

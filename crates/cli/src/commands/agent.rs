@@ -221,7 +221,7 @@ impl Reporter {
 
     /// Queues lines that may be dropped.
     pub(crate) fn writer(&self) -> LossyLines {
-        LossyLines { lines: self.lines.clone(), line: Vec::new() }
+        LossyLines(self.lines.clone())
     }
 
     /// Waits a while until all is written. Writers must be gone.
@@ -239,23 +239,14 @@ fn line(name: &str, fields: &Value) -> Vec<u8> {
     format!("{}\n", Value::Object(object)).into_bytes()
 }
 
-/// Cuts what is written into lines and drops those for which there is no room.
+/// Takes a line at a time, and drops those for which there is no room.
 #[derive(Debug)]
-pub(crate) struct LossyLines {
-    lines: Sender<Vec<u8>>,
-    line: Vec<u8>,
-}
+pub(crate) struct LossyLines(Sender<Vec<u8>>);
 
 impl Write for LossyLines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        for piece in bytes.split_inclusive(|&b| b == b'\n') {
-            self.line.extend_from_slice(piece);
-            if piece.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.line);
-                let _ = self.lines.try_send(line);
-            }
-        }
-        Ok(bytes.len())
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let _ = self.0.try_send(line.to_vec());
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -270,13 +261,16 @@ mod tests {
     #[test]
     fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
         let (lines, waiting) = bounded(2);
-        let mut writer = LossyLines { lines, line: Vec::new() };
-        writer.write_all(b"a").unwrap();
-        writer.write_all(b"b\nc\nd\ne").unwrap();
-        assert_eq!(waiting.try_recv().unwrap(), b"ab\n");
-        assert_eq!(waiting.try_recv().unwrap(), b"c\n");
-        writer.write_all(b"f\n").unwrap();
-        assert_eq!(waiting.try_recv().unwrap(), b"ef\n");
-        assert!(waiting.try_recv().is_err());
+        let events = EventLog::to(Box::new(LossyLines(lines)), "stdout".to_owned());
+        for event in ["a", "b", "c"] {
+            events.write(event, Value::Null);
+        }
+        let received = || {
+            let line: Value = serde_json::from_slice(waiting.try_recv().ok()?.strip_suffix(b"\n")?).ok()?;
+            line["event"].as_str().map(str::to_owned)
+        };
+        assert_eq!((received().as_deref(), received().as_deref()), (Some("a"), Some("b")));
+        events.write("d", Value::Null);
+        assert_eq!((received().as_deref(), received()), (Some("d"), None));
     }
 }

@@ -95,7 +95,7 @@ fn list(as_object: bool) {
     let running = running();
     if as_object {
         let copies: Vec<Value> = running.iter().map(|(name, told)| named(name, told)).collect();
-        return out_fields(json!({ "copies": copies }));
+        return out_fields(json!({ "copies": copies }), None);
     }
     if running.is_empty() {
         return tell("no copy of this user runs here");
@@ -124,7 +124,7 @@ fn line(name: &str, told: &Value) -> String {
 
 fn show(name: &str, told: &Value, as_object: bool) {
     if as_object {
-        return out_fields(json!({ "copy": named(name, told) }));
+        return out_fields(json!({ "copy": named(name, told) }), None);
     }
     out(line(name, told));
     for (key, value) in told["rate_control"].as_object().into_iter().flatten() {

@@ -171,9 +171,9 @@ pub(crate) fn beside(
 
 fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
     context.say(format!("Now {} alone on this path, 10 s at most", name(congestion)));
-    let mut progress = Progress::start(&context.style);
+    let progress = Progress::start(&context.style);
     let done = flow(spec, congestion, bytes, |there| {
-        progress.update(&Snapshot { bytes: there, total_bytes: Some(bytes), ..Snapshot::default() });
+        progress.update(Snapshot { bytes: there, total_bytes: Some(bytes), ..Snapshot::default() });
         !context.cancel.is_requested()
     });
     progress.finish();

@@ -2,6 +2,7 @@
 
 use std::thread::available_parallelism;
 
+use haul_host::{EarlyDropTotals, QueueSettings};
 use serde_json::{Value, json};
 
 use crate::args::{BenchArgs, DoctorArgs};
@@ -51,98 +52,42 @@ fn load() -> Option<(f64, usize)> {
     Some((text.split_whitespace().next()?.parse().ok()?, available_parallelism().ok()?.get()))
 }
 
-/// Packets that this machine has dropped since it started before any socket saw them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct EarlyDrops {
-    /// The kernel's queue of a processor was full.
-    backlog: u64,
-    /// Network cards had no room for them.
-    cards: u64,
-    /// How often the kernel left packets on the cards because it had taken its share of a processor.
-    squeezes: u64,
-    settings: QueueSettings,
-}
-
-/// What `net.core` has for queues of packets that no socket saw yet; 0 for what cannot be read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct QueueSettings {
-    backlog: u64,
-    budget: u64,
-    budget_usecs: u64,
-}
-
-impl QueueSettings {
-    fn in_force() -> Self {
-        let of = |name: &str| {
-            let text = std::fs::read_to_string(format!("/proc/sys/net/core/netdev_{name}")).ok()?;
-            text.trim().parse().ok()
-        };
-        let of = |name| of(name).unwrap_or(0);
-        Self { backlog: of("max_backlog"), budget: of("budget"), budget_usecs: of("budget_usecs") }
-    }
-}
-
 /// Twice what was not enough, and at least this; the kernel takes no more than an `int`.
 fn enlarged(now: u64, least: u64) -> u64 {
     now.saturating_mul(2).max(least).min(i32::MAX as u64)
 }
 
-impl EarlyDrops {
-    /// What cannot be read counts nothing.
-    fn of_this_machine() -> Self {
-        let softnet = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
-        let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-        // Drivers have two names for the same.
-        let missed = devices.map(|device| {
-            let counted = |counter: &str| {
-                let text = std::fs::read_to_string(device.path().join("statistics").join(counter)).ok()?;
-                text.trim().parse::<u64>().ok()
-            };
-            counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
-        });
-        let cards = missed.fold(0, u64::saturating_add);
-        let settings = QueueSettings::in_force();
-        Self { backlog: of_processors(&softnet, 1), cards, squeezes: of_processors(&softnet, 2), settings }
-    }
-
-    fn findings(self) -> Vec<String> {
-        let Self { backlog, cards, squeezes, settings } = self;
-        let of_backlog = (backlog > 0).then(|| {
-            format!(
-                "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
-                 net.core.netdev_max_backlog={}",
-                enlarged(settings.backlog, 10_000)
-            )
-        });
-        let of_cards = (cards > 0).then(|| {
-            format!(
-                "the network cards had no room for {cards} packets since this machine started: give them larger rings \
-                 (ethtool -G DEVICE rx N; ethtool -g shows the most)"
-            )
-        });
-        // By itself this loses nothing.
-        let of_budget = (cards > 0 && squeezes > 0).then(|| {
-            format!(
-                "the kernel has left packets on the network cards {squeezes} times because it may take in no more at a time: sudo \
-                 sysctl -w net.core.netdev_budget={} net.core.netdev_budget_usecs={}",
-                enlarged(settings.budget, 600),
-                enlarged(settings.budget_usecs, 8_000)
-            )
-        });
-        [of_backlog, of_cards, of_budget].into_iter().flatten().collect()
-    }
-}
-
-/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 1 what was dropped, 2 squeezes
-/// (`softnet_seq_show` of Linux).
-fn of_processors(softnet: &str, column: usize) -> u64 {
-    let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
-    softnet.lines().filter_map(counted).fold(0, u64::saturating_add)
+/// What to do about packets that were dropped before any socket saw them.
+fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String> {
+    let EarlyDropTotals { backlog, cards, squeezes } = drops;
+    let of_backlog = (backlog > 0).then(|| {
+        format!(
+            "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
+             net.core.netdev_max_backlog={}",
+            enlarged(settings.backlog, 10_000)
+        )
+    });
+    let of_cards = (cards > 0).then(|| {
+        format!(
+            "the network cards had no room for {cards} packets since this machine started: give them larger rings \
+             (ethtool -G DEVICE rx N; ethtool -g shows the most)"
+        )
+    });
+    // By itself this loses nothing.
+    let of_budget = (cards > 0 && squeezes > 0).then(|| {
+        format!(
+            "the kernel has left packets on the network cards {squeezes} times because it may take in no more at a time: sudo \
+             sysctl -w net.core.netdev_budget={} net.core.netdev_budget_usecs={}",
+            enlarged(settings.budget, 600),
+            enlarged(settings.budget_usecs, 8_000)
+        )
+    });
+    [of_backlog, of_cards, of_budget].into_iter().flatten().collect()
 }
 
 fn findings(context: &Context) -> Vec<String> {
     let mut found = facts::fallbacks(&context.settings);
-    found.extend(EarlyDrops::of_this_machine().findings());
+    found.extend(dropped_early(EarlyDropTotals::of_this_machine(), QueueSettings::in_force()));
     let crowded = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(crowded.map(|(load, processors)| {
         format!(
@@ -211,7 +156,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
         }
     }
     if context.json {
-        out_fields(object(&found, &ways));
+        out_fields(object(&found, &ways), None);
     }
     Ok(0)
 }
@@ -223,27 +168,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_that_no_socket_saw_are_counted_in_hexadecimal_over_all_processors() {
-        let softnet = "0000a9f4 00000010 00000003 00000000\n00008be1 0000000a 00000001 00000000\n";
-        assert_eq!((of_processors(softnet, 1), of_processors(softnet, 2)), (26, 4));
-        for strange in ["", "\n\n", "1", "1 zz 3", "1 -2 3", "1 fffffffffffffffff 3"] {
-            assert_eq!(of_processors(strange, 1), 0, "{strange}");
-        }
-        assert_eq!(of_processors("0 ffffffffffffffff\n0 1\n", 1), u64::MAX);
-    }
-
-    #[test]
     fn only_what_was_dropped_is_told_and_with_what_mends_it() {
-        assert_eq!(EarlyDrops::default().findings(), Vec::<String>::new());
-        let drops = EarlyDrops { backlog: 7, cards: 9, squeezes: 3, settings: QueueSettings::default() };
-        let found = drops.findings();
+        let findings = |drops| dropped_early(drops, QueueSettings::default());
+        assert_eq!(findings(EarlyDropTotals::default()), Vec::<String>::new());
+        let found = findings(EarlyDropTotals { backlog: 7, cards: 9, squeezes: 3 });
         assert!(
             found[0].contains("dropped 7 packets")
                 && found[0].contains("sysctl -w net.core.netdev_max_backlog")
         );
         assert!(found[1].contains("for 9 packets") && found[1].contains("ethtool -G"), "{found:?}");
         assert!(found[2].contains("3 times") && found[2].contains("net.core.netdev_budget="), "{found:?}");
-        assert!(EarlyDrops { squeezes: 3, ..EarlyDrops::default() }.findings().is_empty());
+        assert!(findings(EarlyDropTotals { squeezes: 3, ..EarlyDropTotals::default() }).is_empty());
     }
 
     #[test]
@@ -268,7 +203,7 @@ mod tests {
     #[test]
     fn no_advice_makes_a_queue_shorter() {
         let settings = QueueSettings { backlog: 30_000, budget: 300, budget_usecs: 8_000 };
-        let found = EarlyDrops { backlog: 7, cards: 9, squeezes: 3, settings }.findings();
+        let found = dropped_early(EarlyDropTotals { backlog: 7, cards: 9, squeezes: 3 }, settings);
         assert!(found[0].ends_with("net.core.netdev_max_backlog=60000"), "{found:?}");
         let budget = "net.core.netdev_budget=600 net.core.netdev_budget_usecs=16000";
         assert!(found[2].ends_with(budget), "{found:?}");

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::args::{CleanArgs, PlaceArgs};
 use crate::fault::{self, Fault, shown};
-use crate::output::{ErrorObject, Lines, Name, count, out, out_json, tell};
+use crate::output::{Lines, Name, count, out, out_fields, tell};
 
 /// Shows what can be resumed. Gives the exit code.
 pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     let search = Search::run(place);
     if as_object {
         let journals: Vec<Value> = search.found.iter().map(as_json).collect();
-        search.print(json!({ "journals": journals }));
+        out_fields(json!({ "journals": journals }), search.faults.first());
         return search.end();
     }
     for found in &search.found {
@@ -50,7 +50,8 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     if as_object {
         let removed: Vec<Value> = removed.iter().map(as_json).collect();
         let left: Vec<Value> = left.iter().map(|(found, why)| left_as_json(found, why)).collect();
-        search.print(json!({ "dry_run": args.dry_run, "removed": removed, "left": left }));
+        let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": left });
+        out_fields(fields, search.faults.first());
         return search.end();
     }
     for found in &removed {
@@ -135,13 +136,6 @@ impl Search {
             self.found.push(Found { directory: directory.to_owned(), journal, age });
         }
         Ok(())
-    }
-
-    fn print(&self, mut object: Value) {
-        object["schema"] = json!(1);
-        object["ok"] = json!(self.faults.is_empty());
-        object["error"] = json!(self.faults.first().map(|fault| ErrorObject::from(fault.clone())));
-        out_json(&object.to_string());
     }
 
     /// Says what went wrong and gives the exit code.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
+use haul_host::peak_memory;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
@@ -135,12 +136,12 @@ impl Pipe<'_> {
         RunReport {
             bytes: tally.bytes,
             elapsed,
-            goodput: rate(tally.bytes, elapsed),
+            goodput: Rate::from_transfer(tally.bytes, elapsed),
             rtt: tally.rtt,
             packets: tally.packets,
             preset: tally.recipe,
             cpu: CpuSeconds { sender, receiver },
-            max_rss: facts::max_rss(),
+            max_rss: peak_memory(),
             ..RunReport::default()
         }
     }
@@ -152,7 +153,7 @@ impl Pipe<'_> {
     }
 
     fn summary(&self, tally: &Tally, elapsed: Duration) {
-        let rate = rate(tally.bytes, elapsed.into());
+        let rate = Rate::from_transfer(tally.bytes, elapsed.into());
         let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
             let _ = write!(words, ", {} messages", tally.messages);
@@ -465,10 +466,6 @@ fn refused(error: OpenError) -> Fault {
 
 fn kept_alive() -> ConnectionOptions {
     ConnectionOptions { keep_alive: Some(KEEP_ALIVE), ..ConnectionOptions::default() }
-}
-
-fn rate(bytes: u64, elapsed: Span) -> Rate {
-    Rate::from_bps((bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64)
 }
 
 fn is_wait(error: &WaitError) -> bool {

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     if as_object {
         let mut told = told(&preset);
         told["text"] = json!(preset.text);
-        out_fields(json!({ "preset": told }));
+        out_fields(json!({ "preset": told }), None);
     } else {
         out_verbatim(preset.text.trim_end());
     }
@@ -35,7 +35,7 @@ fn list(as_object: bool) {
     if as_object {
         let all: Vec<_> = all.iter().map(told).collect();
         let laws: Vec<_> = haul_proto::laws().into_iter().map(told_law).collect();
-        return out_fields(json!({ "presets": all, "controllers": laws }));
+        return out_fields(json!({ "presets": all, "controllers": laws }), None);
     }
     for preset in all {
         let commands = commands(&preset).join(", ");

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use haul_engine::{HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
 use haul_mover::{MinFree, Root};
-use haul_wire::control::{Fault, Request, RunMode};
+use haul_wire::control::{Fault, Request};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -25,7 +25,6 @@ use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
 use crate::transfer::quota::Quotas;
 use crate::transfer::server::{answer, bind_within, listen_options, next_client};
-use crate::transfer::session::request_name;
 use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
 
 /// An address from the block for documentation (RFC 5737); nothing is sent there.
@@ -81,7 +80,7 @@ impl Server<'_> {
     /// One session after the other until one has moved something; its exit code.
     fn once(&self, listener: &Listener) -> u8 {
         while let Some(incoming) = self.next(listener) {
-            let is_check = only_looks(incoming.request());
+            let is_check = matches!(incoming.request(), Request::Check) || incoming.request().is_dry_run();
             let report = self.serve(incoming, &Pulse::default());
             if !is_check {
                 return report.exit_code();
@@ -117,8 +116,8 @@ impl Server<'_> {
     }
 
     fn serve(&self, incoming: Incoming, pulse: &Pulse) -> RunReport {
-        let (peer, request) = (incoming.peer(), request_name(incoming.request()));
-        let is_dry = is_dry_run(incoming.request());
+        let (peer, request) = (incoming.peer(), incoming.request().name());
+        let is_dry = incoming.request().is_dry_run();
         self.context.say(format!("{peer} {request}: begins"));
         let report = answer(incoming, self.policy, self.context, Cpu::from_now(), pulse);
         // Clients interrupt theirs too.
@@ -154,20 +153,6 @@ impl Server<'_> {
             }
             None => self.context.say(format!("{peer} {request}: {}", summary.moved())),
         }
-    }
-}
-
-/// Whether a session will move nothing.
-fn only_looks(request: &Request) -> bool {
-    matches!(request, Request::Check) || is_dry_run(request)
-}
-
-/// Whether it is only said what would be moved.
-fn is_dry_run(request: &Request) -> bool {
-    match request {
-        Request::Put { receive_policy, .. } => receive_policy.run == RunMode::ListChanges,
-        Request::Get { run, .. } => *run == RunMode::ListChanges,
-        _ => false,
     }
 }
 

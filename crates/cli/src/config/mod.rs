@@ -6,7 +6,6 @@ mod options;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -24,28 +23,21 @@ use options::{Kind, OptionSpec};
 const COMMAND_SHOWN: &str = "cp";
 
 /// Where a value comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum Origin {
+    #[display("default")]
     Default,
     /// A preset, by name or file.
+    #[display("preset {_0}")]
     Preset(String),
+    #[display("{}", _0.display())]
     File(PathBuf),
     /// An environment variable, by name.
+    #[display("environment {_0}")]
     Environment(String),
     /// The command line; the option's name.
+    #[display("flag --{_0}")]
     Flag(String),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Preset(name) => write!(f, "preset {name}"),
-            Self::File(path) => path.display().fmt(f),
-            Self::Environment(name) => write!(f, "environment {name}"),
-            Self::Flag(name) => write!(f, "flag --{name}"),
-        }
-    }
 }
 
 /// Values by the option's long name.

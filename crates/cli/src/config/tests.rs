@@ -188,7 +188,10 @@ fn show_config_needs_no_command() {
 
 #[test]
 fn lists_come_from_one_place_and_stand_behind_what_was_typed() {
-    use crate::args::RuleArg::{Exclude, ExcludeFrom, Include};
+    use haul_wire::control::Verdict::{Exclude, Include};
+
+    use crate::args::RuleArg::{self, ExcludeFrom};
+
     let dir = tempfile::tempdir().unwrap();
     let (system, user) = files(
         dir.path(),
@@ -202,7 +205,8 @@ fn lists_come_from_one_place_and_stand_behind_what_was_typed() {
         let Command::Cp(args) = resolved.command else { panic!() };
         (args.select.rules.0, shown, args.paths)
     };
-    let (include, exclude) = (|p: &str| Include(p.into()), |p: &str| Exclude(p.into()));
+    let include = |pattern: &str| RuleArg::of(Include, pattern.as_ref());
+    let exclude = |pattern: &str| RuleArg::of(Exclude, pattern.as_ref());
     let (found, shown, paths) = rules("haul cp a -- -b", &[]);
     let from = || ExcludeFrom("rules".into());
     assert_eq!(found, [include("one"), include("two"), exclude("*.o"), exclude("/tmp"), from()]);

@@ -8,7 +8,7 @@ use haul_wire::control::{Action, Item, ReceivePolicy, RunMode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Name, Voice, out, size};
+use super::{Name, Progress, out, size};
 use crate::args::{Command, Global};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,14 +61,15 @@ impl Items {
         Self { elsewhere: Some(elsewhere), ..Self::new(ItemStyle::Hidden) }
     }
 
-    /// For the job; `None` if nobody is interested. `voice` writes lines for people.
-    pub(crate) fn tell(&self, voice: Voice) -> Option<Tell> {
+    /// For the job; `None` if nobody is interested. Lines for people stand beside its `progress`.
+    pub(crate) fn tell(&self, progress: &Progress) -> Option<Tell> {
         let Self { style, collected, elsewhere } = self.clone();
         if elsewhere.is_some() {
             return elsewhere;
         }
+        let progress = progress.clone();
         (style != ItemStyle::Hidden)
-            .then(|| -> Tell { Arc::new(move |item| show(style, &collected, &voice, item)) })
+            .then(|| -> Tell { Arc::new(move |item| show(style, &collected, &progress, item)) })
     }
 
     pub(crate) fn collected(&self) -> Vec<Item> {
@@ -76,12 +77,12 @@ impl Items {
     }
 }
 
-fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, voice: &Voice, item: &Item) {
+fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, progress: &Progress, item: &Item) {
     match style {
         ItemStyle::Collect => collected.lock().push(item.clone()),
         ItemStyle::Lines if item.action == Action::Keep => {}
         ItemStyle::Lines | ItemStyle::AllLines => out(line(item)),
-        ItemStyle::Changes if item.action != Action::Keep => voice.say(&line(item)),
+        ItemStyle::Changes if item.action != Action::Keep => progress.say(&line(item)),
         ItemStyle::Changes | ItemStyle::Hidden => {}
     }
 }

@@ -15,12 +15,9 @@ pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub(crate) use name::Name;
-pub(crate) use progress::{
-    CombinedProgress, Progress, ProgressStyle, Snapshot, Stall, Voice, is_rich_terminal,
-};
+pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
 pub(crate) use report::{
-    ByCause, CpuSeconds, ErrorObject, FileFailure, LimitedBy, Packets, RunReport, json, json_value,
-    out_fields,
+    ByCause, CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, json, json_value, out_fields,
 };
 pub(crate) use summary::Summary;
 use summary::lost_by;

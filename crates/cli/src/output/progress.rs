@@ -58,7 +58,7 @@ pub(crate) enum ProgressStyle {
     /// In one line of a terminal.
     Terminal,
     /// As a part of that of several transfers.
-    Part(Part),
+    Part(Progress),
 }
 
 impl ProgressStyle {
@@ -84,54 +84,101 @@ fn is_rich(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-#[derive(Debug)]
+/// How far a transfer is; clones show the same.
+#[derive(Debug, Clone)]
 pub(crate) struct Progress {
-    voice: Voice,
+    shown: Arc<Mutex<Shown>>,
+    /// Which of the transfers it is that are shown as one.
+    at: usize,
+}
+
+#[derive(Debug)]
+struct Shown {
+    style: ProgressStyle,
+    bar: Option<ProgressBar>,
     started: Instant,
     drawn: Option<Instant>,
     meter: Meter,
+    parts: Vec<PartState>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PartState {
+    /// Nothing is known of it.
+    Waiting,
+    Running(Snapshot),
+    /// It moves no more, whatever is missing.
+    Over(Snapshot),
 }
 
 impl Progress {
     pub(crate) fn start(style: &ProgressStyle) -> Self {
-        let bar = matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr()));
-        let voice = Voice { style: style.clone(), bar };
-        Self { voice, started: Instant::now(), drawn: None, meter: Meter::default() }
+        match style {
+            ProgressStyle::Part(part) => part.clone(),
+            _ => Self::several(style, 1).remove(0),
+        }
+    }
+
+    /// Starts the clock for so many transfers that are shown as one.
+    pub(crate) fn several(style: &ProgressStyle, count: usize) -> Vec<Self> {
+        let shown = Arc::new(Mutex::new(Shown {
+            style: style.clone(),
+            bar: matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr())),
+            started: Instant::now(),
+            drawn: None,
+            meter: Meter::default(),
+            parts: vec![PartState::Waiting; count],
+        }));
+        (0..count).map(|at| Self { shown: Arc::clone(&shown), at }).collect()
     }
 
     /// Takes the latest state; draws if it is time to. Call it several times a second.
-    pub(crate) fn update(&mut self, snapshot: &Snapshot) {
-        let elapsed = self.started.elapsed();
+    pub(crate) fn update(&self, snapshot: Snapshot) {
+        let mut shown = self.shown.lock();
+        shown.parts[self.at] = PartState::Running(snapshot);
+        shown.draw();
+    }
+
+    /// Writes a line for people beside it.
+    pub(crate) fn say(&self, words: &str) {
+        let shown = self.shown.lock();
+        match (&shown.style, &shown.bar) {
+            (ProgressStyle::Hidden, _) => {}
+            (_, Some(bar)) => bar.suspend(|| tell(words)),
+            (_, None) => tell(words),
+        }
+    }
+
+    /// The transfer has ended, well or not. When all have that are shown as one, the line goes.
+    pub(crate) fn finish(&self) {
+        let mut shown = self.shown.lock();
+        shown.parts[self.at] = PartState::Over(match shown.parts[self.at] {
+            PartState::Running(last) | PartState::Over(last) => last,
+            PartState::Waiting => Snapshot::default(),
+        });
+        let is_over = shown.parts.iter().all(|part| matches!(part, PartState::Over(_)));
+        if let Some(bar) = shown.bar.as_ref().filter(|_| is_over) {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Shown {
+    fn draw(&mut self) {
+        let (elapsed, snapshot) = (self.started.elapsed(), sum(&self.parts));
         self.meter.take(elapsed.into(), snapshot.bytes);
-        let interval = match &self.voice.style {
-            ProgressStyle::Hidden => return,
-            ProgressStyle::Part(part) => return part.update(*snapshot),
+        let interval = match self.style {
+            ProgressStyle::Hidden | ProgressStyle::Part(_) => return,
             ProgressStyle::Plain => PLAIN_INTERVAL,
             ProgressStyle::Terminal => DRAW_INTERVAL,
         };
         if self.drawn.unwrap_or(self.started).elapsed() >= interval {
             self.drawn = Some(Instant::now());
-            let line = line(snapshot, &self.meter, elapsed.into());
-            match &self.voice.bar {
+            let line = line(&snapshot, &self.meter, elapsed.into());
+            match &self.bar {
                 Some(bar) => bar.set_message(line),
                 None => tell(line),
             }
-        }
-    }
-
-    /// Writes lines for people beside it, from any thread.
-    pub(crate) fn voice(&self) -> Voice {
-        self.voice.clone()
-    }
-
-    pub(crate) fn say(&self, words: &str) {
-        self.voice.say(words);
-    }
-
-    /// Removes the line. That of several transfers stays until all of them have ended.
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.voice.bar {
-            bar.finish_and_clear();
         }
     }
 }
@@ -141,24 +188,6 @@ fn bar(target: ProgressDrawTarget) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, target);
     bar.set_style(indicatif::ProgressStyle::with_template("{wide_msg}").expect("the template is valid"));
     bar
-}
-
-/// Writes lines for people without disturbing the progress.
-#[derive(Debug, Clone)]
-pub(crate) struct Voice {
-    style: ProgressStyle,
-    bar: Option<ProgressBar>,
-}
-
-impl Voice {
-    pub(crate) fn say(&self, words: &str) {
-        match (&self.style, &self.bar) {
-            (ProgressStyle::Hidden, _) => {}
-            (ProgressStyle::Part(part), _) => part.say(words),
-            (_, Some(bar)) => bar.suspend(|| tell(words)),
-            (_, None) => tell(words),
-        }
-    }
 }
 
 /// Measures the rate "now": over the last moments.
@@ -234,74 +263,9 @@ fn percent_done(bytes: u64, total: u64) -> String {
     }
 }
 
-/// Shows several transfers as one.
-#[derive(Debug)]
-pub(crate) struct CombinedProgress(Arc<Mutex<Sums>>);
-
-#[derive(Debug, Clone)]
-pub(crate) struct Part {
-    sums: Arc<Mutex<Sums>>,
-    at: usize,
-}
-
-#[derive(Debug)]
-struct Sums {
-    progress: Progress,
-    parts: Vec<PartState>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum PartState {
-    /// Nothing is known of it.
-    Waiting,
-    Running(Snapshot),
-    /// It moves no more, whatever is missing.
-    Over(Snapshot),
-}
-
-impl CombinedProgress {
-    /// Starts the clock for so many transfers.
-    pub(crate) fn start(style: &ProgressStyle, parts: usize) -> Self {
-        let sums = Sums { progress: Progress::start(style), parts: vec![PartState::Waiting; parts] };
-        Self(Arc::new(Mutex::new(sums)))
-    }
-
-    pub(crate) fn part(&self, at: usize) -> Part {
-        Part { sums: Arc::clone(&self.0), at }
-    }
-
-    pub(crate) fn finish(&self) {
-        self.0.lock().progress.finish();
-    }
-}
-
-impl Part {
-    /// Takes where it stands; shows it if it is time to.
-    pub(super) fn update(&self, snapshot: Snapshot) {
-        let mut sums = self.sums.lock();
-        sums.parts[self.at] = PartState::Running(snapshot);
-        let sum = sum(&sums.parts);
-        sums.progress.update(&sum);
-    }
-
-    /// It has ended, well or not.
-    pub(crate) fn end(&self) {
-        let state = &mut self.sums.lock().parts[self.at];
-        *state = PartState::Over(match *state {
-            PartState::Running(last) | PartState::Over(last) => last,
-            PartState::Waiting => Snapshot::default(),
-        });
-    }
-
-    /// Writes a line for people without disturbing the progress.
-    pub(crate) fn say(&self, words: &str) {
-        self.sums.lock().progress.say(words);
-    }
-}
-
 /// There is a total as soon as all that have not ended know theirs. The latest word of any counts as contact.
 fn sum(parts: &[PartState]) -> Snapshot {
-    let mut sum = Snapshot { total_bytes: Some(0), files: Some(0), ..Snapshot::default() };
+    let mut sum = Snapshot { total_bytes: Some(0), ..Snapshot::default() };
     let mut silences: Vec<Span> = Vec::new();
     let mut stalls: Vec<Option<Stall>> = Vec::new();
     for part in parts {
@@ -316,7 +280,7 @@ fn sum(parts: &[PartState]) -> Snapshot {
         };
         sum.bytes += snapshot.bytes;
         sum.total_bytes = sum.total_bytes.zip(total).map(|(all, one)| all + one);
-        sum.files = sum.files.map(|all| all + snapshot.files.unwrap_or_default());
+        sum.files = sum.files.into_iter().chain(snapshot.files).reduce(|all, one| all + one);
         sum.lost.merge(&snapshot.lost);
     }
     sum.silent_for = silences.into_iter().min().unwrap_or(Span::ZERO);
@@ -464,8 +428,8 @@ mod tests {
 
     #[test]
     fn a_hidden_progress_takes_updates() {
-        let mut progress = Progress::start(&ProgressStyle::Hidden);
-        progress.update(&Snapshot::default());
+        let progress = Progress::start(&ProgressStyle::Hidden);
+        progress.update(Snapshot::default());
         progress.say("nothing");
         progress.finish();
     }
@@ -477,17 +441,17 @@ mod tests {
 
     #[test]
     fn there_is_a_total_when_all_know_theirs_or_have_ended() {
-        let combined = CombinedProgress::start(&ProgressStyle::Hidden, 3);
-        let now = || sum(&combined.0.lock().parts);
-        combined.part(0).update(at(10, 100, 7_000));
-        combined.part(1).update(at(20, 50, 3_000));
+        let parts = Progress::several(&ProgressStyle::Hidden, 3);
+        let now = || sum(&parts[0].shown.lock().parts);
+        parts[0].update(at(10, 100, 7_000));
+        parts[1].update(at(20, 50, 3_000));
         assert_eq!(now(), Snapshot { total_bytes: None, files: Some(2), ..at(30, 0, 3_000) });
-        combined.part(2).end();
+        parts[2].finish();
         assert_eq!(now(), Snapshot { files: Some(2), ..at(30, 150, 3_000) });
         // It has failed: what it has not sent is awaited no more.
-        combined.part(1).end();
+        parts[1].finish();
         assert_eq!(now(), Snapshot { files: Some(2), ..at(30, 120, 7_000) });
-        combined.part(0).end();
+        parts[0].finish();
         assert_eq!(now(), Snapshot { files: Some(2), ..at(30, 30, 0) });
     }
 }

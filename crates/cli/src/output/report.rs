@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use haul_base::{Cause, CauseCounts, Rate, Span};
 use haul_mover::SOME_FAILED;
+use haul_proto::Limit;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -33,6 +34,12 @@ pub(crate) struct LimitedBy {
     pub what: String,
     /// What it was seen by, for people.
     pub evidence: String,
+}
+
+impl From<Limit> for LimitedBy {
+    fn from(Limit { what, evidence }: Limit) -> Self {
+        Self { what: what.to_owned(), evidence }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -308,10 +315,10 @@ pub(crate) fn json(report: &RunReport) -> String {
     serde_json::to_string(&Document(report)).expect("numbers, texts and lists always have a JSON form")
 }
 
-/// Prints an object for scripts that has `fields` and says that all went well.
-pub(crate) fn out_fields(mut fields: serde_json::Value) {
-    (fields["schema"], fields["ok"]) = (SCHEMA.into(), true.into());
-    fields["error"] = serde_json::Value::Null;
+/// Prints an object for scripts that has `fields` and says how it went.
+pub(crate) fn out_fields(mut fields: serde_json::Value, error: Option<&Fault>) {
+    (fields["schema"], fields["ok"]) = (SCHEMA.into(), error.is_none().into());
+    fields["error"] = serde_json::json!(error.cloned().map(ErrorObject::from));
     out_json(&fields.to_string());
 }
 

@@ -56,6 +56,13 @@ impl Summary<'_> {
         format!("{begin}: {kept} there already{deleted}, looked at in {}.", clock(report.elapsed))
     }
 
+    /// What went wrong, without anything else.
+    pub(crate) fn problems(&self) -> Lines {
+        let mut lines = self.failures();
+        self.0.error.iter().for_each(|error| lines.append(&shown(error)));
+        lines
+    }
+
     /// One line for each failed file that is known by name, and one for all that failed with its directory.
     pub(crate) fn failures(&self) -> Lines {
         let report = self.0;

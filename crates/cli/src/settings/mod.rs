@@ -119,11 +119,8 @@ impl Recipe {
                 set.map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))?;
                 continue;
             }
-            let parameter = Parameter::find(key).map_err(|e| at(origin, e))?;
             let law_before = recipe.settings.controller;
-            parameter
-                .set(&mut recipe.settings, &assignment.value)
-                .map_err(|problem| value_problem(origin, parameter, &assignment.value, &problem))?;
+            let parameter = set(&mut recipe.settings, origin, key, &assignment.value)?;
             recipe.origins[parameter.index()] = origin.clone();
             recipe.drop_parameters_of(law_before);
         }
@@ -181,16 +178,22 @@ fn hint(error: &RecipeError) -> String {
     }
 }
 
-fn at(origin: &Origin, mut failure: Fault) -> Fault {
-    failure.message = format!("{origin}: {}", failure.message);
-    failure
-}
-
-fn value_problem(origin: &Origin, parameter: &Parameter, value: &str, problem: &str) -> Fault {
-    fault::usage(
-        format!("{origin}: {} = {value:?}: {problem}", parameter.key),
-        format!("{} is {}", parameter.key, (parameter.help)()),
-    )
+/// Sets the parameter called `key` to what `origin` says.
+fn set(
+    settings: &mut Settings,
+    origin: &Origin,
+    key: &str,
+    value: &str,
+) -> Result<&'static Parameter, Fault> {
+    let parameter = Parameter::find(key)
+        .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
+    parameter.set(settings, value).map_err(|problem| {
+        fault::usage(
+            format!("{origin}: {} = {value:?}: {problem}", parameter.key),
+            format!("{} is {}", parameter.key, (parameter.help)()),
+        )
+    })?;
+    Ok(parameter)
 }
 
 #[cfg(test)]

@@ -32,13 +32,13 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
             s.rate = if v == "unlimited" { None } else { Some(within(v, low, high)?) };
             Ok(())
         },
-        show: |s| s.rate.map_or_else(|| "unlimited".to_owned(), spell_rate),
+        show: |s| s.rate.map_or_else(|| "unlimited".to_owned(), Rate::exact),
     },
     Parameter {
         key: "chunk",
         help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
         set: |s, v| within(v, Bytes(64 << 10), Bytes(4 << 30)).map(|size| s.chunk = size),
-        show: |s| spell_bytes(s.chunk),
+        show: |s| s.chunk.exact(),
     },
     Parameter {
         key: "feedback_interval",
@@ -47,7 +47,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
             s.feedback_interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
             Ok(())
         },
-        show: |s| spell_span(s.feedback_interval),
+        show: |s| s.feedback_interval.exact(),
     },
     Parameter {
         key: "crypto",
@@ -68,7 +68,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         key: "socket_buffer",
         help: || "the socket buffer to ask the kernel for, 64KiB to 1GiB".to_owned(),
         set: |s, v| within(v, Bytes(64 << 10), Bytes(1 << 30)).map(|size| s.socket_buffer = size),
-        show: |s| spell_bytes(s.socket_buffer),
+        show: |s| s.socket_buffer.exact(),
     },
 ];
 
@@ -154,34 +154,4 @@ where
     } else {
         Err(format!("it is {parsed}, outside of its range"))
     }
-}
-
-/// A rate with the largest unit that needs no fraction.
-fn spell_rate(rate: Rate) -> String {
-    spell(rate.as_bps(), &[(1_000_000_000, "Gbit"), (1_000_000, "Mbit"), (1_000, "kbit"), (1, "bit")])
-}
-
-/// A size with the largest unit that needs no fraction.
-fn spell_bytes(bytes: Bytes) -> String {
-    const UNITS: [(u64, &str); 7] = [
-        (1 << 30, "GiB"),
-        (1_000_000_000, "GB"),
-        (1 << 20, "MiB"),
-        (1_000_000, "MB"),
-        (1 << 10, "KiB"),
-        (1_000, "kB"),
-        (1, "B"),
-    ];
-    spell(bytes.0, &UNITS)
-}
-
-/// A time with the largest unit that needs no fraction.
-fn spell_span(span: Span) -> String {
-    spell(span.as_nanos(), &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")])
-}
-
-fn spell(value: u64, units: &[(u64, &str)]) -> String {
-    let fits = |&&(size, _): &&(u64, &str)| value.is_multiple_of(size) && value > 0;
-    let (size, unit) = units.iter().find(fits).or(units.last()).copied().unwrap_or((1, ""));
-    format!("{}{unit}", value / size)
 }

@@ -8,7 +8,7 @@ use haul_base::{Bytes, Span, suggestion};
 use toml::{Table, Value};
 
 use super::parameters::IN_STACKS;
-use super::{Crypto, PARAMETERS, Parameter, Settings};
+use super::{Crypto, PARAMETERS, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
@@ -134,18 +134,11 @@ impl Preset {
         for (of_part, key) in IN_STACKS {
             let value = of_part.split_once('.').and_then(|(part, parameter)| stack.get(part, parameter));
             if let Some(value) = value {
-                self.set(settings, key, value)?;
+                super::set(settings, &self.origin(), key, value)?;
             }
         }
         settings.stack = stack;
         Ok(())
-    }
-
-    fn set(&self, settings: &mut Settings, key: &str, value: &str) -> Result<(), Fault> {
-        let parameter = Parameter::find(key).map_err(|e| super::at(&self.origin(), e))?;
-        parameter
-            .set(settings, value)
-            .map_err(|problem| super::value_problem(&self.origin(), parameter, value, &problem))
     }
 
     fn apply(&self, table: &Table, settings: &mut Settings) -> Result<(), Fault> {
@@ -154,7 +147,7 @@ impl Preset {
             if key.contains('.') {
                 settings.stack.set(key, &text).map_err(|error| self.problem(&error.to_string()))?;
             } else {
-                self.set(settings, key, &text)?;
+                super::set(settings, &self.origin(), key, &text)?;
             }
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! `[user@]host:path`, as scp and rsync read it.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use haul_base::printable_bytes;
@@ -13,7 +12,8 @@ use crate::fault::{self, Fault};
 const SCHEME: &str = "ssh://";
 
 /// A machine that ssh leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{destination}")]
 pub(crate) struct SshHost {
     /// What ssh is told: `[user@]host`, an IPv6 address without brackets.
     pub destination: String,
@@ -153,12 +153,6 @@ fn not_a_host(text: &str) -> Fault {
         format!("`{text}` cannot be a host"),
         "write [USER@]HOST:PATH; a file of this machine with a colon in its name is written ./NAME",
     )
-}
-
-impl fmt::Display for SshHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.destination)
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use haul_wire::control::{Fault, FaultCode};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::announcement::{Scanned, scan_output};
 use super::failure::{self, Ended};
@@ -44,11 +43,10 @@ pub(crate) enum RemoteOutput {
     End,
 }
 
+/// What the thread that reads has read; it ends with the other side.
 enum Out {
-    Announced(Value),
-    Flood(Option<String>),
+    Scanned(Scanned),
     Line(String),
-    End(Option<String>),
 }
 
 /// The other side, and the ssh that leads to it. Dropping it ends both.
@@ -111,10 +109,14 @@ impl Remote {
                 return Err(self.not_ready());
             }
             match self.out.recv_timeout(TICK) {
-                Ok(Out::Announced(json)) => return Announcement::read(&json, &self.host),
-                Ok(Out::Flood(line)) => return Err(failure::flood(command, &self.host, line.as_deref())),
+                Ok(Out::Scanned(Scanned::Announced(json))) => return Announcement::read(&json, &self.host),
+                Ok(Out::Scanned(Scanned::TooMuch(line))) => {
+                    return Err(failure::flood(command, &self.host, line.as_deref()));
+                }
+                Ok(Out::Scanned(Scanned::End(stdout))) => {
+                    return Err(self.why_ended(stdout, command, cancel));
+                }
                 Ok(Out::Line(_)) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Out::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
             }
         }
@@ -175,8 +177,8 @@ impl Remote {
     pub(crate) fn listen(&mut self, timeout: Duration) -> RemoteOutput {
         match self.out.recv_timeout(timeout) {
             Ok(Out::Line(line)) => RemoteOutput::Line(line),
-            Ok(Out::Announced(_)) | Err(RecvTimeoutError::Timeout) => RemoteOutput::Nothing,
-            Ok(Out::Flood(_) | Out::End(_)) | Err(RecvTimeoutError::Disconnected) => {
+            Ok(Out::Scanned(Scanned::Announced(_))) | Err(RecvTimeoutError::Timeout) => RemoteOutput::Nothing,
+            Ok(Out::Scanned(_)) | Err(RecvTimeoutError::Disconnected) => {
                 self.has_ended = true;
                 RemoteOutput::End
             }
@@ -229,16 +231,11 @@ impl Drop for Remote {
 /// Looks for the announcement, then passes on lines; nobody may listen any more.
 fn read_out(stdout: ChildStdout, to: &SyncSender<Out>) {
     let mut stdout = BufReader::new(stdout);
-    let last = match scan_output(&mut stdout) {
-        Scanned::Announced(json) => {
-            let _ = to.send(Out::Announced(json));
-            read_lines(stdout, to);
-            Out::End(None)
-        }
-        Scanned::TooMuch(line) => Out::Flood(line),
-        Scanned::End(line) => Out::End(line),
-    };
-    let _ = to.send(last);
+    let scanned = scan_output(&mut stdout);
+    let is_ready = matches!(scanned, Scanned::Announced(_));
+    if to.send(Out::Scanned(scanned)).is_ok() && is_ready {
+        read_lines(stdout, to);
+    }
 }
 
 fn read_lines(mut from: impl BufRead, to: &SyncSender<Out>) {

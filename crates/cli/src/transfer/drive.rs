@@ -91,7 +91,7 @@ fn run(
 ) -> Moved {
     let started = Instant::now();
     let progress = Progress::start(&context.style);
-    let tell = context.items.tell(progress.voice());
+    let tell = context.items.tell(&progress);
     job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(Fault::from).and_then(|waker| {
         job.on_wake(wake(&waker));

@@ -4,12 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use haul_base::{Cause, Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
-use haul_proto::{CEILING_SHARE, HOST_DROPS_SHARE, Limit, LimitEvidence, SenderStats, limit_of_sender};
+use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Counted, CountedSending};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::output::LimitedBy;
 use crate::settings::Settings;
 
 /// Whose processor time the report gives for this side.
@@ -78,7 +77,7 @@ pub(crate) fn counted(facts: &Facts, transfer: &Transfer, moving: Span) -> Count
 
 pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedSending {
     let ceiling = ceiling_of_all(stats, facts.ceiling);
-    let seen = LimitEvidence { ceiling, ..evidence(stats, facts.round_trip, facts.ceiling, moving) };
+    let seen = LimitEvidence { ceiling, ..LimitEvidence::of(stats, facts.round_trip, facts.ceiling, moving) };
     let (limited_by, evidence) = limit_of_sender(&seen)
         .map(|Limit { what, evidence }| (what.to_owned(), evidence))
         .unwrap_or_default();
@@ -103,52 +102,6 @@ pub(crate) fn ceiling_of_all(stats: &SenderStats, agreed: Option<Rate>) -> Optio
     stats.law.map_or(agreed, |law| law.ceiling).filter(|_| stats.ceiling_changes == 0)
 }
 
-/// What a sender has measured in the time `moving`; `round_trip` and `ceiling` count where it does not know them.
-pub(crate) fn evidence(
-    stats: &SenderStats,
-    round_trip: Span,
-    ceiling: Option<Rate>,
-    moving: Span,
-) -> LimitEvidence {
-    LimitEvidence {
-        waiting: stats.waiting,
-        silent: stats.silent,
-        min_rtt: if stats.min_rtt > Span::ZERO { stats.min_rtt } else { round_trip },
-        elapsed: moving,
-        sent: Rate::from_transfer(stats.datagram_bytes, moving),
-        peak_delivery: Rate::from_bps(stats.peak_delivery_bps),
-        ceiling: stats.law.map_or(ceiling, |law| law.ceiling),
-        packets: stats.packets,
-        lost: stats.lost,
-        lost_by_cause: stats.lost_by_cause,
-        receiver_drops: u64::from(stats.receiver_drops),
-        receiver_waited: stats.receiver_host.waited(),
-    }
-}
-
-/// What a receiver says that has seen nothing of the limit.
-pub(crate) const NOT_SEEN_HERE: &str = "path_or_sender";
-
-/// Names the limit of a run as its receiver saw it (a sender knows more: [`limit_of_sender`]), which does not know
-/// where the sender's time went.
-pub(crate) fn limit_as_receiver(
-    goodput: Rate,
-    ceiling: Option<Rate>,
-    packets: u64,
-    socket_drops: u64,
-) -> LimitedBy {
-    let is_at = |ceiling: &Rate| goodput >= ceiling.mul_f64(CEILING_SHARE);
-    let (what, evidence) = if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
-        ("receiver_host", format!("this machine's kernel dropped {socket_drops} socket buffers"))
-    } else if let Some(ceiling) = ceiling.filter(is_at) {
-        ("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"))
-    } else {
-        let seen = "none of it was dropped here, and the rest shows only at the sender";
-        (NOT_SEEN_HERE, format!("{goodput} arrived, {seen}"))
-    };
-    LimitedBy { what: what.to_owned(), evidence }
-}
-
 /// Processor time of the whole process so far.
 pub(crate) fn process_cpu() -> Span {
     let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -166,18 +119,6 @@ pub(crate) fn fallbacks(settings: &Settings) -> Vec<String> {
     let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &options);
     let found = socket.map(|socket| socket.capabilities().fallbacks()).unwrap_or_default();
     found.iter().map(ToString::to_string).collect()
-}
-
-/// The most memory that the process has held, in bytes; `None` where `/proc` does not say.
-pub(crate) fn max_rss() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    peak_of(&status)
-}
-
-fn peak_of(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }
 
 #[cfg(test)]
@@ -210,26 +151,11 @@ mod tests {
         assert_eq!(found.limited_by, "rate_ceiling");
         assert_eq!(found.evidence, "it was given one on the way, and 96.0 Mbit/s was sent");
     }
-
-    #[test]
-    fn a_receiver_says_only_what_it_can_know() {
-        let (goodput, ceiling) = (Rate::from_mbps(95), Some(Rate::from_mbps(100)));
-        assert_eq!(limit_as_receiver(goodput, ceiling, 1_000, 0).what, "rate_ceiling");
-        assert_eq!(limit_as_receiver(goodput, ceiling, 1_000, 10).what, "receiver_host");
-        assert_eq!(limit_as_receiver(goodput, None, 1_000, 0).what, "path_or_sender");
-    }
 }
 
 #[cfg(test)]
 mod usage_tests {
     use super::*;
-
-    #[test]
-    fn the_peak_is_read_from_the_kernels_words() {
-        assert_eq!(peak_of("Name:\thaul\nVmHWM:\t  2048 kB\nVmRSS:\t 1 kB\n"), Some(2_097_152));
-        assert_eq!(peak_of("Name:\thaul\n"), None);
-        assert_eq!(peak_of("VmHWM: many kB\n"), None);
-    }
 
     #[test]
     fn processor_time_grows() {

@@ -22,40 +22,39 @@ const MOST_TOLD: usize = 10_000;
 pub(crate) struct Sides {
     facts: Facts,
     started: Instant,
-    transfer: Mutex<Weak<Transfer>>,
-    theirs: Mutex<Option<Counted>>,
+    state: Mutex<State>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    transfer: Weak<Transfer>,
+    theirs: Option<Counted>,
     /// What the receiver has assigned before there was a transfer.
-    quota: Mutex<Option<Rate>>,
+    quota: Option<Rate>,
     /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
     /// that the sender could not read why it failed.
-    told: Mutex<HashSet<u64>>,
-    hasher: RandomState,
+    told: HashSet<u64>,
 }
 
 impl Sides {
     /// Of a session that begins now.
     pub(crate) fn new(facts: Facts) -> Arc<Self> {
-        Arc::new(Self {
-            facts,
-            started: Instant::now(),
-            transfer: Mutex::default(),
-            theirs: Mutex::default(),
-            quota: Mutex::default(),
-            told: Mutex::default(),
-            hasher: RandomState::new(),
-        })
+        let (started, hasher) = (Instant::now(), RandomState::new());
+        Arc::new(Self { facts, started, state: Mutex::default(), hasher })
     }
 
     /// Names the transfer that counts.
     pub(crate) fn watch(&self, transfer: &Arc<Transfer>) {
-        *self.transfer.lock() = Arc::downgrade(transfer);
-        if let Some(rate) = *self.quota.lock() {
+        let mut state = self.state.lock();
+        state.transfer = Arc::downgrade(transfer);
+        if let Some(rate) = state.quota {
             transfer.set_quota(rate);
         }
     }
 
     pub(crate) fn ours(&self) -> Counted {
-        let transfer = self.transfer.lock().upgrade();
+        let transfer = self.state.lock().transfer.upgrade();
         transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
     }
 
@@ -63,13 +62,17 @@ impl Sides {
     pub(crate) fn take(&self, message: ControlMessage) -> Option<ControlMessage> {
         match message {
             ControlMessage::Counted(theirs) => {
-                *self.theirs.lock() = Some(theirs);
+                self.state.lock().theirs = Some(theirs);
                 None
             }
             ControlMessage::Quota { rate_bps } => {
                 let rate = Rate::from_bps(rate_bps);
-                *self.quota.lock() = Some(rate);
-                if let Some(transfer) = self.transfer.lock().upgrade() {
+                let transfer = {
+                    let mut state = self.state.lock();
+                    state.quota = Some(rate);
+                    state.transfer.upgrade()
+                };
+                if let Some(transfer) = transfer {
                     transfer.set_quota(rate);
                 }
                 None
@@ -91,7 +94,7 @@ impl Sides {
     /// A fault that the other side has told, with the machine that it happened on.
     pub(crate) fn place(&self, fault: &mut Fault) {
         let Some(other) = &self.facts.other else { return };
-        let told = self.told.lock();
+        let told = &self.state.lock().told;
         if told.contains(&self.hash(fault)) {
             fault.host = Some(Host::Here);
         } else if told.len() < MOST_TOLD {
@@ -104,7 +107,7 @@ impl Sides {
     }
 
     fn note(&self, mut message: ControlMessage) -> ControlMessage {
-        let mut told = self.told.lock();
+        let told = &mut self.state.lock().told;
         for fault in message.faults() {
             if told.len() < MOST_TOLD {
                 told.insert(self.hash(fault));
@@ -119,7 +122,7 @@ impl Sides {
 
     /// The other side's numbers, if it has told them.
     pub(crate) fn theirs(&self) -> Option<Counted> {
-        self.theirs.lock().clone()
+        self.state.lock().theirs.clone()
     }
 }
 

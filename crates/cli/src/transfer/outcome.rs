@@ -1,9 +1,11 @@
 //! From what the engine and the mover counted to the report of a run.
 
 use data_encoding::HEXLOWER;
-use haul_base::{Cause, CauseCounts, Rate, Span};
+use haul_base::{Cause, Rate, Span};
 use haul_engine::Counters;
+use haul_host::peak_memory;
 use haul_mover::{Failures, MoveReport};
+use haul_proto::limit_of_receiver;
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
@@ -52,7 +54,7 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Optio
     report.goodput = Rate::from_transfer(report.bytes.saturating_sub(report.resumed_bytes), elapsed);
     if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
         let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts().ceiling);
-        report.limited_by = Some(facts::limit_as_receiver(report.goodput, ceiling, stats.packets, drops));
+        report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops).into());
     }
     add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
@@ -66,7 +68,7 @@ fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
     let mut report = context.report(RunReport {
         cipher: facts.cipher.clone(),
         rtt: Some(facts.round_trip).filter(|&rtt| rtt > Span::ZERO),
-        max_rss: facts::max_rss(),
+        max_rss: peak_memory(),
         capacity: facts.ceiling.map(|rate| (rate, "ceiling")),
         ..RunReport::default()
     });
@@ -109,30 +111,12 @@ fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Opt
     }
 }
 
-/// Losses without a cause are inconclusive. A peer may say anything.
-fn causes(sending: &CountedSending) -> CauseCounts {
-    let told = [
-        (Cause::ReceiverHost, sending.lost_by_host),
-        (Cause::Congestion, sending.lost_by_congestion),
-        (Cause::Random, sending.lost_by_random),
-        (Cause::Outage, sending.lost_by_outage),
-        (Cause::Inconclusive, u64::MAX),
-    ];
-    let mut left = sending.lost;
-    let of_what_is_left = told.map(|(cause, packets)| {
-        let packets = packets.min(left);
-        left -= packets;
-        (cause, packets)
-    });
-    of_what_is_left.into_iter().collect()
-}
-
 fn add_sending(report: &mut RunReport, sending: CountedSending) {
     if sending.min_rtt_us > 0 {
         report.rtt = Some(Span::from_micros(sending.min_rtt_us));
     }
     report.packets = Packets { sent: sending.packets, resent: sending.resent };
-    report.lost = causes(&sending);
+    report.lost = sending.causes();
     let peak = Rate::from_bps(sending.peak_delivery_bps);
     if report.capacity.is_none() && peak > Rate::ZERO {
         report.capacity = Some((peak, "measured path"));

@@ -1,5 +1,6 @@
 //! What a copy amounts to, before anything is done: which way, and from where to where.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -233,20 +234,23 @@ pub(crate) fn path_bytes(paths: &[PathBuf]) -> Vec<Vec<u8>> {
     paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect()
 }
 
+/// What two machines have agreed on, by name.
+pub(crate) type Negotiated = Vec<(Cow<'static, str>, String)>;
+
 /// What `--dry-run` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DryRun {
     /// What would be done, one line each.
     pub actions: Vec<String>,
     /// What was agreed on with the server; empty without a server.
-    pub negotiated: Vec<(&'static str, String)>,
+    pub negotiated: Negotiated,
 }
 
 impl DryRun {
     /// The plan as a JSON object.
     pub(crate) fn value(&self) -> serde_json::Value {
         let negotiated: serde_json::Map<String, serde_json::Value> =
-            self.negotiated.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();
+            self.negotiated.iter().map(|(key, value)| (key.to_string(), value.clone().into())).collect();
         serde_json::json!({
             "schema": 1, "ok": true, "dry_run": true, "actions": self.actions, "negotiated": negotiated,
         })
@@ -392,7 +396,7 @@ mod tests {
     fn a_dry_run_reads_well_and_is_json_too() {
         let plan = DryRun {
             actions: vec!["copy a to b".to_owned()],
-            negotiated: vec![("cipher", "aes-128-gcm".to_owned())],
+            negotiated: vec![("cipher".into(), "aes-128-gcm".to_owned())],
         };
         assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
         let json = plan.value();

@@ -90,22 +90,16 @@ impl Policy {
     /// both want it, and else what the client asked for unless the server's owner has set it.
     pub(crate) fn settle(&self, theirs: &WireSettings) -> WireSettings {
         let ours = self.settings.asked(theirs.bench_limit);
-        let is_set = |name: &str| self.named.iter().any(|named| named == name);
         let mut settled = theirs.clone();
-        if is_set("rate") {
-            settled.rate_bps = theirs.rate_bps.into_iter().chain(ours.rate_bps).min();
-        }
-        if is_set("offload") {
-            settled.offload = theirs.offload && ours.offload;
-        }
-        if is_set("chunk") {
-            settled.chunk_bytes = ours.chunk_bytes;
-        }
-        if is_set("feedback_interval") {
-            settled.feedback_interval_us = ours.feedback_interval_us;
-        }
-        if is_set("controller") {
-            settled.controller = ours.controller;
+        for named in &self.named {
+            match named.as_str() {
+                "rate" => settled.rate_bps = theirs.rate_bps.into_iter().chain(ours.rate_bps).min(),
+                "offload" => settled.offload = theirs.offload && ours.offload,
+                "chunk" => settled.chunk_bytes = ours.chunk_bytes,
+                "feedback_interval" => settled.feedback_interval_us = ours.feedback_interval_us,
+                "controller" => settled.controller.clone_from(&ours.controller),
+                _ => {}
+            }
         }
         settled
     }

@@ -63,12 +63,7 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
     let mut rules = Vec::new();
     for arg in args {
         match arg {
-            RuleArg::Exclude(pattern) => {
-                rules.push(Rule { verdict: Verdict::Exclude, pattern: pattern.clone() });
-            }
-            RuleArg::Include(pattern) => {
-                rules.push(Rule { verdict: Verdict::Include, pattern: pattern.clone() });
-            }
+            RuleArg::Rule(rule) => rules.push(rule.clone()),
             RuleArg::ExcludeFrom(file) => rules.extend(rules_of(file, separator)?),
         }
     }
@@ -171,7 +166,7 @@ mod tests {
 
     fn from_file(text: &[u8]) -> Result<Vec<(Verdict, Vec<u8>)>, Fault> {
         let file = file(text);
-        let first = RuleArg::Include(b"first".to_vec());
+        let first = RuleArg::of(Verdict::Include, "first".as_ref());
         let rules = RuleArgs(vec![first, RuleArg::ExcludeFrom(file.path().into())]);
         let selection = selection(&SelectArgs { rules, ..SelectArgs::default() }, 2)?;
         Ok(selection.rules.into_iter().map(|rule| (rule.verdict, rule.pattern)).collect())

@@ -20,6 +20,7 @@ use crate::signals::Cancel;
 use crate::transfer::context::Context;
 use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::Sides;
+use crate::transfer::plan::Negotiated;
 use crate::transfer::watch::interrupted;
 use crate::transfer::{drive, outcome};
 
@@ -35,7 +36,7 @@ pub(crate) fn open(
     request: Request,
     limit: BenchLimit,
 ) -> Result<Session, Fault> {
-    let purpose = request_name(&request);
+    let purpose = request.name();
     let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
     let mut options = ConnectOptions::new(request, context.settings.asked(limit));
     options.ciphers = context.settings.crypto.ciphers();
@@ -181,13 +182,13 @@ pub(crate) fn over(
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.
-pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'static str, String)>, Fault> {
+pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
     session.check_path(CHECK)?;
     let settings = session.settings();
     let rate =
         settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());
-    let facts = vec![
+    let facts = [
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),
         ("controller", settings.controller.clone()),
@@ -199,20 +200,5 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
         ("recipe", session.recipe().name.clone()),
     ];
     let _ = session.control().close();
-    Ok(facts)
-}
-
-/// The name of a request for people and scripts.
-pub(crate) fn request_name(request: &Request) -> &'static str {
-    match request {
-        Request::Put { .. } => "put",
-        Request::Get { .. } => "get",
-        Request::BenchSend => "bench",
-        Request::BenchReceive => "bench-reverse",
-        Request::Check => "check",
-        Request::Connect { .. } => "connect",
-        Request::StreamSend => "stream",
-        Request::StreamReceive => "stream-reverse",
-        Request::PutStream { .. } => "put-stream",
-    }
+    Ok(facts.map(|(name, value)| (name.into(), value)).into())
 }

@@ -13,7 +13,6 @@ use crate::signals::Cancel;
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::{ControlSocket, Side};
 use crate::transfer::counters::{counters_json, write_windows};
-use crate::transfer::facts::evidence;
 use crate::transfer::sessions::Unchanged;
 
 /// How often the trace gets a line of numbers.
@@ -53,7 +52,7 @@ impl<'a> Watch<'a> {
     /// of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let silent_for = self.heard.lasts(packets(self.transfer), Instant::now());
-        self.progress.update(&Snapshot { silent_for, lost: lost(self.transfer), ..snapshot });
+        self.progress.update(Snapshot { silent_for, lost: lost(self.transfer), ..snapshot });
         self.context.pulse.note(done);
         if let Some(controls) = &mut self.controls {
             controls.answer(self.transfer, snapshot.bytes);
@@ -79,7 +78,7 @@ impl<'a> Watch<'a> {
     /// What has been the limit since it was last said, each second.
     fn write_limit(&mut self) {
         let Some(Counters::Sending(sending)) = self.transfer.counters() else { return };
-        let now = evidence(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
+        let now = LimitEvidence::of(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
         let Some(part) = now.since(&self.judged) else { return };
         self.judged = now;
         if let Some(Limit { what, evidence }) = limit_of_sender(&part) {

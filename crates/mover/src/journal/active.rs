@@ -233,22 +233,21 @@ impl Journal {
 
     /// Ends the journal: it is removed if nothing can be resumed, and otherwise kept and synced.
     pub(crate) fn finish(&self) -> Result<Ended, Errno> {
-        self.flush();
-        let book = self.book.lock();
-        let of_use = book.made || book.untidy || !book.files.is_empty();
-        drop(book);
-        if !of_use {
-            return match self.unlink() {
-                Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
-                Err(errno) => {
-                    // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
-                    let _ = self.book.lock().tail.forget(&self.file);
-                    Err(errno)
-                }
-            };
+        let mut book = self.book.lock();
+        book.flush(&self.file);
+        if book.made || book.untidy || !book.files.is_empty() {
+            drop(book);
+            self.sync();
+            return Ok(Ended::Kept);
         }
-        self.sync();
-        Ok(Ended::Kept)
+        match self.unlink() {
+            Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
+            Err(errno) => {
+                // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
+                let _ = book.tail.forget(&self.file);
+                Err(errno)
+            }
+        }
     }
 
     /// The same journal in another file, to see what becomes of errors.

@@ -12,7 +12,7 @@ use haul_wire::control::{
 };
 use rustix::io::Errno;
 
-use crate::entries::{Kind, State};
+use crate::entries::{EntryTable, Kind, State};
 use crate::fault::{IoFault, left_early, protocol, unexpected};
 use crate::job::{self, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
@@ -38,9 +38,9 @@ pub fn receive_to(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    let place = Place::new(Base::nowhere()?, options.session);
+    let place = Place::new(Base::nowhere()?, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
-    let sink = Box::new(FileSink::new(shared.clone()));
+    let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: false });
     let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, output))?;
     Ok(ReceiveJob { sink, handle })
 }
@@ -88,15 +88,16 @@ impl Drain {
 
     fn run(mut self) -> Result<(), Fault> {
         loop {
-            let book = self.shared.book.lock();
-            let (known, whole) = (book.layout.len, book.object_len);
-            drop(book);
+            let (known, whole) = {
+                let book = self.shared.book.lock();
+                (book.layout.len, book.object_len)
+            };
             self.finish_entries()?;
-            if whole == Some(self.upto) && self.entry == self.shared.book.lock().table.len() {
+            if whole == Some(self.upto) && self.entry == self.shared.table(EntryTable::len) {
                 return self.flush();
             }
             match self.shared.queue.take(known, false) {
-                Work::Bytes(guard) => self.take(&Arc::from(guard))?,
+                Work::Bytes(guard) => self.take(&guard)?,
                 Work::Look => {}
                 Work::Closed => return Ok(()),
             }
@@ -104,7 +105,7 @@ impl Drain {
     }
 
     fn take(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
-        for run in &guard.runs {
+        for run in guard.runs() {
             self.waiting.insert(run.offset, (guard.clone(), run.range.clone()));
         }
         while let Some((guard, range)) = self.waiting.remove(&self.upto) {
@@ -154,11 +155,8 @@ impl Drain {
     }
 
     fn finish_entry(&mut self) -> Result<(), Fault> {
-        let book = self.shared.book.lock();
-        let is_file = matches!(book.table.kind(self.entry), Kind::File(_));
-        let size = book.table.size(self.entry);
-        drop(book);
-        if is_file {
+        let (kind, size) = self.shared.table(|table| (table.kind(self.entry), table.size(self.entry)));
+        if matches!(kind, Kind::File(_)) {
             self.zeros_to(size)?;
             // Nobody waits for it if the job is over.
             let _ = self.hashed.send((self.entry, *self.hasher.finalize().as_bytes()));
@@ -308,12 +306,8 @@ impl Listener {
     }
 
     fn finish(&self) -> Result<MoveReport, Fault> {
-        let book = self.shared.book.lock();
-        let (summary, report) = (book.summary(), book.report());
-        drop(book);
-        self.shared.set_finished();
-        self.shared.link.send(ControlMessage::Finish(summary))?;
+        self.shared.finish()?;
         self.shared.await_close();
-        Ok(report)
+        Ok(self.shared.book.lock().report())
     }
 }

@@ -42,9 +42,9 @@ pub fn receive_stream(
     if base.rename.is_none() {
         return Err(IoFault::destination("write to", destination, Errno::ISDIR).fault);
     }
-    let place = Place::new(base, options.session).keeping(options.min_free);
+    let place = Place::new(base, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Pipe));
-    let sink = Box::new(FileSink::new(shared.clone()));
+    let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: false });
     Ok(ReceiveJob { sink, handle: JobHandle::start(shared, "haul-receive", run)? })
 }
 
@@ -96,8 +96,8 @@ impl<'a> Writer<'a> {
         loop {
             match self.shared.queue.take(u64::MAX, false) {
                 Work::Bytes(guard) => {
-                    let bytes = guard.runs.iter().map(|run| run.range.len() as u64).sum();
-                    let room = self.shared.place.arrived(0, &self.file, bytes);
+                    let bytes = guard.runs().iter().map(|run| run.range.len() as u64).sum();
+                    let room = self.shared.place.space.arrived(0, &self.file, bytes);
                     room.map_err(|no_space| no_space.io_fault("write", &self.shared.place.local(STREAM)))?;
                     self.write(&guard).map_err(|errno| self.io_fault(errno))?;
                 }
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
     }
 
     fn write(&mut self, guard: &BufferGuard) -> Result<(), Errno> {
-        for run in &guard.runs {
+        for run in guard.runs() {
             let bytes = guard.bytes(run.range.clone());
             write_all_at(&self.file, bytes, run.offset)?;
             self.written.insert(run.offset..run.offset + bytes.len() as u64);

@@ -13,7 +13,7 @@ use crate::fault::protocol;
 use crate::identity::FileId;
 use crate::receive::commit::metadata::ExtrasMap;
 use crate::receive::delete::exclude::FilteredNames;
-use crate::report::{Failures, MoveReport, report, set_digest};
+use crate::report::{Failures, MoveReport, set_digest};
 
 /// The set and what became of it.
 #[derive(Default)]
@@ -147,9 +147,13 @@ impl Book {
 
     pub(crate) fn report(&self) -> MoveReport {
         let done = |&(&entry, _): &(&u32, &u64)| self.table.state(entry) == State::Done;
-        let resumed = self.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
-        let (failures, removal) = (self.failures.clone(), self.removal.clone());
-        report(&self.table, failures, set_digest(&self.table), resumed, removal, self.notes.clone())
+        MoveReport {
+            resumed_bytes: self.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum(),
+            removal: self.removal.clone(),
+            notes: self.notes.clone(),
+            failures: self.failures.clone(),
+            ..MoveReport::of(&self.table, set_digest(&self.table))
+        }
     }
 
     /// Appends bytes of an entry's stream to the object.

@@ -5,7 +5,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::{IoFault, Scope};
+use crate::fault::IoFault;
 use crate::link::send_list;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::is_in_the_way;
@@ -41,14 +41,12 @@ impl Place {
 impl Decider {
     /// What is wanted of an entry so that it can be said what would be done to it.
     pub(crate) fn list_changes(&mut self, entry: u32) -> Result<Want, Fault> {
-        let book = self.shared.book.lock();
-        let (state, kind, path) = (book.table.state(entry), book.table.kind(entry), book.table.path(entry));
-        let orphan = book.table.parent_failed(entry);
-        drop(book);
+        let (state, kind, path) =
+            self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         if state == State::Failed {
             return Ok(Want::Nothing);
         }
-        let there = if orphan {
+        let there = if self.shared.table(|table| table.parent_failed(entry)) {
             Err(orphaned(&path))
         } else {
             self.shared.place.kind_there(&path, self.shared.clears())
@@ -64,7 +62,7 @@ impl Decider {
         match kind {
             // Said when it is known whether what is in its way goes.
             Kind::File(_) if is_blocked => {
-                self.would_resume(entry, &self.shared.place.local(&path), None);
+                self.would_resume(entry, &path, None);
                 self.settles.send(Settle::Verified(entry)).map_err(over)?;
                 Ok(Want::Nothing)
             }
@@ -80,8 +78,7 @@ impl Decider {
     fn would_clear(&self, kind: Kind, path: &[u8]) -> Result<Option<FileType>, IoFault> {
         if kind == Kind::Directory {
             self.shared.count_one()?;
-            let told = self.shared.tell(self.shared.place.local(path), Action::Delete);
-            told.map_err(|fault| IoFault { fault, scope: Scope::Job })?;
+            self.shared.tell(path, Action::Delete)?;
         }
         Ok(None)
     }
@@ -94,50 +91,40 @@ impl Decider {
 
     fn would_hold(&self, path: &[u8], action: Option<Action>) -> Result<Want, Fault> {
         if let Some(action) = action {
-            self.shared.tell(self.shared.place.local(path), action)?;
+            self.shared.tell(path, action)?;
         }
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Whole)
     }
 
     fn list_file_changes(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
-        let local = self.shared.place.local(path);
         match self.verdict(entry, path) {
             Verdict::Keep(there) => {
-                self.shared.tell(local, self.shared.would_correct(entry, path, &there))?;
+                self.shared.tell(path, self.shared.would_correct(entry, path, &there))?;
                 self.kept(entry)
             }
             Verdict::KeepNewer(_) => {
-                self.shared.tell(local, Action::Keep)?;
+                self.shared.tell(path, Action::Keep)?;
                 self.kept(entry)
             }
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => {
-                let size = self.shared.book.lock().table.size(entry);
-                let action = match self.would_resume(entry, &local, existing.as_ref()) {
-                    Some(have) => Action::Resume { have, size },
-                    None if replaces => Action::Replace { size },
-                    None => Action::Send { size },
-                };
-                self.shared.tell(local, action)?;
+                self.would_resume(entry, path, existing.as_ref());
+                self.shared.tell_installed(entry, path, replaces)?;
                 self.settles.send(Settle::Verified(entry)).map_err(over)?;
                 Ok(Want::Nothing)
             }
         }
     }
 
-    /// How many bytes of the file are there already, if it would be resumed.
-    fn would_resume(&mut self, entry: u32, local: &[u8], existing: Option<&Existing>) -> Option<u64> {
-        let identity = self.shared.identity(entry, local.to_vec());
+    /// Notes how many bytes of the file are there already, if it would be resumed.
+    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) {
+        let identity = self.shared.identity(entry, self.shared.place.local(path));
         let receive_policy = self.shared.receive_policy;
-        let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(local))
+        let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
             .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
-        let have = match claim {
-            Some(claim) => claim.written.total(),
-            None => self.extends(entry, existing)?,
-        };
-        self.shared.book.lock().resumes.insert(entry, have);
-        Some(have)
+        let have = claim.map(|claim| claim.written.total()).or_else(|| self.extends(entry, existing));
+        self.shared.book.lock().resumes.extend(have.map(|have| (entry, have)));
     }
 }
 
@@ -156,12 +143,29 @@ const BATCH: usize = 1024;
 impl Shared {
     /// Something was done to an entry, or would be, if that is to be said.
     pub(crate) fn tell_if_wanted(&self, path: &[u8], action: Action) -> Result<(), Fault> {
-        let is_wanted = self.receive_policy.run != RunMode::Move;
-        if is_wanted { self.tell(self.place.local(path), action) } else { Ok(()) }
+        if self.receive_policy.run == RunMode::Move { Ok(()) } else { self.tell(path, action) }
+    }
+
+    /// A file got its name, or would get it, in place of another one if it `replaced` that.
+    pub(crate) fn tell_installed(&self, entry: u32, path: &[u8], replaced: bool) -> Result<(), Fault> {
+        let book = self.book.lock();
+        let (have, size) = (book.resumes.get(&entry).copied(), book.table.size(entry));
+        drop(book);
+        let action = match have {
+            Some(have) => Action::Resume { have, size },
+            None if replaced => Action::Replace { size },
+            None => Action::Send { size },
+        };
+        self.tell_if_wanted(path, action)
+    }
+
+    /// Something is done to an entry, or would be.
+    pub(crate) fn tell(&self, path: &[u8], action: Action) -> Result<(), Fault> {
+        self.tell_local(self.place.local(path), action)
     }
 
     /// Something is done to a name, which is relative to the destination, or would be.
-    pub(crate) fn tell(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
+    pub(crate) fn tell_local(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
         // A path that is too long to travel is counted all the same.
         let Ok(path) = RelPath::new(local) else { return Ok(()) };
         let item = Item { path, action };
@@ -179,9 +183,7 @@ impl Shared {
 
     /// Nothing is kept back any longer.
     pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
-        let mut untold = self.untold.lock();
-        let items = std::mem::take(&mut *untold);
-        drop(untold);
+        let items = std::mem::take(&mut *self.untold.lock());
         send_list(&*self.link, items, BATCH, ControlMessage::Items)
     }
 }

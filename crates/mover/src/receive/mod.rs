@@ -18,9 +18,7 @@ use std::sync::Arc;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::ObjectSink;
-use haul_wire::control::{
-    Destination, Durability, Extraneous, Fault, Layout, Preserve, ReceivePolicy, RunMode,
-};
+use haul_wire::control::{Destination, Durability, Fault, Layout, Preserve, ReceivePolicy, RunMode};
 
 pub(crate) use commit::commit_only;
 pub use decide::expectations::Expectations;
@@ -42,7 +40,6 @@ use crate::root::Root;
 use commit::Committer;
 use decide::Decider;
 use peer::Peer;
-use place::Obstacles;
 use verify::{Comparer, Verifier};
 use write::Writer;
 
@@ -131,13 +128,8 @@ pub fn receive_files(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    let obstacles = if options.receive_policy.extraneous == Extraneous::Keep {
-        Obstacles::Stay
-    } else {
-        Obstacles::MayGo
-    };
     let base = open_base(root, destination, layout, options.receive_policy.run)?;
-    let place = Place::new(base, options.session).with(obstacles).keeping(options.min_free);
+    let place = Place::new(base, &options);
     let moves = options.receive_policy.run != RunMode::ListChanges;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
     let leftovers = if place.is_there() { find(place.base.directory.as_fd()).ok() } else { None };
@@ -150,7 +142,7 @@ pub fn receive_files(
     }
     shared.skipped = skipped;
     let shared = Arc::new(shared);
-    let sink = Box::new(FileSink::in_any_order(shared.clone()));
+    let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: true });
     let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, leftovers))?;
     Ok(ReceiveJob { sink, handle })
 }
@@ -191,14 +183,11 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
 
 /// Nothing half stays behind but what a later job can resume.
 fn remove_temporaries(shared: &Shared) {
-    let unfinished = |table: &crate::entries::EntryTable| -> Vec<u32> {
-        let started = |&e: &u32| matches!(table.kind(e), Kind::File(_)) && table.state(e) == State::Started;
-        (0..table.len()).filter(started).collect()
-    };
-    let entries = unfinished(&shared.book.lock().table);
-    for entry in entries {
+    let is_started = |kind, state| matches!((kind, state), (Kind::File(_), State::Started));
+    let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());
+    for entry in unfinished {
         let path = shared.path(entry);
-        if shared.place.is_resumable(entry) {
+        if shared.place.opened_journal().is_some_and(|journal| journal.is_claimed(entry)) {
             shared.place.leave(entry, &path);
         } else {
             shared.place.discard(entry, &path);

@@ -50,7 +50,9 @@ impl Peer {
             self.shared.end(fault, false);
         }
         loop {
-            self.shared.place.note_in_time();
+            if let Some(journal) = self.shared.place.opened_journal() {
+                journal.flush_in_time();
+            }
             if self.shared.finished() {
                 self.shared.await_close();
                 return Ok(self.shared.book.lock().report());
@@ -225,9 +227,8 @@ impl Peer {
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
-        let book = self.shared.book.lock();
-        digests.iter().try_for_each(|digest| book.table.file(digest.entry).map(drop))?;
-        drop(book);
+        self.shared
+            .table(|table| digests.iter().try_for_each(|digest| table.file(digest.entry).map(drop)))?;
         self.check(Check::Expected(digests))
     }
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use haul_wire::control::Extraneous;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -15,10 +16,11 @@ use crate::confine::{Links, open_beneath};
 use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
+use crate::receive::ReceiveOptions;
 use crate::receive::place::base::{Base, Presence, Reach};
 use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
-use crate::receive::place::space::{MinFree, Space};
+use crate::receive::place::space::Space;
 use crate::root::split;
 use crate::storage::{
     self, create_in, fstat, lstatat, mkdirat, open_in, rename_in, rename_new_in, unlink_temporary, unlinkat,
@@ -46,15 +48,6 @@ const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
 
-/// What becomes of directories, pipes and devices that are where a file goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Obstacles {
-    /// They stay, and the file fails before its bytes are written.
-    Stay,
-    /// Whether they stay is seen when the file is whole.
-    MayGo,
-}
-
 /// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
 /// and what they had.
 #[derive(Default)]
@@ -80,7 +73,9 @@ pub(crate) struct Place {
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     pub(super) open_files: Mutex<OpenFiles>,
     installed: Installed,
-    obstacles: Obstacles,
+    /// With this, directories, pipes and devices may go that are where a file goes: whether they stay is seen when the
+    /// file is whole.
+    extraneous: Extraneous,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
     pub(super) loosened: Loosened,
@@ -88,11 +83,11 @@ pub(crate) struct Place {
     pub(super) is_included: AtomicBool,
     /// The journal has ended.
     finished: AtomicBool,
-    pub(super) space: Space,
+    pub(crate) space: Space,
 }
 
 impl Place {
-    pub(crate) fn new(base: Base, session: u32) -> Self {
+    pub(crate) fn new(base: Base, options: &ReceiveOptions) -> Self {
         let loosened = Loosened::default();
         if let Some(mode) = base.mode_when_made()
             && let Ok(stat) = fstat(&base.directory)
@@ -101,28 +96,18 @@ impl Place {
         }
         Self {
             base,
-            session,
+            session: options.session,
             journal: OnceLock::new(),
             directories: Mutex::default(),
             open_files: Mutex::default(),
             installed: Installed::default(),
-            obstacles: Obstacles::Stay,
+            extraneous: options.receive_policy.extraneous,
             fresh: OnceLock::new(),
             loosened,
             is_included: AtomicBool::new(false),
             finished: AtomicBool::new(false),
-            space: Space::default(),
+            space: Space::new(options.min_free),
         }
-    }
-
-    /// The same in which obstacles fare so.
-    pub(crate) fn with(self, obstacles: Obstacles) -> Self {
-        Self { obstacles, ..self }
-    }
-
-    /// The same that keeps so much of its file system free.
-    pub(crate) fn keeping(self, min_free: MinFree) -> Self {
-        Self { space: Space::new(min_free), ..self }
     }
 
     /// Whether there is one top-level entry, which takes the destination's name.
@@ -294,7 +279,7 @@ impl Place {
         identity: &FileIdentity,
     ) -> Result<Arc<File>, IoFault> {
         let dirent = self.dir_entry(path)?;
-        if !self.is_fresh() && self.obstacles == Obstacles::Stay {
+        if !self.is_fresh() && self.extraneous == Extraneous::Keep {
             // Sooner than after all of its bytes.
             self.must_be_replaceable(&dirent, path)?;
         }

@@ -98,27 +98,29 @@ pub(crate) struct Queue {
 
 /// A buffer on its way to the disk. Its memory is counted as free when it is dropped.
 pub(crate) struct BufferGuard {
-    memory: AlignedBytes,
-    used: usize,
-    pub(crate) runs: Vec<Run>,
+    filling: Filling,
     home: Arc<Queue>,
 }
 
 impl BufferGuard {
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.filling.runs
+    }
+
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        &self.memory[range]
+        &self.filling.memory[range]
     }
 }
 
 impl Drop for BufferGuard {
     fn drop(&mut self) {
-        self.home.take_back(std::mem::take(&mut self.memory), self.used as u64);
+        self.home.take_back(std::mem::take(&mut self.filling));
     }
 }
 
 pub(crate) enum Work {
     /// Bytes whose files are all known.
-    Bytes(Box<BufferGuard>),
+    Bytes(Arc<BufferGuard>),
     /// Something else may have changed: look.
     Look,
     Closed,
@@ -203,8 +205,7 @@ impl Queue {
             let enough = closed || lingered || inner.completed.is_some() || inner.queued >= NOTICE;
             if let Some(filling) = if enough { inner.take_below(known) } else { None } {
                 drop(inner);
-                let Filling { memory, used, runs, .. } = filling;
-                return Work::Bytes(Box::new(BufferGuard { memory, used, runs, home: self.clone() }));
+                return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
             // Entries that came before the end say where what is here goes.
             let look = busy || std::mem::take(&mut inner.nudged);
@@ -220,11 +221,12 @@ impl Queue {
         }
     }
 
-    fn take_back(&self, memory: AlignedBytes, used: u64) {
+    fn take_back(&self, filling: Filling) {
+        let used = filling.used as u64;
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
         let mut inner = self.inner.lock();
         if inner.spare.len() < SPARE {
-            inner.spare.push(memory);
+            inner.spare.push(filling.memory);
         }
         drop(inner);
         // Another thread may have freed more and woken the reader meanwhile.

@@ -10,7 +10,7 @@ fn push(queue: &Queue, offset: u64, bytes: &[u8]) -> bool {
     queue.push(bytes, &[Piece { offset, range: 0..bytes.len() }])
 }
 
-fn take(queue: &Arc<Queue>, known: u64) -> Option<Box<BufferGuard>> {
+fn take(queue: &Arc<Queue>, known: u64) -> Option<Arc<BufferGuard>> {
     match queue.take(known, true) {
         Work::Bytes(guard) => Some(guard),
         Work::Look | Work::Closed => None,
@@ -24,7 +24,7 @@ fn neighbours_become_one_run() {
         push(&queue, offset, &[offset as u8; 10]);
     }
     let guard = take(&queue, 100).unwrap();
-    assert_eq!(guard.runs, [Run { offset: 0, range: 0..30 }, Run { offset: 40, range: 30..50 }]);
+    assert_eq!(guard.runs(), [Run { offset: 0, range: 0..30 }, Run { offset: 40, range: 30..50 }]);
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn a_piece_may_lie_across_two_buffers() {
     let queue = queue(1 << 30);
     let bytes = vec![7; BUFFER + 5];
     push(&queue, 3, &bytes);
-    assert_eq!(take(&queue, u64::MAX).unwrap().runs, [Run { offset: 3, range: 0..BUFFER }]);
-    assert_eq!(take(&queue, u64::MAX).unwrap().runs, [Run { offset: 3 + BUFFER as u64, range: 0..5 }]);
+    assert_eq!(take(&queue, u64::MAX).unwrap().runs(), [Run { offset: 3, range: 0..BUFFER }]);
+    assert_eq!(take(&queue, u64::MAX).unwrap().runs(), [Run { offset: 3 + BUFFER as u64, range: 0..5 }]);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn more_than_the_budget_is_noticed() {
 fn memory_is_free_when_the_last_holder_lets_go() {
     let queue = queue(100);
     push(&queue, 0, &[0; 50]);
-    let guard: Arc<BufferGuard> = Arc::from(take(&queue, 100).unwrap());
+    let guard = take(&queue, 100).unwrap();
     let lent = Queue::lend(&guard, 1).unwrap();
     assert!(Queue::lend(&guard, 1).is_none());
     drop(guard);
@@ -81,7 +81,7 @@ fn shuffled_pieces_come_out_whole() {
     }
     let mut back = vec![0; object.len()];
     while let Some(guard) = take(&queue, u64::MAX) {
-        for run in &guard.runs {
+        for run in guard.runs() {
             let at = run.offset as usize;
             back[at..at + run.range.len()].copy_from_slice(guard.bytes(run.range.clone()));
         }

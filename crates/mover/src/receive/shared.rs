@@ -1,6 +1,5 @@
 //! What the threads of a receiving job share.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,8 +11,9 @@ use haul_wire::control::{
 };
 use parking_lot::Mutex;
 
+use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
-use crate::journal::FileIdentity;
+use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, LOOK_AGAIN, is_session_message};
 use crate::progress::Progress;
 use crate::receive::book::Book;
@@ -85,7 +85,7 @@ impl Job for Shared {
     }
 
     fn notes(&self) -> Vec<String> {
-        let broken = self.place.broken_journal().map(|errno| {
+        let broken = self.place.opened_journal().and_then(Journal::broken).map(|errno| {
             let why = std::io::Error::from(errno);
             format!("what is received cannot be resumed if this is interrupted: {why}")
         });
@@ -157,15 +157,18 @@ impl Shared {
         }
     }
 
+    /// What the table of entries says at one moment.
+    pub(crate) fn table<T>(&self, look: impl FnOnce(&EntryTable) -> T) -> T {
+        look(&self.book.lock().table)
+    }
+
     pub(crate) fn path(&self, entry: u32) -> Vec<u8> {
-        self.book.lock().table.path(entry)
+        self.table(|table| table.path(entry))
     }
 
     /// What tells a file of this set from another one of the same name; `local` is where it goes.
     pub(crate) fn identity(&self, entry: u32, local: Vec<u8>) -> FileIdentity {
-        let book = self.book.lock();
-        let (attributes, shape) = (book.table.attributes(entry), book.table.shape(entry));
-        drop(book);
+        let (attributes, shape) = self.table(|table| (table.attributes(entry), table.shape(entry)));
         FileIdentity {
             path: local,
             size: shape.size,
@@ -231,8 +234,11 @@ impl Shared {
         self.ending.get()
     }
 
-    pub(crate) fn set_finished(&self) {
+    /// Everything is final: the sender is told what there is.
+    pub(crate) fn finish(&self) -> Result<(), Fault> {
+        let summary = self.book.lock().summary();
         self.finished.store(true, Ordering::Release);
+        self.link.send(ControlMessage::Finish(summary))
     }
 
     pub(crate) fn finished(&self) -> bool {
@@ -264,15 +270,13 @@ impl Shared {
         let _order = self.asking.lock();
         let mut book = self.book.lock();
         for (entry, want) in (first..).zip(&wants) {
-            let whole = 0..book.table.stream_len(entry);
-            let ranges = match want {
-                Want::Whole => vec![whole],
-                Want::Rest(stretches) => stretches.iter().map(range).collect(),
-                Want::Nothing | Want::Kept | Want::Compare => Vec::new(),
-            };
-            for range in ranges {
-                book.append(entry, &range)?;
-                self.progress.found(0, range.end - range.start);
+            match want {
+                Want::Whole => {
+                    let whole = 0..book.table.stream_len(entry);
+                    self.append(&mut book, entry, &[whole.into()])?;
+                }
+                Want::Rest(stretches) => self.append(&mut book, entry, stretches)?,
+                Want::Nothing | Want::Kept | Want::Compare => {}
             }
         }
         book.decided = book.table.len();
@@ -284,17 +288,19 @@ impl Shared {
     }
 
     /// Asks for stretches of a file again, or at last.
-    pub(crate) fn ask_more(&self, entry: u32, ranges: &[Range<u64>]) -> Result<(), Fault> {
+    pub(crate) fn ask_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
         let asked = self.asking.lock();
         debug_assert!(asked.open > 0 && !asked.ended, "only of files that are being compared");
-        let mut book = self.book.lock();
-        for range in ranges {
-            book.append(entry, range)?;
-            self.progress.found(0, range.end - range.start);
-        }
-        drop(book);
-        let stretches = ranges.iter().map(|r| Stretch { start: r.start, len: r.end - r.start }).collect();
+        self.append(&mut self.book.lock(), entry, &stretches)?;
         self.link.send(ControlMessage::More(More { entry: entry.into(), stretches }))
+    }
+
+    fn append(&self, book: &mut Book, entry: u32, stretches: &[Stretch]) -> Result<(), Fault> {
+        for &Stretch { start, len } in stretches {
+            book.append(entry, &(start..start + len))?;
+            self.progress.found(0, len);
+        }
+        Ok(())
     }
 
     /// All entries have been asked for.
@@ -327,10 +333,6 @@ impl Shared {
             Destination::Occupied => self.link.send(ControlMessage::WantsEnd { bytes }),
         }
     }
-}
-
-fn range(stretch: &Stretch) -> Range<u64> {
-    stretch.start..stretch.start + stretch.len
 }
 
 /// Equal wants in a row become one run.

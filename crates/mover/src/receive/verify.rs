@@ -317,9 +317,9 @@ impl Verifier {
         if compared.held == Held::Final {
             compared.interest.end();
             self.forget(entry);
-            let whole = 0..self.shared.book.lock().table.stream_len(entry);
+            let whole = 0..self.shared.table(|table| table.stream_len(entry));
             let looks = self.shared.only_looks();
-            self.shared.ask_more(entry, if looks { &[] } else { std::slice::from_ref(&whole) })?;
+            self.shared.ask_more(entry, if looks { Vec::new() } else { vec![whole.into()] })?;
             self.close(entry)?;
             return if looks { self.would_replace(entry) } else { Ok(()) };
         }
@@ -332,7 +332,7 @@ impl Verifier {
             self.in_order -= usize::from(hashing.open.remove(&group).is_some());
         }
         self.shared.book.lock().forget(entry, range.clone());
-        self.shared.ask_more(entry, &[range])?;
+        self.shared.ask_more(entry, vec![range.into()])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
 
@@ -345,11 +345,9 @@ impl Verifier {
             Ok(digest) => digest,
             Err(fault) => return self.is_wrong(entry, fault),
         };
-        let mut book = self.shared.book.lock();
-        book.table.set_digest(entry, digest);
-        let (path, size) = (book.table.path(entry), book.table.size(entry));
-        drop(book);
-        self.shared.tell(self.shared.place.local(&path), Action::Replace { size })?;
+        self.shared.book.lock().table.set_digest(entry, digest);
+        let (path, size) = self.shared.table(|table| (table.path(entry), table.size(entry)));
+        self.shared.tell(&path, Action::Replace { size })?;
         self.settles.send(Settle::Verified(entry)).map_err(over)
     }
 
@@ -428,7 +426,7 @@ impl Verifier {
         if same && self.shared.only_looks() {
             let there = self.shared.place.existing(&path);
             let action = there.map_or(Action::Keep, |there| self.shared.would_correct(entry, &path, &there));
-            self.shared.tell(self.shared.place.local(&path), action)?;
+            self.shared.tell(&path, action)?;
         }
         let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
         self.settles.send(settle).map_err(over)

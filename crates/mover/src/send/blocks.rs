@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use derive_more::Deref;
 use haul_base::AlignedBytes;
 
 use crate::identity::Identity;
 use crate::send::walk::SourceRoot;
-use crate::stream::Shape;
+use crate::stream::{Joined, Shape};
 
 /// Bytes that are read at a time, and the size of a block.
 pub(crate) const BLOCK: usize = 256 << 10;
@@ -231,66 +232,21 @@ impl Drop for Held {
     }
 }
 
-/// A stretch: where it begins in the stream, and in all stretches put together.
-#[derive(Clone, Copy, Debug)]
-struct Section {
-    start: u64,
-    at: u64,
-}
-
 /// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in
 /// memory once, for the reader and for the data path.
-#[derive(Debug)]
+#[derive(Debug, Deref)]
 pub(crate) struct Sections {
-    each: Vec<Section>,
-    pub(crate) len: u64,
+    #[deref]
+    each: Joined,
     _held: Option<Held>,
 }
 
 impl Sections {
-    pub(crate) const EACH: u64 = size_of::<Section>() as u64;
+    pub(crate) const EACH: u64 = size_of::<(u64, u64)>() as u64;
 
     /// Of ranges in order, none of them empty.
-    pub(crate) fn new(ranges: impl ExactSizeIterator<Item = Range<u64>>, held: Option<Held>) -> Self {
-        let mut len = 0;
-        let section = |range: Range<u64>| {
-            let at = len;
-            len += range.end - range.start;
-            Section { start: range.start, at }
-        };
-        let each = ranges.map(section).collect();
-        Self { each, len, _held: held }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.each.is_empty()
-    }
-
-    /// The ranges of the stream, in order.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        (0..self.each.len()).map(|index| self.range(index))
-    }
-
-    /// Those of them that end after `offset` of the stream.
-    pub(crate) fn ranges_after(&self, offset: u64) -> impl Iterator<Item = Range<u64>> {
-        let behind = self.each.partition_point(|section| section.start <= offset);
-        let first = behind.checked_sub(1).filter(|&before| self.range(before).end > offset);
-        (first.unwrap_or(behind)..self.each.len()).map(|index| self.range(index))
-    }
-
-    /// Where the byte `at` of all stretches is in the stream, and how many bytes follow there with it. `at` must be
-    /// less than `len`.
-    pub(crate) fn locate(&self, at: u64) -> (u64, u64) {
-        let index = self.each.partition_point(|section| section.at <= at) - 1;
-        let range = self.range(index);
-        let start = range.start + (at - self.each[index].at);
-        (start, range.end - start)
-    }
-
-    fn range(&self, index: usize) -> Range<u64> {
-        let Section { start, at } = self.each[index];
-        let end = self.each.get(index + 1).map_or(self.len, |next| next.at);
-        start..start + (end - at)
+    pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, held: Option<Held>) -> Self {
+        Self { each: Joined::new(ranges), _held: held }
     }
 }
 

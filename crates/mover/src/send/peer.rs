@@ -114,10 +114,13 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
         let message = "the set that the receiver has is not the one that was sent";
         return Err(Fault::new(FaultCode::VerifyFailed, message, "run the same command again"));
     }
-    let (failures, removal) = (ledger.failures.clone(), ledger.removal.clone());
-    let notes = summary.notes.clone();
-    let resumed = ledger.resumed.max(ledger.resumed_as_said);
-    let report = crate::report::report(&ledger.table, failures, digest, resumed, removal, notes);
+    let report = MoveReport {
+        resumed_bytes: ledger.resumed.max(ledger.resumed_as_said),
+        removal: ledger.removal.clone(),
+        notes: summary.notes.clone(),
+        failures: ledger.failures.clone(),
+        ..MoveReport::of(&ledger.table, digest)
+    };
     drop(ledger);
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);

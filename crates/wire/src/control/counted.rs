@@ -1,3 +1,4 @@
+use haul_base::{Cause, CauseCounts};
 use serde::{Deserialize, Serialize};
 
 /// What one side has counted, told to the other before the last message of a session. It is for reports only:
@@ -35,4 +36,25 @@ pub struct CountedSending {
     pub limited_by: String,
     /// What it was seen by, for people.
     pub evidence: String,
+}
+
+impl CountedSending {
+    /// The lost packets by cause; those without one are inconclusive. A peer may say anything: there are never more than
+    /// it has lost.
+    pub fn causes(&self) -> CauseCounts {
+        let told = [
+            (Cause::ReceiverHost, self.lost_by_host),
+            (Cause::Congestion, self.lost_by_congestion),
+            (Cause::Random, self.lost_by_random),
+            (Cause::Outage, self.lost_by_outage),
+            (Cause::Inconclusive, u64::MAX),
+        ];
+        let mut left = self.lost;
+        let of_what_is_left = told.map(|(cause, packets)| {
+            let packets = packets.min(left);
+            left -= packets;
+            (cause, packets)
+        });
+        of_what_is_left.into_iter().collect()
+    }
 }

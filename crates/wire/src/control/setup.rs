@@ -77,6 +77,32 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Its name for people and scripts.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Put { .. } => "put",
+            Self::Get { .. } => "get",
+            Self::BenchSend => "bench",
+            Self::BenchReceive => "bench-reverse",
+            Self::Check => "check",
+            Self::Connect { .. } => "connect",
+            Self::StreamSend => "stream",
+            Self::StreamReceive => "stream-reverse",
+            Self::PutStream { .. } => "put-stream",
+        }
+    }
+
+    /// Whether it is only said what would be moved.
+    pub fn is_dry_run(&self) -> bool {
+        match self {
+            Self::Put { receive_policy, .. } => receive_policy.run == RunMode::ListChanges,
+            Self::Get { run, .. } => *run == RunMode::ListChanges,
+            _ => false,
+        }
+    }
+}
+
 /// What happens to a file that has grown since it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Growth {

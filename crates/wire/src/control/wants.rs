@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// Whether the receiver may have something of the set already.
@@ -17,6 +19,12 @@ pub struct Stretch {
     pub start: u64,
     /// Its length in bytes, not 0.
     pub len: u64,
+}
+
+impl From<Range<u64>> for Stretch {
+    fn from(range: Range<u64>) -> Self {
+        Self { start: range.start, len: range.end.saturating_sub(range.start) }
+    }
 }
 
 impl Stretch {

@@ -3,13 +3,14 @@
 use std::thread;
 
 use haul_base::{Bytes, Cause, Rate};
+use haul_host::peak_memory;
 use haul_mover::SOME_FAILED;
+use haul_proto::{UNSEEN_LIMIT, limit_of_receiver};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
 use crate::fault::place;
-use crate::output::{CombinedProgress, FileFailure, LimitedBy, ProgressStyle, RunReport, Summary};
+use crate::output::{FileFailure, LimitedBy, Progress, ProgressStyle, RunReport, Summary};
 use crate::transfer::context::Context;
-use crate::transfer::facts;
 use crate::transfer::plan::CopyPlan;
 use crate::transfer::quota::Quotas;
 
@@ -23,13 +24,13 @@ pub(crate) fn copy_all(
     if !only_looks && let Some(fault) = without_destination(plans) {
         return context.failed(fault);
     }
-    let combined = CombinedProgress::start(&context.style, plans.len());
+    let parts = Progress::several(&context.style, plans.len());
     // What one may not exceed, all together must not.
     let quotas = Quotas::new(context.settings.rate);
     let copy = &copy;
     let reports: Vec<Of> = thread::scope(|scope| {
-        let one = |(at, plan)| {
-            let (machine, part) = (machine(plan), combined.part(at));
+        let one = |(plan, part): (_, &Progress)| {
+            let (machine, part) = (machine(plan), part.clone());
             let each = Context {
                 quotas: quotas.clone(),
                 events: context.events.of(&machine),
@@ -38,7 +39,7 @@ pub(crate) fn copy_all(
             };
             let running = scope.spawn(move || {
                 let report = copy(&each, plan);
-                part.end();
+                part.finish();
                 if !only_looks {
                     part.say(&said_of(plan, &report));
                 }
@@ -46,13 +47,13 @@ pub(crate) fn copy_all(
             });
             (machine, running)
         };
-        let running: Vec<_> = plans.iter().enumerate().map(one).collect();
+        let running: Vec<_> = plans.iter().zip(&parts).map(one).collect();
         let ended = running
             .into_iter()
             .map(|(machine, thread)| Of { machine, report: thread.join().unwrap_or_else(|_| crashed()) });
         ended.collect()
     });
-    combined.finish();
+    parts.iter().for_each(Progress::finish);
     added_up(context.report(RunReport::default()), context.settings.rate, reports)
 }
 
@@ -114,7 +115,7 @@ pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) 
     if !controllers.is_empty() {
         sum.controller = controllers.join(", ");
     }
-    sum.max_rss = facts::max_rss();
+    sum.max_rss = peak_memory();
     sum.goodput = Rate::from_transfer(sum.bytes - sum.resumed_bytes.min(sum.bytes), sum.elapsed);
     sum.capacity = ceiling.map(|rate| (rate, "ceiling"));
     sum.files_fault = files_fault(&all);
@@ -212,10 +213,9 @@ fn digest(all: &[Of]) -> Option<String> {
 fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<LimitedBy> {
     let slowest =
         all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
-    let common =
-        facts::limit_as_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
-    if common.what != facts::NOT_SEEN_HERE {
-        return Some(common);
+    let common = limit_of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
+    if common.what != UNSEEN_LIMIT {
+        return Some(common.into());
     }
     let LimitedBy { what, evidence } = slowest.report.limited_by.clone()?;
     let bytes = Bytes(slowest.report.bytes);

@@ -16,7 +16,7 @@ use crate::signals::Cancel;
 use crate::ssh::{Job, Permit, Remote, RemoteOutput, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
-use crate::transfer::plan::{Location, Third};
+use crate::transfer::plan::{Location, Negotiated, Third};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -28,9 +28,6 @@ const STOPPING: Duration = Duration::from_secs(10);
 /// Options that name files of this machine.
 const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
 
-/// What two machines have agreed on, by name.
-pub(crate) type Negotiated = Vec<(&'static str, String)>;
-
 /// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
 /// on, before the first of them.
 pub(crate) fn copy(
@@ -41,8 +38,8 @@ pub(crate) fn copy(
 ) -> Result<RunReport, Fault> {
     let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     let mut parties = Parties::start(context, args, third, detach)?;
-    let mut progress = Progress::start(&context.style);
-    let report = parties.follow(context, detach, &mut progress, agreed);
+    let progress = Progress::start(&context.style);
+    let report = parties.follow(context, detach, &progress, agreed);
     progress.finish();
     let preset = context.settings.preset.clone();
     let mut report = RunReport { preset, ..report? };
@@ -105,7 +102,7 @@ impl Parties {
         &mut self,
         context: &Context,
         detach: bool,
-        progress: &mut Progress,
+        progress: &Progress,
         agreed: &mut dyn FnMut(Negotiated),
     ) -> Result<RunReport, Fault> {
         let mut watched = Watched::new();
@@ -129,7 +126,7 @@ impl Parties {
             if let Some(report) = watched.report.take() {
                 return Ok(report);
             }
-            progress.update(&watched.snapshot());
+            progress.update(watched.snapshot());
             if context.cancel.is_requested() && detach {
                 return Err(watched.left(&self.client));
             }
@@ -222,7 +219,10 @@ impl Watched {
             }
             // Before it, the ways to the server are looked at.
             "session" if event["request"] != "check" => self.stands(client, progress),
-            "plan" => self.negotiated = Some(facts(&event["negotiated"])),
+            "plan" => {
+                let negotiated = event.remove("negotiated").unwrap_or_default();
+                self.negotiated = Some(serde_json::from_value(negotiated).unwrap_or_default());
+            }
             "item" => {
                 tell_item(event.remove("item").unwrap_or_default(), context, progress);
                 return;
@@ -305,7 +305,7 @@ impl Watched {
 
 /// Shows what is or would be done to a name; what cannot be a name is of no interest.
 fn tell_item(item: Value, context: &Context, progress: &Progress) {
-    if let (Ok(item), Some(tell)) = (serde_json::from_value(item), context.items.tell(progress.voice())) {
+    if let (Ok(item), Some(tell)) = (serde_json::from_value(item), context.items.tell(progress)) {
         tell(&item);
     }
 }
@@ -317,13 +317,4 @@ fn tail(client: &Remote, log: &str) -> String {
 fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
     let message = format!("what {host} said of the end of the transfer is not understood: {error}");
     Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on all machines")
-}
-
-/// What a dry run lists, in the names that it has here.
-fn facts(negotiated: &Value) -> Negotiated {
-    const NAMES: [&str; 9] =
-        ["server", "cipher", "controller", "rate", "chunk", "offload", "round_trip", "udp", "recipe"];
-    let read: Vec<(String, String)> = serde_json::from_value(negotiated.clone()).unwrap_or_default();
-    let known = |(name, value): (String, String)| Some((*NAMES.iter().find(|known| **known == name)?, value));
-    read.into_iter().filter_map(known).collect()
 }

@@ -146,7 +146,7 @@ fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault
     let mut context = context.clone();
     context.settings.rate = Some(ceiling);
     let recipe = &mut context.settings.stack;
-    recipe.set("rate_control.rate", &format!("{}bit", ceiling.as_bps())).map_err(haulage::Error::from)?;
+    recipe.set("rate_control.rate", &ceiling.exact()).map_err(haulage::Error::from)?;
     recipe
         .set("rate_control.cause_aware", if acts { "true" } else { "false" })
         .map_err(haulage::Error::from)?;

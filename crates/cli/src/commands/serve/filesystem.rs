@@ -1,9 +1,9 @@
 //! Keeps `haul serve` to the directory that it offers: whatever a client makes of a defect, the kernel lets this
 //! process open nothing else. Landlock (landlock(7)) needs no rights, and holds for threads that are started later.
 
+use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 use haul_mover::Root;
 use landlock::{
@@ -37,9 +37,11 @@ const READ: [&str; 18] = [
 ];
 
 /// What a server lets its clients do below its root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum Offer {
+    #[display("reading")]
     Reading,
+    #[display("reading and writing")]
     ReadingAndWriting,
 }
 
@@ -54,15 +56,6 @@ impl Offer {
                 AccessFs::from_all(NEWEST) & !never
             }
         }
-    }
-}
-
-impl fmt::Display for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reading => "reading",
-            Self::ReadingAndWriting => "reading and writing",
-        })
     }
 }
 

@@ -2,17 +2,17 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_wire::control::{Action, DestinationAttributes, DestinationLineage, Equal, Extent};
-use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::metadata::Undone;
-use crate::entries::Attributes;
+use super::metadata::{Metadata, Undone};
+use crate::entries::{Attributes, Kind};
 use crate::receive::Expectations;
 use crate::receive::place::Place;
-use crate::receive::place::attributes::Existing;
+use crate::receive::place::attributes::{DIRECTORY_BITS, Existing, FILE_BITS};
 use crate::receive::shared::Shared;
 
 impl Shared {
@@ -44,10 +44,9 @@ impl Shared {
         let Some(wanted) = self.book.lock().destination.clone() else { return };
         let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
         let attributes = Attributes { mtime_secs, mtime_nanos, mode };
-        let apply =
-            |fd: BorrowedFd<'_>| self.metadata.apply(fd, attributes, extras.as_deref(), FileType::Directory);
+        let wanted = Metadata { attributes, extras: extras.map(Arc::from), bits: DIRECTORY_BITS };
         let directory = self.place.directory(&[]);
-        match directory.and_then(|directory| apply(directory.as_fd())) {
+        match directory.and_then(|directory| self.metadata.apply(directory.as_fd(), &wanted)) {
             Ok(undone) => self.note(b".", undone),
             // It may belong to somebody else, and keeps what it has then.
             Err(Errno::PERM | Errno::ACCESS) => {}
@@ -60,27 +59,34 @@ impl Shared {
 }
 
 impl Shared {
+    /// What an entry is to have beside its contents.
+    pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {
+        let book = self.book.lock();
+        let bits = if book.table.kind(entry) == Kind::Directory { DIRECTORY_BITS } else { FILE_BITS };
+        Metadata { attributes: book.table.attributes(entry), extras: book.extras.get(entry), bits }
+    }
+
     /// Gives a file that stays what it should have beside its contents, if that differs and we may.
-    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
-        let extras = self.book.lock().extras.get(entry);
-        let is_same_time = self.has_time(there, attributes);
-        if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
+    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing) {
+        let wanted = self.metadata_of(entry);
+        let is_same_time = self.has_time(there, &wanted);
+        if wanted.extras.is_none() && there.has_mode(wanted.attributes.mode) && is_same_time {
             return;
         }
         let Some((file, stat)) = self.place.open_found(path, there) else { return };
-        let (fd, kind) = (file.as_fd(), FileType::RegularFile);
-        let differs = || !is_same_time || self.metadata.would_change(fd, attributes, extras.as_deref());
+        let fd = file.as_fd();
+        let differs = || !is_same_time || self.metadata.would_change(fd, &wanted);
         let is_elsewhere = self.place.may_be_elsewhere(&stat);
         let is_said = (self.is_verbose() || is_elsewhere) && differs();
         let applied = if is_elsewhere {
             if !is_said {
                 return;
             }
-            Ok(self.correct_apart(entry, path, &file, attributes))
+            Ok(self.correct_apart(entry, path, &file, &wanted))
         } else if is_same_time {
-            self.metadata.apply_but_time(fd, attributes, extras.as_deref(), kind)
+            self.metadata.apply_but_time(fd, &wanted)
         } else {
-            self.metadata.apply(fd, attributes, extras.as_deref(), kind)
+            self.metadata.apply(fd, &wanted)
         };
         // Not our file: its contents are right all the same.
         let Ok(undone) = applied else { return };
@@ -92,11 +98,10 @@ impl Shared {
     }
 
     /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
-    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
-        let extras = self.book.lock().extras.get(entry);
+    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, wanted: &Metadata) -> Undone {
         let mut undone = Undone::new();
         let apply = |fd: BorrowedFd<'_>| {
-            undone = self.metadata.apply(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
+            undone = self.metadata.apply(fd, wanted)?;
             Ok(())
         };
         if self.place.detach(entry, path, there, apply).is_err() {
@@ -110,24 +115,19 @@ impl Shared {
 
     /// What [`Shared::correct`] would do.
     pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
-        let book = self.book.lock();
-        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
-        drop(book);
-        let is_same_time = self.has_time(there, attributes);
-        let differs = match extras {
-            None => !is_same_time || !there.has_mode(attributes.mode),
-            Some(extras) => {
-                let would_change =
-                    |file: File| self.metadata.would_change(file.as_fd(), attributes, Some(&extras));
-                !is_same_time || self.place.open_final(path).is_some_and(would_change)
-            }
-        };
-        if differs { Action::Adjust } else { Action::Keep }
+        let wanted = self.metadata_of(entry);
+        let would_change = |file: File| self.metadata.would_change(file.as_fd(), &wanted);
+        let stays = self.has_time(there, &wanted)
+            && match wanted.extras {
+                None => there.has_mode(wanted.attributes.mode),
+                Some(_) => !self.place.open_final(path).is_some_and(would_change),
+            };
+        if stays { Action::Keep } else { Action::Adjust }
     }
 
     /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
-    fn has_time(&self, there: &Existing, attributes: Attributes) -> bool {
-        there.same_time(attributes) || self.receive_policy.equal == Equal::SizeAndTime
+    fn has_time(&self, there: &Existing, wanted: &Metadata) -> bool {
+        there.same_time(wanted.attributes) || self.receive_policy.equal == Equal::SizeAndTime
     }
 }
 

@@ -7,15 +7,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::{Extras, Keep, Owner, Ownership, Preserve, Xattr};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
 use crate::budget::{growth_of_table, of_table};
 use crate::entries::Attributes;
-use crate::receive::place::attributes::{
-    ALL_BITS, DIRECTORY_BITS, FILE_BITS, correct_time, mode_for, set_mode,
-};
+use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, set_mode};
 use crate::receive::place::existing;
 use crate::storage::{chownat, fchmod, fchown, fstat};
 use crate::xattrs::{Bearer, CAPABILITY, Space};
@@ -69,6 +67,14 @@ fn bytes_of(extras: &Extras) -> u64 {
     (size_of::<Extras>() + 2 * LEAST + of_names + of_attributes) as u64
 }
 
+/// What a file or directory is to have beside its contents.
+pub(crate) struct Metadata {
+    pub(crate) attributes: Attributes,
+    pub(crate) extras: Option<Arc<Extras>>,
+    /// The permission bits that a sender may give to its kind.
+    pub(crate) bits: u32,
+}
+
 /// What could not be done, for people.
 pub(crate) type Undone = Vec<String>;
 
@@ -103,29 +109,17 @@ impl MetadataWriter {
     }
 
     /// Sets everything of an open file or directory; the time last. What is right already is not touched.
-    pub(crate) fn apply(
-        &self,
-        fd: BorrowedFd<'_>,
-        attributes: Attributes,
-        extras: Option<&Extras>,
-        kind: FileType,
-    ) -> Result<Undone, Errno> {
-        let undone = self.apply_but_time(fd, attributes, extras, kind)?;
-        correct_time(fd, attributes)?;
+    pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
+        let undone = self.apply_but_time(fd, wanted)?;
+        correct_time(fd, wanted.attributes)?;
         Ok(undone)
     }
 
     /// As [`MetadataWriter::apply`], for a file that has its time already.
-    pub(crate) fn apply_but_time(
-        &self,
-        fd: BorrowedFd<'_>,
-        attributes: Attributes,
-        extras: Option<&Extras>,
-        kind: FileType,
-    ) -> Result<Undone, Errno> {
-        let usual = if kind == FileType::Directory { DIRECTORY_BITS } else { FILE_BITS };
-        let Some(extras) = extras else {
-            set_mode(fd, attributes.mode, usual)?;
+    pub(crate) fn apply_but_time(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
+        let mode = wanted.attributes.mode;
+        let Some(extras) = &wanted.extras else {
+            set_mode(fd, mode, wanted.bits)?;
             return Ok(Undone::new());
         };
         let mut undone = left_out(extras);
@@ -133,28 +127,23 @@ impl MetadataWriter {
         let owned = self.set_owner(fd, extras, &mut undone)?;
         let bearer = Bearer::Open(fd);
         self.set_xattrs(&bearer, extras, &mut undone);
-        let bits = if owned { ALL_BITS } else { usual };
-        set_mode(fd, attributes.mode, bits)?;
+        set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // The list holds the permissions of the group, so it comes after them.
         self.set_acls(&bearer, extras, &mut undone);
         Ok(undone)
     }
 
-    /// Whether [`MetadataWriter::apply_but_time`] would change anything of a regular file.
-    pub(crate) fn would_change(
-        &self,
-        fd: BorrowedFd<'_>,
-        attributes: Attributes,
-        extras: Option<&Extras>,
-    ) -> bool {
+    /// Whether [`MetadataWriter::apply_but_time`] would change anything.
+    pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> bool {
         let Ok(now) = fstat(fd) else { return false };
+        let extras = wanted.extras.as_deref();
         let owner = extras.and_then(|extras| self.wanted_owner(extras, || Ok(now), &mut Undone::new()));
         let other_owner = owner.is_some_and(|(user, group)| {
             now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
         });
-        let bits = if owner.is_some() && is_root() { ALL_BITS } else { FILE_BITS };
+        let bits = if owner.is_some() && is_root() { ALL_BITS } else { wanted.bits };
         let mode = existing(&now).mode;
-        let other_bits = mode_for(mode, attributes.mode, bits) != mode;
+        let other_bits = mode_for(mode, wanted.attributes.mode, bits) != mode;
         other_owner || other_bits || extras.is_some_and(|extras| self.other_xattrs(fd, extras))
     }
 
@@ -230,18 +219,18 @@ impl MetadataWriter {
     }
 
     fn set_xattrs(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        match (self.permit.xattrs, &extras.xattrs) {
-            (Keep::Preserve, Some(wanted)) => make_equal(bearer, self.xattrs(bearer, wanted), undone),
-            (Keep::Drop, Some(wanted)) => refused("extended attributes", wanted, undone),
-            (_, None) => {}
+        let Some(wanted) = &extras.xattrs else { return };
+        match self.permit.xattrs {
+            Keep::Preserve => make_equal(bearer, self.xattrs(bearer, wanted), undone),
+            Keep::Drop => refused("extended attributes", wanted, undone),
         }
     }
 
     fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        match (self.permit.acls, &extras.acls) {
-            (Keep::Preserve, Some(wanted)) => make_equal(bearer, acls(bearer, wanted), undone),
-            (Keep::Drop, Some(wanted)) => refused("access control lists", wanted, undone),
-            (_, None) => {}
+        let Some(wanted) = &extras.acls else { return };
+        match self.permit.acls {
+            Keep::Preserve => make_equal(bearer, acls(bearer, wanted), undone),
+            Keep::Drop => refused("access control lists", wanted, undone),
         }
     }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, RecvError, never};
 use haul_base::AlignedBytes;
 use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback};
-use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
@@ -25,6 +24,7 @@ use crate::receive::place::links::Linked;
 use crate::receive::place::replaceable;
 use crate::receive::shared::Shared;
 use crate::receive::verify::READ;
+use metadata::Metadata;
 use sync::{Syncs, read_back};
 
 /// Files committed together at most.
@@ -126,9 +126,7 @@ impl Committer {
 
     /// What was there is equal, and stays.
     fn same(&mut self, entry: u32) {
-        let book = self.shared.book.lock();
-        let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
-        drop(book);
+        let path = self.shared.path(entry);
         if !self.shared.only_looks() {
             let kept = match self.shared.place.existing(&path) {
                 None => Err(gone(&path)),
@@ -136,7 +134,7 @@ impl Committer {
                 Some(there) => Ok(there),
             };
             match kept {
-                Ok(there) => self.shared.correct(entry, &path, &there, attributes),
+                Ok(there) => self.shared.correct(entry, &path, &there),
                 Err(io_fault) => {
                     self.shared.book.lock().table.set_state(entry, State::Failed);
                     return self.failed(entry, io_fault.fault);
@@ -179,20 +177,16 @@ impl Committer {
             return Ok(());
         }
         let items = self.items(entries);
-        if self.shared.only_looks() {
-            let items = self.hold_back(items);
-            self.would_install(&items);
-            return Ok(());
-        }
-        let items = self.complete(items)?;
+        let items = if self.shared.only_looks() { items } else { self.complete(items)? };
         let items = self.hold_back(items);
         self.install(&items)
     }
 
     fn items(&self, entries: &[u32]) -> Vec<Item> {
-        let book = self.shared.book.lock();
-        let item = |&entry: &u32| Item { entry, path: book.table.path(entry), size: book.table.size(entry) };
-        entries.iter().map(item).collect()
+        self.shared.table(|table| {
+            let item = |&entry: &u32| Item { entry, path: table.path(entry), size: table.size(entry) };
+            entries.iter().map(item).collect()
+        })
     }
 
     /// Keeps those back in whose way something is that goes when everything has arrived; returns the others.
@@ -208,7 +202,7 @@ impl Committer {
     }
 
     fn is_blocked(&self, entry: u32, path: &[u8]) -> bool {
-        let kind = self.shared.book.lock().table.kind(entry);
+        let kind = self.shared.table(|table| table.kind(entry));
         self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
     }
 
@@ -258,7 +252,7 @@ impl Committer {
             match (kind, replaceable(there.filter(|_| stays), path)) {
                 (Kind::File(_), Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
                 (Kind::File(_), Ok(())) => {
-                    self.say_installed(&item, false)?;
+                    self.shared.tell_installed(*entry, path, false)?;
                     free.push(item);
                 }
                 // Said later, with its file.
@@ -267,8 +261,7 @@ impl Committer {
                 (_, Ok(())) => {}
             }
         }
-        self.would_install(&free);
-        Ok(())
+        self.install(&free)
     }
 
     /// Sets attributes and syncs contents; returns the items for which that worked.
@@ -278,7 +271,7 @@ impl Committer {
         let mut group = Syncs::default();
         for item in items {
             let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
-                let set = self.apply(item.entry, &item.path, file.as_fd(), FileType::RegularFile);
+                let set = self.apply(item.entry, &item.path, file.as_fd());
                 let synced = set.and_then(|()| match self.shared.durability {
                     Durability::Synced => group.contents(&file, count),
                     Durability::AtEnd => self.at_end.file_system_of(&file),
@@ -313,19 +306,25 @@ impl Committer {
         Ok(right)
     }
 
+    /// Gives files their final names; in a dry run nothing has to be done.
     fn install(&mut self, items: &[Item]) -> Result<(), Fault> {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
         let mut done = Vec::with_capacity(items.len());
         for item in items {
-            match self.shared.place.install(item.entry, &item.path, item.size) {
-                Ok((dirent, replaced)) => {
-                    directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
-                    self.shared.book.lock().table.set_state(item.entry, State::Done);
-                    self.say_installed(item, replaced)?;
-                    done.push(item.entry);
+            if !self.shared.only_looks() {
+                match self.shared.place.install(item.entry, &item.path, item.size) {
+                    Ok((dirent, replaced)) => {
+                        directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
+                        self.shared.tell_installed(item.entry, &item.path, replaced)?;
+                    }
+                    Err(io_fault) => {
+                        self.give_up(item.entry, &item.path, io_fault)?;
+                        continue;
+                    }
                 }
-                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
             }
+            self.shared.book.lock().table.set_state(item.entry, State::Done);
+            done.push(item.entry);
         }
         if self.shared.durability == Durability::Synced {
             let mut group = Syncs::default();
@@ -340,27 +339,6 @@ impl Committer {
             self.shared.progress.file_done();
         }
         Ok(())
-    }
-
-    fn say_installed(&self, item: &Item, replaced: bool) -> Result<(), Fault> {
-        let have = self.shared.book.lock().resumes.get(&item.entry).copied();
-        let size = item.size;
-        let action = match have {
-            Some(have) => Action::Resume { have, size },
-            None if replaced => Action::Replace { size },
-            None => Action::Send { size },
-        };
-        self.shared.tell_if_wanted(&item.path, action)
-    }
-
-    /// In a dry run: nothing has to be done.
-    fn would_install(&mut self, items: &[Item]) {
-        for item in items {
-            self.shared.book.lock().table.set_state(item.entry, State::Done);
-            self.succeeded(item.entry);
-            self.settled += 1;
-            self.shared.progress.file_done();
-        }
     }
 
     /// When everything else has succeeded; before directories get their times.
@@ -383,17 +361,13 @@ impl Committer {
     }
 
     fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
-        let book = self.shared.book.lock();
-        let table = &book.table;
-        (0..table.len()).filter(|&e| is_kind(table.kind(e)) && table.state(e) != State::Failed).collect()
+        let is_held = |kind, state| is_kind(kind) && state != State::Failed;
+        self.shared.table(|table| table.those(is_held).collect())
     }
 
     /// Gives an open file or directory what it should have beside its contents.
-    fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
-        let book = self.shared.book.lock();
-        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
-        drop(book);
-        let undone = self.shared.metadata.apply(fd, attributes, extras.as_deref(), kind)?;
+    fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let undone = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry))?;
         self.shared.note(path, undone);
         Ok(())
     }
@@ -404,20 +378,19 @@ impl Committer {
             let book = self.shared.book.lock();
             let Kind::HardLink(file) = book.table.kind(entry) else { continue };
             let (path, target) = (book.table.path(entry), book.table.path(file));
-            let (failed, stays) =
-                (book.table.state(file) == State::Failed, book.table.state(file) == State::Kept);
-            let attributes = book.table.attributes(file);
+            let (state, attributes) = (book.table.state(file), book.table.attributes(file));
             drop(book);
             let how = (attributes, self.shared.receive_policy.newer);
-            let made = if failed {
+            let made = if state == State::Failed {
                 Err(without_file(&path, &target))
             } else if self.shared.only_looks() {
-                let action = self.shared.place.would_link((&path, &target), how, stays);
-                self.shared.tell(self.shared.place.local(&path), action)?;
+                let action = self.shared.place.would_link((&path, &target), how, state == State::Kept);
+                self.shared.tell(&path, action)?;
                 Ok(None)
             } else {
-                let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd, FileType::RegularFile);
-                self.note_link(&path, self.shared.place.hard_link(entry, (&path, &target), how, apply))?
+                let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd);
+                let linked = self.shared.place.hard_link(entry, (&path, &target), how, apply);
+                linked.and_then(|linked| self.note_link(&path, linked))
             };
             self.held_is_done(entry, &path, made)?;
         }
@@ -428,12 +401,8 @@ impl Committer {
     fn note_link(
         &self,
         path: &[u8],
-        linked: Result<(Linked, Arc<OwnedFd>), IoFault>,
-    ) -> Result<Result<Option<Arc<OwnedFd>>, IoFault>, Fault> {
-        let (linked, directory) = match linked {
-            Ok(linked) => linked,
-            Err(io_fault) => return Ok(Err(io_fault)),
-        };
+        (linked, directory): (Linked, Arc<OwnedFd>),
+    ) -> Result<Option<Arc<OwnedFd>>, IoFault> {
         let note = match linked {
             Linked::Name | Linked::Already => None,
             Linked::Copy => Some("a copy: the file system has no further hard link for it"),
@@ -445,17 +414,14 @@ impl Committer {
         if matches!(linked, Linked::Name | Linked::Copy) {
             self.shared.tell_if_wanted(path, Action::Link)?;
         }
-        Ok(Ok(Some(directory)))
+        Ok(Some(directory))
     }
 
     /// Links come last, so that nothing is ever written through one.
     fn finish_links(&mut self) -> Result<(), Fault> {
         for entry in self.held(|kind| kind == Kind::Symlink) {
-            let book = self.shared.book.lock();
-            let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
-            let target = book.table.target(entry).to_vec();
-            let extras = book.extras.get(entry);
-            drop(book);
+            let (path, target) = self.shared.table(|table| (table.path(entry), table.target(entry).to_vec()));
+            let Metadata { attributes, extras, .. } = self.shared.metadata_of(entry);
             let apply = |link: BorrowedFd<'_>| {
                 if let Some(extras) = &extras {
                     let undone = self.shared.metadata.apply_to_link(link, extras);
@@ -467,11 +433,12 @@ impl Committer {
                 if may_be_made.is_ok() {
                     let is_there = self.shared.place.has_link(&path, &target);
                     let action = if is_there { Action::Keep } else { Action::Link };
-                    self.shared.tell(self.shared.place.local(&path), action)?;
+                    self.shared.tell(&path, action)?;
                 }
                 may_be_made.map(|()| None)
             } else {
-                self.note_link(&path, self.shared.place.link(entry, &path, &target, attributes, apply))?
+                let linked = self.shared.place.link(entry, &path, &target, attributes, apply);
+                linked.and_then(|linked| self.note_link(&path, linked))
             };
             self.held_is_done(entry, &path, linked)?;
         }
@@ -481,13 +448,10 @@ impl Committer {
     /// Directories from the deepest up: what is done in one changes its time and needs its permissions.
     fn finish_directories(&mut self) -> Result<(), Fault> {
         for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
-            let book = self.shared.book.lock();
-            let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
-            drop(book);
-            let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd, FileType::Directory);
-            let looks = self.shared.only_looks();
-            let finish = || self.shared.place.finish_directory(&path, made, apply);
-            let set = if looks { Ok(None) } else { finish() };
+            let (path, state) = self.shared.table(|table| (table.path(entry), table.state(entry)));
+            let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd);
+            let finish = || self.shared.place.finish_directory(&path, state == State::Started, apply);
+            let set = if self.shared.only_looks() { Ok(None) } else { finish() };
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())
@@ -549,9 +513,7 @@ impl Committer {
         }
         self.flush()?;
         self.finish_destination();
-        let summary = self.shared.book.lock().summary();
-        self.shared.set_finished();
-        self.shared.link.send(ControlMessage::Finish(summary))
+        self.shared.finish()
     }
 }
 

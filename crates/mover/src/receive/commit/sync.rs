@@ -61,9 +61,7 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
 
 /// Hashes a whole and verified file once more, as the disk gives it.
 pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
-    let book = shared.book.lock();
-    let (shape, digest) = (book.table.shape(entry), book.table.digest(entry).copied());
-    drop(book);
+    let (shape, digest) = shared.table(|table| (table.shape(entry), table.digest(entry).copied()));
     let path = || shared.path(entry);
     let io_fault = |errno| IoFault::destination("read back", &path(), errno);
     // Only pages that are on the disk leave the memory (posix_fadvise(2)).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
-use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Stretch, Want};
+use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Want};
 
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
@@ -67,10 +67,8 @@ impl Decider {
         if self.shared.only_looks() {
             return self.list_changes(entry);
         }
-        let book = self.shared.book.lock();
-        let (state, kind) = (book.table.state(entry), book.table.kind(entry));
-        let path = book.table.path(entry);
-        drop(book);
+        let (state, kind, path) =
+            self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         let occupied = self.shared.destination == Destination::Occupied;
         match kind {
             // Unasked, files come whole, also those that were refused here.
@@ -85,10 +83,9 @@ impl Decider {
         match self.verdict(entry, path) {
             Verdict::Keep(there) => {
                 self.forget_claims(path);
-                let attributes = self.shared.book.lock().table.attributes(entry);
-                self.keep(entry, path, &there, Some(attributes))
+                self.keep(entry, path, &there, || self.shared.correct(entry, path, &there))
             }
-            Verdict::KeepNewer(there) => self.keep(entry, path, &there, None),
+            Verdict::KeepNewer(there) => self.keep(entry, path, &there, || {}),
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
@@ -97,22 +94,19 @@ impl Decider {
     /// What is to happen to a file, in view of what is there under its name.
     pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
         let receive_policy = self.shared.receive_policy;
-        let book = self.shared.book.lock();
-        let (attributes, size) = (book.table.attributes(entry), book.table.size(entry));
-        let is_sparse = book.table.shape(entry).is_sparse();
-        drop(book);
+        let (attributes, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
         let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
         if receive_policy.newer == Newer::Keep && there.is_later(attributes) {
             return Verdict::KeepNewer(there);
         }
-        let same_size = there.size == size;
+        let same_size = there.size == shape.size;
         match receive_policy.equal {
             Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
                 Verdict::Keep(there)
             }
-            Equal::Contents if same_size && size == 0 => Verdict::Keep(there),
+            Equal::Contents if same_size && shape.size == 0 => Verdict::Keep(there),
             // Holes are not read, so what is in their place could not be compared.
-            Equal::Contents if same_size && !is_sparse => Verdict::Compare,
+            Equal::Contents if same_size && !shape.is_sparse() => Verdict::Compare,
             Equal::Contents | Equal::SizeAndTime | Equal::Nothing => Verdict::Send(Some(there)),
         }
     }
@@ -127,22 +121,14 @@ impl Decider {
         }
     }
 
-    /// The file stays; only what it has beside its contents may be corrected.
-    fn keep(
-        &self,
-        entry: u32,
-        path: &[u8],
-        there: &Existing,
-        correct: Option<Attributes>,
-    ) -> Result<Want, Fault> {
+    /// The file stays, unless the job has made it under another name; `correct` gives it what it has beside its contents.
+    fn keep(&self, entry: u32, path: &[u8], there: &Existing, correct: impl FnOnce()) -> Result<Want, Fault> {
         if !self.shared.place.keeps(path, there) {
             self.shared.book.lock().table.set_state(entry, State::Failed);
             self.shared.settle(&self.settles, Settle::Failed(entry, collision(path).fault))?;
             return Ok(Want::Nothing);
         }
-        if let Some(attributes) = correct {
-            self.shared.correct(entry, path, there, attributes);
-        }
+        correct();
         self.kept(entry)
     }
 
@@ -212,9 +198,7 @@ impl Decider {
             (0..groups.count()).filter(|&group| written.covers(groups.range(group))).collect();
         self.shared.book.lock().start_with(entry, written.clone());
         self.compare(entry, Held::Part, whole, written)?;
-        let stretch =
-            |range: std::ops::Range<u64>| Stretch { start: range.start, len: range.end - range.start };
-        Ok(Want::Rest(missing.iter().map(stretch).collect()))
+        Ok(Want::Rest(missing.iter().map(Into::into).collect()))
     }
 
     fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
@@ -269,10 +253,7 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
 
 /// Where they are, relative to the destination's directory.
 fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
-    let book = shared.book.lock();
-    let table = &book.table;
-    let is_complete = |&entry: &u32| {
-        matches!((table.kind(entry), table.state(entry)), (Kind::File(_), State::Done | State::Kept))
-    };
-    (0..table.len()).filter(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect()
+    let is_complete = |kind, state| matches!((kind, state), (Kind::File(_), State::Done | State::Kept));
+    shared
+        .table(|table| table.those(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect())
 }

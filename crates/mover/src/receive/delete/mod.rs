@@ -81,15 +81,13 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);
     }
-    let book = shared.book.lock();
-    let (extent, before) = (book.extent, book.removal.clone());
-    drop(book);
+    let before = shared.book.lock().removal.clone();
     let without = |fault| Removal { fault: before.fault.clone().or(Some(fault)), ..before.clone() };
     if let Some(fault) = incomplete(shared) {
         return Ok(Some(without(fault)));
     }
     let delete_exclude = delete_exclude(shared)?;
-    let sweep = |purpose| Sweep::new(shared, &delete_exclude, purpose).run(extent);
+    let sweep = |purpose| Sweep::new(shared, &delete_exclude, purpose).run();
     if let Some((most, left)) = limit(shared)
         && sweep(Purpose::Count(left))?.removed > left
     {
@@ -150,13 +148,15 @@ pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
 
 /// Why it is not known what the sources do not have.
 fn incomplete(shared: &Shared) -> Option<Fault> {
-    let book = shared.book.lock();
-    let why = match (book.failures.is_all_special(), book.extent) {
+    let (is_all_special, extent) = {
+        let book = shared.book.lock();
+        (book.failures.is_all_special(), book.extent)
+    };
+    let why = match (is_all_special, extent) {
         (false, _) => "not everything has arrived",
         (true, Extent::Part) => "only a part of the sources was sent",
         (true, _) => return None,
     };
-    drop(book);
     let message = format!("nothing was removed at the destination, because {why}");
     let hint = "run the same command again when that is mended";
     Some(Fault::new(FaultCode::NotPermitted, message, hint))
@@ -184,21 +184,20 @@ impl<'a> Sweep<'a> {
     }
 
     /// Goes through all directories of the set.
-    fn run(mut self, extent: Extent) -> Result<Removal, Fault> {
+    fn run(mut self) -> Result<Removal, Fault> {
+        let extent = self.shared.book.lock().extent;
         if extent == Extent::Destination && !self.shared.place.renames() {
             self.directory(None, Vec::new(), Vec::new())?;
         }
-        let count = self.shared.book.lock().table.len();
-        for entry in 0..count {
-            let book = self.shared.book.lock();
-            let is_directory = book.table.kind(entry) == Kind::Directory && book.table.is_first(entry);
-            let path = if is_directory { Some(book.table.path(entry)) } else { None };
-            drop(book);
-            if let Some(path) = path {
-                self.directory(Some(entry), self.shared.place.local(&path), path)?;
-            }
+        let directories: Vec<u32> =
+            self.shared.table(|table| table.those(|kind, _| kind == Kind::Directory).collect());
+        for entry in directories {
             if self.is_over() {
                 break;
+            }
+            if self.shared.table(|table| table.is_first(entry)) {
+                let path = self.shared.path(entry);
+                self.directory(Some(entry), self.shared.place.local(&path), path)?;
             }
         }
         Ok(self.removal)
@@ -227,25 +226,22 @@ impl<'a> Sweep<'a> {
         if self.delete_exclude.by_ignore_files() {
             self.obey(entry, &local, &in_set, &names);
         }
-        let book = self.shared.book.lock();
-        let foreign = |name: &Vec<u8>| book.table.find(entry, name).is_none() && !is_working_name(name);
-        let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
-        drop(book);
+        let extraneous: Vec<_> = self.shared.table(|table| {
+            let foreign = |name: &Vec<u8>| table.find(entry, name).is_none() && !is_working_name(name);
+            names.into_iter().filter(foreign).collect()
+        });
         self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: false }).map(drop)
     }
 
     /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
     /// are removed, say nothing, so that a second run finds nothing to do.
     fn obey(&mut self, entry: Option<u32>, local: &[u8], in_set: &[u8], names: &[Vec<u8>]) {
-        let book = self.shared.book.lock();
+        let is_there = |name: &&[u8]| names.iter().any(|there| there == name);
         let stays = |name: &&[u8]| {
-            let is_there = names.iter().any(|there| there == name);
-            is_there
-                && (book.table.find(entry, name).is_some()
-                    || self.delete_exclude.has(&join(in_set, name), false, None))
+            self.shared.table(|table| table.find(entry, name).is_some())
+                || self.delete_exclude.has(&join(in_set, name), false, None)
         };
-        let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(stays).collect();
-        drop(book);
+        let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(is_there).filter(stays).collect();
         let above = self.ignores_above(in_set);
         let directory = match self.shared.place.directory(local) {
             Ok(directory) => directory,
@@ -372,7 +368,7 @@ impl<'a> Sweep<'a> {
         }
         self.removal.removed += 1;
         if !matches!(self.purpose, Purpose::Count(_)) {
-            self.shared.tell(path, Action::Delete)?;
+            self.shared.tell_local(path, Action::Delete)?;
         }
         Ok(true)
     }
@@ -423,20 +419,16 @@ impl Shared {
     }
 
     /// Makes a directory (true), or takes the one that is there (false).
-    ///
-    /// # Errors
-    /// The outer one ends the job.
-    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<Result<bool, IoFault>, Fault> {
+    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
         let made = self.place.make_directory(path);
         let blocked = || self.place.obstacle(path).is_some_and(|there| is_in_the_way(Kind::Directory, there));
         if made.is_ok() || !self.clears() || !blocked() {
-            return Ok(made);
+            return made;
         }
-        if let Err(io_fault) = self.count_one().and_then(|()| self.unlink(path)) {
-            return Ok(Err(io_fault));
-        }
-        self.tell(self.place.local(path), Action::Delete)?;
-        Ok(self.place.make_directory(path))
+        self.count_one()?;
+        self.unlink(path)?;
+        self.tell(path, Action::Delete)?;
+        self.place.make_directory(path)
     }
 
     /// Counts a name that is in the way of a directory and goes.

@@ -91,8 +91,8 @@ impl Base {
 
     /// No directory at all: nothing can be reached below it.
     pub(crate) fn nowhere() -> Result<Self, Fault> {
-        let directory = open_directory(&Root::Anywhere, b"/")?.map_err(|errno| fail("open", b"/", errno))?;
-        Ok(Self::plain(directory, Presence::Missing))
+        let directory = open_directory(&Root::Anywhere, b"/");
+        Ok(Self::plain(directory.map_err(|why| fail("open", b"/", why))?, Presence::Missing))
     }
 }
 
@@ -105,20 +105,20 @@ pub(crate) fn open_base(
     run: RunMode,
 ) -> Result<Base, Fault> {
     must_be_free(destination)?;
-    let base = match (open_directory(root, destination)?, layout) {
-        (Ok(directory), Layout::As) => match made_for(root, destination)? {
+    let base = match (open_directory(root, destination), layout) {
+        (Ok(directory), Layout::As) => match made_for(root, destination) {
             Some(source) => Base { made_for: Some(source), ..beside(root, destination)? },
             None => Base::plain(directory, Presence::There),
         },
         (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
-        (Err(Errno::NOENT), Layout::Into) if run == RunMode::ListChanges => {
+        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
             let named = root.split(destination);
             let directory = open_parent(root, &named.directory, destination)?;
             Base { missing: Some(named.name), ..Base::plain(directory, Presence::Missing) }
         }
-        (Err(Errno::NOENT), Layout::Into) => make(root, destination)?,
-        (Err(Errno::NOENT | Errno::NOTDIR), Layout::As) => beside(root, destination)?,
-        (Err(errno), _) => return Err(fail("open the destination", destination, errno)),
+        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) => make(root, destination)?,
+        (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) => beside(root, destination)?,
+        (Err(why), _) => return Err(fail("open the destination", destination, why)),
     };
     if run != RunMode::ListChanges {
         writable(&base, destination)?;
@@ -135,30 +135,24 @@ fn must_be_free(destination: &[u8]) -> Result<(), Fault> {
 
 /// The source, if another job made this directory to take the place of its one source and is not complete: the same
 /// command means the same again.
-fn made_for(root: &Root, destination: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+fn made_for(root: &Root, destination: &[u8]) -> Option<Vec<u8>> {
     let named = root.split(destination);
-    let leftovers = open_directory(root, &named.directory)?.and_then(|d| Leftovers::adopt(d.as_fd())).ok();
-    Ok(leftovers.and_then(|leftovers| leftovers.made_for(&named.name)))
+    let directory = open_directory(root, &named.directory).ok()?;
+    Leftovers::adopt(directory.as_fd()).ok()?.made_for(&named.name)
 }
 
-/// The outer error: the path leads through another user's link.
-fn open_directory(root: &Root, path: &[u8]) -> Result<Result<OwnedFd, Errno>, Fault> {
-    let flags = OFlags::DIRECTORY | OFlags::NONBLOCK;
-    Ok(match open_at(root, path, OFlags::RDONLY | flags)? {
+fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {
+    let open = |access| {
+        let flags = access | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        match root {
+            Root::Anywhere => open_own(path, flags),
+            Root::Beneath(_) => Ok(root.open(path, flags)?),
+        }
+    };
+    match open(OFlags::RDONLY) {
         // It may be entered and written although it may not be listed.
-        Err(Errno::ACCESS) => open_at(root, path, OFlags::PATH | flags)?,
+        Err(NotOpened::Error(Errno::ACCESS)) => open(OFlags::PATH),
         opened => opened,
-    })
-}
-
-fn open_at(root: &Root, path: &[u8], flags: OFlags) -> Result<Result<OwnedFd, Errno>, Fault> {
-    match root {
-        Root::Anywhere => match open_own(path, flags) {
-            Ok(opened) => Ok(Ok(opened)),
-            Err(NotOpened::Error(errno)) => Ok(Err(errno)),
-            Err(NotOpened::Foreign(link)) => Err(link.fault(path)),
-        },
-        Root::Beneath(_) => Ok(root.open(path, flags)),
     }
 }
 
@@ -170,8 +164,8 @@ fn make(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
         Err(Errno::EXIST) => None,
         Err(errno) => return Err(fail("create the destination", destination, errno)),
     };
-    let opened = open_directory(root, destination)?;
-    let directory = opened.map_err(|errno| fail("open the destination", destination, errno))?;
+    let opened = open_directory(root, destination);
+    let directory = opened.map_err(|why| fail("open the destination", destination, why))?;
     Ok(Base { made, ..Base::plain(directory, Presence::There) })
 }
 
@@ -193,13 +187,13 @@ fn beside(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
 }
 
 fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd, Fault> {
-    open_directory(root, parent)?.map_err(|errno| match errno {
-        Errno::NOENT => Fault::new(
+    open_directory(root, parent).map_err(|why| match why {
+        NotOpened::Error(Errno::NOENT) => Fault::new(
             FaultCode::NoSuchPath,
             format!("the directory of the destination `{}` does not exist", show(destination)),
             "create it first; only the last component is made",
         ),
-        errno => fail("open the directory of the destination", destination, errno),
+        why => fail("open the directory of the destination", destination, why),
     })
 }
 
@@ -212,8 +206,11 @@ fn writable(base: &Base, destination: &[u8]) -> Result<(), Fault> {
     }
 }
 
-fn fail(doing: &str, path: &[u8], errno: Errno) -> Fault {
-    IoFault::destination(doing, path, errno).fault
+fn fail(doing: &str, path: &[u8], why: impl Into<NotOpened>) -> Fault {
+    match why.into() {
+        NotOpened::Error(errno) => IoFault::destination(doing, path, errno).fault,
+        NotOpened::Foreign(fault) => fault,
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use crate::entries::IdentityHash;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::identity::FileId;
 use crate::storage::{lstatat, lstatat_if_any};
@@ -121,7 +120,7 @@ impl Names {
 /// a false hit costs a look into a directory.
 #[derive(Default)]
 pub(crate) struct Installed {
-    files: Mutex<HashSet<u64, IdentityHash>>,
+    files: Mutex<HashSet<u64>>,
     hasher: RandomState,
 }
 

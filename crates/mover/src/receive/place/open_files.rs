@@ -1,6 +1,6 @@
 //! Temporary files that are kept open between writing, verifying and putting in place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::sync::Arc;
 
@@ -21,10 +21,8 @@ const SHARE: u64 = 8;
 pub(crate) struct OpenFiles {
     /// Which files those of the temporary names are that were made or taken over, open or not.
     ids: HashMap<u32, FileId>,
-    files: HashMap<u32, (Arc<File>, u64)>,
-    /// Entries by their last use.
-    used: BTreeMap<u64, u32>,
-    clock: u64,
+    /// The one that was used last at the end.
+    files: VecDeque<(u32, Arc<File>)>,
     most: usize,
 }
 
@@ -42,7 +40,7 @@ fn most(limit: u64) -> u64 {
 
 impl OpenFiles {
     fn of(most: usize) -> Self {
-        Self { ids: HashMap::new(), files: HashMap::new(), used: BTreeMap::new(), clock: 0, most }
+        Self { ids: HashMap::new(), files: VecDeque::new(), most }
     }
 
     /// The temporary name of an entry is of this file.
@@ -62,31 +60,23 @@ impl OpenFiles {
     }
 
     pub(crate) fn get(&mut self, entry: u32) -> Option<Arc<File>> {
-        self.clock += 1;
-        let (file, used) = self.files.get_mut(&entry)?;
-        self.used.remove(used);
-        self.used.insert(self.clock, entry);
-        *used = self.clock;
-        Some(file.clone())
+        let file = self.remove(entry)?;
+        self.files.push_back((entry, file.clone()));
+        Some(file)
     }
 
     /// Keeps a file open; the one that was not used for longest makes room.
     pub(crate) fn keep(&mut self, entry: u32, file: &Arc<File>) {
         self.remove(entry);
-        if self.files.len() >= self.most
-            && let Some((_, oldest)) = self.used.pop_first()
-        {
-            self.files.remove(&oldest);
+        if self.files.len() >= self.most {
+            self.files.pop_front();
         }
-        self.clock += 1;
-        self.used.insert(self.clock, entry);
-        self.files.insert(entry, (file.clone(), self.clock));
+        self.files.push_back((entry, file.clone()));
     }
 
     fn remove(&mut self, entry: u32) -> Option<Arc<File>> {
-        let (file, used) = self.files.remove(&entry)?;
-        self.used.remove(&used);
-        Some(file)
+        let at = self.files.iter().position(|&(open, _)| open == entry)?;
+        self.files.remove(at).map(|(_, file)| file)
     }
 }
 
@@ -111,6 +101,6 @@ mod tests {
         assert!(open.get(1).is_some() && open.get(3).is_some());
         assert!(open.forget(1).is_some() && open.forget(1).is_none());
         open.keep(3, &file);
-        assert_eq!((open.files.len(), open.used.len()), (1, 1));
+        assert_eq!(open.files.len(), 1);
     }
 }

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 
 use crate::identity::FileId;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
-use crate::receive::place::space::NoSpace;
 use crate::receive::place::{DirEntry, Place};
 use crate::root::split;
 use crate::storage::{self, fallocate, fstat, ftruncate, lstatat, rename_in, unlinkat};
@@ -39,36 +38,11 @@ impl Place {
         }
     }
 
-    /// Makes room for bytes that are about to be written to the temporary file of an entry.
-    pub(crate) fn arrived(&self, entry: u32, file: &File, bytes: u64) -> Result<(), NoSpace> {
-        self.space.arrived(entry, file, bytes)
-    }
-
     /// Notes bytes of a stream that are in the temporary file.
     pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
         if let Some(journal) = self.opened_journal() {
             journal.wrote(entry, range);
         }
-    }
-
-    /// Why what is written cannot be resumed, if that is so.
-    pub(crate) fn broken_journal(&self) -> Option<Errno> {
-        match self.journal.get()? {
-            Some(journal) => journal.broken(),
-            None => None,
-        }
-    }
-
-    /// What was noted reaches the journal's file soon, also if little is written. To be called often.
-    pub(crate) fn note_in_time(&self) {
-        if let Some(journal) = self.opened_journal() {
-            journal.flush_in_time();
-        }
-    }
-
-    /// Whether a later job could resume the temporary file of an entry.
-    pub(crate) fn is_resumable(&self, entry: u32) -> bool {
-        self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
     }
 
     /// The temporary file of an entry stays for a later job, without what was reserved for it.

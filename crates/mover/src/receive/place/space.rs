@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 
+use derive_more::From;
 use haul_base::Bytes;
 use haul_wire::control::{Fault, FaultCode};
 use parking_lot::Mutex;
@@ -48,20 +49,12 @@ impl MinFree {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, From)]
 pub(crate) enum NoSpace {
+    #[from]
     Errno(Errno),
     /// Less than this would stay free, of what is free now.
-    MinFree {
-        min_free: Bytes,
-        free: Bytes,
-    },
-}
-
-impl From<Errno> for NoSpace {
-    fn from(errno: Errno) -> Self {
-        Self::Errno(errno)
-    }
+    MinFree { min_free: Bytes, free: Bytes },
 }
 
 impl NoSpace {

@@ -58,7 +58,7 @@ impl Writer {
         loop {
             let more = self.prepare()?;
             match self.shared.queue.take(self.prepared_bytes, more) {
-                Work::Bytes(guard) => self.write(&Arc::from(guard))?,
+                Work::Bytes(guard) => self.write(&guard)?,
                 Work::Look => self.check_length()?,
                 Work::Closed => return Ok(()),
             }
@@ -90,16 +90,12 @@ impl Writer {
     }
 
     fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
-        let book = self.shared.book.lock();
-        let (kind, state, len) =
-            (book.table.kind(entry), book.table.state(entry), book.table.stream_len(entry));
-        let path = book.table.path(entry);
-        let orphan = book.table.parent_failed(entry);
-        drop(book);
+        let (state, kind, path) =
+            self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
             _ if matches!(state, State::Failed | State::Kept) => Ok(()),
-            _ if orphan => self.failed(entry, orphaned(&path)),
-            Kind::Directory => match self.shared.make_directory(&path)? {
+            _ if self.shared.table(|table| table.parent_failed(entry)) => self.failed(entry, orphaned(&path)),
+            Kind::Directory => match self.shared.make_directory(&path) {
                 Ok(made) => {
                     if made {
                         self.shared.book.lock().table.set_state(entry, State::Started);
@@ -110,7 +106,9 @@ impl Writer {
                 Err(io_fault) => self.failed(entry, io_fault),
             },
             Kind::Symlink | Kind::HardLink(_) => self.unless_over(self.settles.send(Settle::Held)),
-            Kind::File(_) if len == 0 => self.make_empty(entry),
+            Kind::File(_) if self.shared.table(|table| table.stream_len(entry)) == 0 => {
+                self.make_empty(entry)
+            }
             Kind::File(_) | Kind::Unread => Ok(()),
         }
     }
@@ -125,7 +123,7 @@ impl Writer {
     fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
         let path = self.shared.path(entry);
         let identity = self.shared.identity(entry, self.shared.place.local(&path));
-        let shape = self.shared.book.lock().table.shape(entry);
+        let shape = self.shared.table(|table| table.shape(entry));
         let file = self.shared.place.create(entry, &path, &shape, &identity)?;
         self.shared.book.lock().table.set_state(entry, State::Started);
         Ok(file)
@@ -153,14 +151,14 @@ impl Writer {
 
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
         let lent = Queue::lend(guard, LENT).map(Arc::new);
-        for run in &guard.runs {
+        for run in guard.runs() {
             let len = run.range.len() as u64;
             let pieces = self.shared.book.lock().layout.pieces(run.offset, len);
             let mut at = run.range.start;
             for piece in pieces {
                 let range = at..at + piece.len as usize;
                 at = range.end;
-                if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range)? {
+                if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range) {
                     self.failed(piece.entry, io_fault)?;
                 }
             }
@@ -169,28 +167,20 @@ impl Writer {
         Ok(())
     }
 
-    /// The outer error ends the job, the inner one may end only the file.
     fn write_piece(
         &mut self,
         piece: FilePiece,
         (guard, lent): (&Arc<BufferGuard>, Option<&Arc<LentBuffer>>),
         range: Range<usize>,
-    ) -> Result<Result<(), IoFault>, Fault> {
-        let opened = match self.open(piece) {
-            Ok(Some(file)) => file,
-            // The file has failed: its bytes are of no use.
-            Ok(None) => return Ok(Ok(())),
-            Err(io_fault) => return Ok(Err(io_fault)),
-        };
-        let shape = self.shared.book.lock().table.shape(piece.entry);
+    ) -> Result<(), IoFault> {
+        // The bytes of a file that has failed are of no use.
+        let Some(opened) = self.open(piece)? else { return Ok(()) };
+        let shape = self.shared.table(|table| table.shape(piece.entry));
         let stretch = piece.offset..piece.offset + piece.len;
-        if let Err(no_space) = self.shared.place.arrived(piece.entry, &opened, piece.len) {
-            return Ok(Err(no_space.io_fault("write", &self.shared.path(piece.entry))));
-        }
-        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone())) {
-            let path = self.shared.path(piece.entry);
-            return Ok(Err(IoFault::destination("write", &path, errno)));
-        }
+        let room = self.shared.place.space.arrived(piece.entry, &opened, piece.len);
+        let written = room
+            .and_then(|()| Ok(write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone()))?));
+        written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(piece.entry)))?;
         if self.shared.durability != Durability::Cached {
             self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
         }
@@ -201,20 +191,18 @@ impl Writer {
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = lent.map(|lent| (lent.clone(), range));
         let groups = made_whole(Groups::of(shape.len), &stretch, &around);
-        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len })?;
-        Ok(Ok(()))
+        Ok(self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len })?)
     }
 
     fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
-        let book = self.shared.book.lock();
-        let (state, orphan) = (book.table.state(piece.entry), book.table.parent_failed(piece.entry));
-        drop(book);
+        let entry = piece.entry;
+        let (state, orphan) = self.shared.table(|table| (table.state(entry), table.parent_failed(entry)));
         match state {
             State::Failed | State::Kept => Ok(None),
-            State::Waiting if orphan => Err(orphaned(&self.shared.path(piece.entry))),
-            State::Waiting => self.start(piece.entry).map(Some),
+            State::Waiting if orphan => Err(orphaned(&self.shared.path(entry))),
+            State::Waiting => self.start(entry).map(Some),
             State::Started | State::Done => {
-                self.shared.place.file(piece.entry, || self.shared.path(piece.entry)).map(Some)
+                self.shared.place.file(entry, || self.shared.path(entry)).map(Some)
             }
         }
     }
@@ -246,21 +234,10 @@ pub(crate) fn orphaned(path: &[u8]) -> IoFault {
 
 /// Takes received pieces; files are written by other threads.
 pub(crate) struct FileSink {
-    shared: Arc<Shared>,
-    /// Bytes leave memory in whatever order they come.
-    takes_any_order: bool,
-}
-
-impl FileSink {
-    /// Of a receiver that may need what is missing before it is rid of what has come.
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, takes_any_order: false }
-    }
-
-    /// Of a receiver that writes each byte to its place.
-    pub(crate) fn in_any_order(shared: Arc<Shared>) -> Self {
-        Self { shared, takes_any_order: true }
-    }
+    pub(crate) shared: Arc<Shared>,
+    /// Bytes leave memory in whatever order they come: each is written to its place. Else the receiver may need what is
+    /// missing before it is rid of what has come.
+    pub(crate) takes_any_order: bool,
 }
 
 impl ObjectSink for FileSink {

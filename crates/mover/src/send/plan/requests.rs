@@ -88,7 +88,7 @@ impl Requests {
             planned.entry,
             Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _held: held },
         );
-        if !sections.is_empty() {
+        if sections.len > 0 {
             self.send(Job::Stretches(Stretches { planned, sections, hashes: Some(hashes.clone()) }));
         }
         if !proved_apart.is_empty() || groups.count() == 0 {
@@ -114,7 +114,7 @@ impl Requests {
             return Err(protocol("more is wanted than there is"));
         }
         self.grow(shared, sections.len)?;
-        if !sections.is_empty() {
+        if sections.len > 0 {
             self.send(Job::Stretches(Stretches { planned, sections, hashes: None }));
         }
         Ok(())

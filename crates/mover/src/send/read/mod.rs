@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
+use derive_more::From;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 use opened::{Opened, Planned};
@@ -27,16 +28,12 @@ const TELL_WITHIN: Duration = Duration::from_millis(100);
 /// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
 const STEP: usize = 128 << 10;
 
+#[derive(From)]
 enum Halt {
     Stopped,
     /// The file cannot be sent as it was announced; the others go on.
+    #[from]
     File(Fault),
-}
-
-impl From<Fault> for Halt {
-    fn from(fault: Fault) -> Self {
-        Self::File(fault)
-    }
 }
 
 pub(crate) struct Reader {

@@ -1,0 +1,92 @@
+//! What a machine has counted since it started, and a process since it did.
+
+use std::fs::{read_dir, read_to_string};
+
+/// Packets that this machine has dropped since it started before any socket saw them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EarlyDropTotals {
+    /// The kernel's queue of a processor was full.
+    pub backlog: u64,
+    /// Network cards had no room for them.
+    pub cards: u64,
+    /// How often the kernel left packets on the cards because it had taken its share of a processor.
+    pub squeezes: u64,
+}
+
+impl EarlyDropTotals {
+    /// What cannot be read counts nothing.
+    pub fn of_this_machine() -> Self {
+        let softnet = read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+        let devices = read_dir("/sys/class/net").into_iter().flatten().flatten();
+        // Drivers have two names for the same.
+        let missed = devices.map(|device| {
+            let counted = |counter: &str| number(device.path().join("statistics").join(counter));
+            counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
+        });
+        let cards = missed.fold(0, u64::saturating_add);
+        Self { backlog: of_processors(&softnet, 1), cards, squeezes: of_processors(&softnet, 2) }
+    }
+}
+
+/// What `net.core` has for queues of packets that no socket saw yet; 0 for what cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// `netdev_max_backlog`
+    pub backlog: u64,
+    /// `netdev_budget`
+    pub budget: u64,
+    /// `netdev_budget_usecs`
+    pub budget_usecs: u64,
+}
+
+impl QueueSettings {
+    /// Those of this machine now.
+    pub fn in_force() -> Self {
+        let of = |name: &str| number(format!("/proc/sys/net/core/netdev_{name}")).unwrap_or(0);
+        Self { backlog: of("max_backlog"), budget: of("budget"), budget_usecs: of("budget_usecs") }
+    }
+}
+
+fn number(file: impl AsRef<std::path::Path>) -> Option<u64> {
+    read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 1 what was dropped, 2 squeezes
+/// (`softnet_seq_show` of Linux).
+fn of_processors(softnet: &str, column: usize) -> u64 {
+    let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
+    softnet.lines().filter_map(counted).fold(0, u64::saturating_add)
+}
+
+/// The most memory that this process has held, in bytes; `None` where `/proc` does not say.
+pub fn peak_memory() -> Option<u64> {
+    peak_of(&read_to_string("/proc/self/status").ok()?)
+}
+
+fn peak_of(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_no_socket_saw_are_counted_in_hexadecimal_over_all_processors() {
+        let softnet = "0000a9f4 00000010 00000003 00000000\n00008be1 0000000a 00000001 00000000\n";
+        assert_eq!((of_processors(softnet, 1), of_processors(softnet, 2)), (26, 4));
+        for strange in ["", "\n\n", "1", "1 zz 3", "1 -2 3", "1 fffffffffffffffff 3"] {
+            assert_eq!(of_processors(strange, 1), 0, "{strange}");
+        }
+        assert_eq!(of_processors("0 ffffffffffffffff\n0 1\n", 1), u64::MAX);
+    }
+
+    #[test]
+    fn the_peak_is_read_from_the_kernels_words() {
+        assert_eq!(peak_of("Name:\thaul\nVmHWM:\t  2048 kB\nVmRSS:\t 1 kB\n"), Some(2_097_152));
+        assert_eq!(peak_of("Name:\thaul\n"), None);
+        assert_eq!(peak_of("VmHWM: many kB\n"), None);
+    }
+}
