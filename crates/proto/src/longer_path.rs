@@ -90,6 +90,13 @@ impl LongerPath {
         self.risen.take()
     }
 
+    /// Takes a sample; gives whether the path has become more than twice as long at once, and has stayed so.
+    pub(crate) fn has_doubled(&mut self, sample: &FeedbackSample<'_>) -> bool {
+        let known = self.shortest.map(|shortest| shortest + self.added);
+        let rise = self.rise(sample);
+        rise.zip(known).is_some_and(|(rise, known)| rise.at_once > known)
+    }
+
     /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());

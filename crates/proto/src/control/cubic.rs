@@ -22,7 +22,7 @@ use haul_base::Time;
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -50,8 +50,12 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "true",
             help: "whether a loss below the last maximum lowers the next one further",
         },
+        LONGER_PATH,
     ],
-    build: |parameters, config| Ok(Box::new(Windowed::new(Cubic::new(parameters), parameters, config))),
+    build: |parameters, config| {
+        let law = Windowed::new(Cubic::new(parameters), parameters, config);
+        Ok(Box::new(law.with_longer_path(parameters)))
+    },
 };
 
 /// RFC 9438, section 4.2: the target is no more than so many windows.

@@ -18,11 +18,12 @@ use haul_stack::Parameters;
 
 use super::loss_events::{Intervals, LossEvents};
 use super::reaction::clamped;
-use super::window::{INITIAL_WINDOW, MOST};
+use super::window::{INITIAL_WINDOW, LONGER_PATH, MOST};
 use super::{
     Boundary, ControllerConfig, FeedbackSample, Limits, MIN_WINDOW, Permit, RateController, RateState, Unit,
     burst_for,
 };
+use crate::longer_path::LongerPath;
 
 /// A response function.
 pub(super) trait Response: Debug + Send {
@@ -80,6 +81,8 @@ pub(super) struct Equation<R> {
     next_pn: u64,
     in_silence: bool,
     decide_at: Time,
+    /// `None` if slow start never begins anew.
+    path: Option<LongerPath>,
 }
 
 impl<R: Response> Equation<R> {
@@ -106,9 +109,17 @@ impl<R: Response> Equation<R> {
             next_pn: 0,
             in_silence: false,
             decide_at: Time::ZERO,
+            path: None,
         };
         law.set_rate();
         law
+    }
+
+    /// If the parameter [`LONGER_PATH`] says so, it starts anew where the path has become more than twice as long. At an unchanged loss
+    /// rate the equation gives the same window on a path of any length; that of a path without random losses falls to what a window of
+    /// the longer path loses over hours.
+    pub(super) fn with_longer_path(self, parameters: &Parameters) -> Self {
+        Self { path: parameters.flag(LONGER_PATH.name).then(LongerPath::default), ..self }
     }
 
     /// Decides when it is told to.
@@ -180,6 +191,9 @@ impl<R: Response> RateController for Equation<R> {
         self.intervals.open += acked + lost;
         self.share.add(lost + sample.ecn_ce as f64, acked + lost);
         let is_event = self.events.is_new_or_marked(sample);
+        if self.path.as_mut().is_some_and(|path| path.has_doubled(sample)) {
+            self.intervals.clear();
+        }
         if is_event {
             self.on_event(sample.next_pn);
         }

@@ -12,7 +12,7 @@ use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::LawRegistration;
 use super::equation::{Decide, Equation, Response};
-use super::window::{INITIAL_WINDOW, MOST};
+use super::window::{INITIAL_WINDOW, LONGER_PATH, MOST};
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -52,6 +52,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "1000000",
             help: "packets after which a lost one counts 1/e, with `loss = \"packets\"`",
         },
+        LONGER_PATH,
     ],
     build: |parameters, config| {
         let decide = match parameters.text("decide") {
@@ -61,7 +62,9 @@ pub(super) static LAW: LawRegistration = LawRegistration {
         };
         let response = HighSpeed { low_window: parameters.number("low_window") };
         let intervals = parameters.integer("intervals") as usize;
-        let law = Equation::new(response, intervals, parameters, config).deciding(decide);
+        let law = Equation::new(response, intervals, parameters, config)
+            .with_longer_path(parameters)
+            .deciding(decide);
         let is_by_packets = parameters.text("loss") == "packets";
         Ok(Box::new(if is_by_packets { law.by_packets(parameters.integer("memory") as f64) } else { law }))
     },

@@ -65,6 +65,12 @@ impl Intervals {
         intervals.take(used).enumerate().map(|(i, packets)| packets * self.weight(i)).sum::<f64>() / whole
     }
 
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        self.closed.clear();
+        self.open = 0.0;
+    }
+
     /// An event has ended an interval of so many packets.
     pub(super) fn close(&mut self, packets: f64) {
         self.closed.push_front(packets.max(1.0));

@@ -5,7 +5,7 @@
 use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -27,11 +27,12 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "0.5",
             help: "factor of the window after a loss event",
         },
+        LONGER_PATH,
     ],
     build: |parameters, config| {
         let formula =
             Reno { increase: parameters.number("increase"), decrease: parameters.number("decrease") };
-        Ok(Box::new(Windowed::new(formula, parameters, config)))
+        Ok(Box::new(Windowed::new(formula, parameters, config).with_longer_path(parameters)))
     },
 };
 

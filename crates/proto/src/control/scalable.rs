@@ -9,7 +9,7 @@
 use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -37,6 +37,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "16",
             help: "packets up to which it responds as TCP Reno",
         },
+        LONGER_PATH,
     ],
     build: |parameters, config| {
         let formula = Scalable {
@@ -44,7 +45,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             reduction: parameters.number("reduction"),
             legacy: parameters.number("legacy_window"),
         };
-        Ok(Box::new(Windowed::new(formula, parameters, config)))
+        Ok(Box::new(Windowed::new(formula, parameters, config).with_longer_path(parameters)))
     },
 };
 

@@ -337,6 +337,27 @@ fn every_law_uses_a_quiet_path_and_does_so_again_after_an_outage() {
     }
 }
 
+/// Share of 20 Mbit/s from 3 to 8 s after the round trip has grown from 20 to 200 ms.
+fn share_of_longer_path(law: &LawRegistration, given: &[(&str, &str)]) -> f64 {
+    let capacity = Rate::from_mbps(20);
+    let path = PathModel { queue: 150_000, ..PathModel::bottleneck(capacity, Span::from_millis(20), 1.0) };
+    let mut run = Harness::new(law.build(given, &config(None)).unwrap(), path);
+    run.run_for(Span::from_secs(20));
+    run.path.rtt = Span::from_millis(200);
+    run.run_for(Span::from_secs(3));
+    run.measure(Span::from_secs(5)).goodput.as_bps() as f64 / capacity.as_bps() as f64
+}
+
+#[test]
+fn a_path_ten_times_as_long_is_filled_again_within_three_seconds_and_by_the_sources_it_is_not() {
+    for name in ["reno", "cubic", "scalable", "tfrc", "highspeed"] {
+        let [ours, sources] = ["true", "false"]
+            .map(|given| share_of_longer_path(law(name).unwrap(), &[("longer_path", given)]));
+        println!("{name}: {ours:.2}, by its source {sources:.2}");
+        assert!(ours >= 0.8 && sources < 0.6, "{name}: {ours}, by its source {sources}");
+    }
+}
+
 #[test]
 fn losses_of_the_host_do_not_slow_a_cause_aware_law_below_what_the_host_drains() {
     // A law that halves with each loss, beside a host that reads 50 of 100 Mbit/s.

@@ -13,7 +13,7 @@ use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::LawRegistration;
 use super::equation::{Equation, Response};
-use super::window::{INITIAL_WINDOW, MOST};
+use super::window::{INITIAL_WINDOW, LONGER_PATH, MOST};
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -35,11 +35,12 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "4",
             help: "TCP's retransmission timeout in round trips (RFC 5348: 4)",
         },
+        LONGER_PATH,
     ],
     build: |parameters, config| {
         let response = Tfrc { timeout: parameters.number("timeout") };
         let intervals = parameters.integer("intervals") as usize;
-        Ok(Box::new(Equation::new(response, intervals, parameters, config)))
+        Ok(Box::new(Equation::new(response, intervals, parameters, config).with_longer_path(parameters)))
     },
 };
 

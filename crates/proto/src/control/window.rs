@@ -13,6 +13,7 @@ use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::loss_events::LossEvents;
 use super::{ControllerConfig, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch};
+use crate::longer_path::LongerPath;
 use crate::rtt::RttEstimator;
 
 /// The window of the start, for laws that have one.
@@ -163,6 +164,8 @@ pub(super) struct Windowed<F> {
     sent_at: Option<Time>,
     in_silence: bool,
     in_recovery: bool,
+    /// `None` if slow start never begins anew.
+    path: Option<LongerPath>,
 }
 
 impl<F: Formula> Windowed<F> {
@@ -187,7 +190,15 @@ impl<F: Formula> Windowed<F> {
             sent_at: None,
             in_silence: false,
             in_recovery: false,
+            path: None,
         }
+    }
+
+    /// If the parameter [`LONGER_PATH`] says so, slow start begins anew where the path has become more than twice as long: what it
+    /// holds then is as unknown as at the start. The sources grow to it at their usual pace: Reno from 34 to 340 packets in 300
+    /// round trips.
+    pub(super) fn with_longer_path(self, parameters: &Parameters) -> Self {
+        Self { path: parameters.flag(LONGER_PATH.name).then(LongerPath::default), ..self }
     }
 
     fn in_start(&self) -> bool {
@@ -300,6 +311,9 @@ impl<F: Formula> RateController for Windowed<F> {
             self.on_event(sample.next_pn);
         }
         self.in_recovery = self.events.in_recovery(sample);
+        if self.path.as_mut().is_some_and(|path| path.has_doubled(sample)) {
+            (self.threshold, self.hystart) = (f64::INFINITY, HyStart::new());
+        }
         if acked > 0.0 {
             self.on_acked(&Seen { now: sample.now, acked, rtt: sample.rtt, sample, is_round, is_used });
         }

@@ -266,3 +266,30 @@ fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
         assert!(left[1] > left[0], "{rtt} ms, queue {queue} ms: {left:?}");
     }
 }
+
+/// Mbit/s from 1 to 2 s after the capacity of a path of 2 ms has grown from 20 to 80 Mbit/s at `at`.
+fn on_wider_path(at: u64) -> f64 {
+    let path = path(20.0, 2, 10);
+    let mut run = Run::new(1, 4 << 30, "bbr", None, &path, &path);
+    let there = run.there;
+    run.world.at(Time::ZERO + ms(at), move |world| {
+        let wider = StageChange::Rate(Rate::from_mbps(80));
+        world.change_link(there, &StageRef::Name("bottleneck".into()), &wider).unwrap();
+    });
+    let mut received = |until| {
+        run.run(ms(until));
+        run.session.receiver(&run.world).stats().object_bytes
+    };
+    let before = received(at + 1_000);
+    (received(at + 2_000) - before) as f64 * 8.0 / 1e6
+}
+
+/// With rounds for what waits to be reported, too, the next probe came after two seconds or three.
+#[test]
+fn a_path_that_holds_few_packets_is_probed_often_though_reports_are_rare() {
+    for at in [4_000, 4_400, 4_800, 5_200, 5_600, 6_000] {
+        let got = on_wider_path(at);
+        println!("TABLE 20 to 80 Mbit/s at {at} ms: {got:.1} Mbit/s");
+        assert!(got >= 0.8 * object(80.0), "at {at} ms: {got} Mbit/s");
+    }
+}

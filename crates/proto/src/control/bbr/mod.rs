@@ -15,6 +15,7 @@
 //!   off, six times in a row at most. Soon after, only a round trip twice as long again is looked into. `rtt_rise = 0` turns this off.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
 //! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
+//! - Rounds until the next probe are as many as the path holds packets, without those that wait to be reported.
 //! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
 //! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
 //!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
