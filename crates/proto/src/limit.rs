@@ -383,7 +383,7 @@ mod tests {
             let mut lost_by_cause = CauseCounts::default();
             lost_by_cause.add(cause, lost);
             let (sent, ceiling) = (Rate::from_mbps(sent), Some(Rate::from_mbps(1_000)));
-            let known = LimitEvidence { lost, lost_by_cause, sent, ceiling, ..evidence(waiting) };
+            let known = LimitEvidence { sent, ceiling, lost, lost_by_cause, ..evidence(waiting) };
             limit_of_sender(&known).unwrap().what
         };
         assert_eq!([0.02, 0.3].map(|share| told(Cause::Congestion, share, 1_000)), ["rate_ceiling", PATH]);

@@ -401,7 +401,9 @@ mod tests {
         for (first, packets) in [(0, 10), (10, 5), (17, 3), (21, 4)] {
             ledger.on_sent(sent(first, first, packets), u64::MAX);
         }
-        [13, 14, 17, 18, 19, 21].into_iter().for_each(|pn| ledger.on_lost(pn, 0));
+        for pn in [13, 14, 17, 18, 19, 21] {
+            ledger.on_lost(pn, 0);
+        }
         let mut runs = LossRuns::default();
         ledger.swap_runs(&mut runs);
         let told: Vec<_> =

@@ -85,13 +85,8 @@ impl Queue {
     /// What lost packets that neither a host nor an outage has lost.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
         let finding = self.stretches.finding();
-        if sample.ecn_ce > 0 || self.is_full() {
-            Cause::Congestion
-        } else if finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0 {
-            Cause::Congestion
-        } else {
-            Cause::Random
-        }
+        let is_queues = finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0;
+        if sample.ecn_ce > 0 || self.is_full() || is_queues { Cause::Congestion } else { Cause::Random }
     }
 
     /// Whether a queue may have dropped packets of which is heard now.

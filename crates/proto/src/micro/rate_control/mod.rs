@@ -304,7 +304,7 @@ impl RateControl {
         self.controller.on_feedback(&sample);
         let known = context.shared(bindings.peer_host);
         let is_late = read_delay.is_some_and(|delay| delay >= PeerHost::LATE);
-        let since = std::mem::replace(&mut self.reported_at, Some(own.now));
+        let since = self.reported_at.replace(own.now);
         let late = since.filter(|_| is_late).map_or(Span::ZERO, |since| own.now.since(since));
         *known = PeerHost {
             read_late: known.read_late + late,
