@@ -11,15 +11,13 @@ mod clock;
 mod connect;
 mod control;
 mod counters;
-mod crypto;
 mod endpoint;
 mod error;
 mod guard;
 mod identity;
 mod listener;
 mod recipe;
-mod role;
-mod secret;
+mod secret_file;
 mod session;
 mod socket_reader;
 mod spawn;
@@ -31,7 +29,6 @@ mod wake;
 pub use clock::{Clock, after};
 pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
 pub use control::Control;
-pub use crypto::{Opener, Sealer};
 pub use endpoint::{
     Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
     SavedResumption, Sending, Terms,
@@ -40,8 +37,9 @@ pub use error::EngineError;
 pub use guard::lock;
 pub use listener::{Admit, HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
 pub use recipe::offer;
-pub use role::{Direction, Role};
-pub use secret::{Secret, write_secret_file};
+pub use haul_proto::connection::{Direction, Role};
+pub use haul_wire::secret::Secret;
+pub use secret_file::write_secret_file;
 pub use session::Session;
 pub use spawn::{spawn, spawn_blocking};
 pub use transfer::{FIRST_LIMIT, Transfer};

@@ -1,11 +1,11 @@
 //! The recipe of a session: the client offers it, both ends check it and build their data path from it.
 
+use haul_proto::connection::tag_len;
 use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
 use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
 
-use crate::crypto::tag_len;
 
 /// What a client says of the recipe that it wants a session to run.
 pub fn offer(recipe: &Recipe) -> RecipeOffer {

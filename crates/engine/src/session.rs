@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use haul_base::{Bytes, Ecn, Span};
 use haul_proto::LossModel;
-use haul_proto::connection::{Challenge, PathProbe};
+use haul_proto::connection::{Challenge, FrameKeys, Opener, PathProbe, Sealer, canonical};
 use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, SendError, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 use haul_wire::packet::ControlFrameKind;
 
-use crate::crypto::{FrameKeys, Opener, Sealer};
-use crate::endpoint::{PendingSession, canonical};
+use crate::endpoint::PendingSession;
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.

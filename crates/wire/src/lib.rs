@@ -9,4 +9,5 @@
 pub mod check;
 pub mod control;
 pub mod packet;
+pub mod secret;
 pub mod stream_frame;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_proto::connection::{PathProbe, Timing};
+use haul_proto::connection::{ENCRYPTED, PathProbe, Timing};
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
@@ -19,7 +19,6 @@ use haul_wire::control::{
 use self::dial::{dial, resolve, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
-use crate::crypto::ENCRYPTED;
 use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide, send_probes, udp_options};

@@ -4,17 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_proto::connection::{BARE, FrameKeys, PeerAddress};
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{
     CloseReason, ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::address::{BARE, PeerAddress};
 use super::connection::{Connection, Header, ResumptionState, received};
 use super::shared::Shared;
 use crate::Role;
-use crate::crypto::FrameKeys;
 use crate::guard::lock;
 
 /// A packet with an initial header has come.

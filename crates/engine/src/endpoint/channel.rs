@@ -3,13 +3,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use haul_proto::connection::canonical;
 use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
-use super::address::canonical;
 use super::connection::{COALESCING_DELAY, Connection, State};
 use super::driver::InlineDriver;
 use super::resumption_file::SavedResumption;
@@ -391,17 +391,16 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use haul_proto::connection::{PeerAddress, ResumptionSecret};
     use haul_base::Span;
     use haul_proto::micro::registry;
     use haul_stack::Ends;
     use haul_wire::control::Cipher;
     use haul_wire::packet::ConnectionId;
 
-    use super::super::address::PeerAddress;
     use super::super::connection::ResumptionState;
     use super::super::terms::compile;
     use super::*;
-    use crate::crypto::ResumptionSecret;
     use crate::endpoint::ConnectionOptions;
 
     fn connection() -> Connection {

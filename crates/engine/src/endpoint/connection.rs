@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use haul_base::{Bytes, Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::LossModel;
-use haul_proto::connection::{Lifecycle, MOST_UNANSWERED};
+use haul_proto::connection::{ConnectionKeys, FrameKeys, Keys, Lifecycle, MOST_UNANSWERED, PeerAddress, ResumptionSecret};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::control::{Cipher, Fault, FaultCode};
 use haul_wire::packet::{CloseReason, ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
-use super::address::PeerAddress;
 use super::socket::EndpointSocket;
-use crate::crypto::{ConnectionKeys, FrameKeys, Keys, ResumptionSecret};
 use crate::guard::{caught, lock};
 use crate::wake::WakerList;
 use crate::{EngineError, Role};

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 
 use haul_base::{Span, Time};
-use haul_proto::connection::{Due, Ending};
+use haul_proto::connection::{BARE, Due, Ending};
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind};
 
-use super::address::BARE;
 use super::connection::{Connection, Header, State};
 use super::socket::EndpointSocket;
 use crate::{Direction, EngineError};

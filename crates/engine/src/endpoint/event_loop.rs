@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use haul_proto::connection::FrameKeys;
 use haul_base::{Received as Packets, Time};
 use haul_udp::Datagrams;
 use haul_wire::packet::{
@@ -13,7 +14,6 @@ use super::connection::{Connection, Header, received};
 use super::pending::Verdict;
 use super::shared::Shared;
 use super::table::Entry;
-use crate::crypto::FrameKeys;
 use crate::guard::lock;
 
 /// What a datagram is, by its first bytes.

@@ -7,7 +7,6 @@
 //! be replayed.
 
 mod accept;
-mod address;
 mod channel;
 mod connection;
 mod control_frames;
@@ -25,7 +24,6 @@ mod terms;
 mod timers;
 mod transmit;
 
-pub(crate) use address::canonical;
 pub use channel::{Channel, Message};
 pub(crate) use connection::Connection;
 pub use connection::ConnectionOptions;

@@ -8,13 +8,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use haul_base::Ecn;
-use haul_proto::connection::{Challenge, Challenges};
+use haul_proto::connection::{BARE, Challenge, Challenges, FrameKeys, PeerAddress};
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use super::address::{BARE, PeerAddress};
-use crate::crypto::FrameKeys;
 use crate::guard::lock;
 use crate::wake::block_until;
 use crate::{Control, Direction, EngineError, Monitor};
@@ -258,13 +256,12 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use haul_proto::connection::{PathProbe, ResumptionSecret};
     use haul_base::Time;
-    use haul_proto::connection::PathProbe;
     use haul_wire::packet::ConnectionId;
 
     use super::*;
     use crate::Role;
-    use crate::crypto::ResumptionSecret;
 
     const CLIENT: &str = "192.0.2.7:5000";
     const ELSEWHERE: &str = "198.51.100.9:7";

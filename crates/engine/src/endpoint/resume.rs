@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use haul_proto::connection::PeerAddress;
 use haul_stack::{Ends, Recipe};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
-use super::address::PeerAddress;
 use super::connection::{Connection, ResumptionState};
 use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
 use super::table::Entry;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use haul_proto::connection::{ENCRYPTED, ResumptionSecret};
 use data_encoding::BASE64URL_NOPAD;
 use haul_base::Span;
 use haul_stack::Recipe;
@@ -17,8 +18,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-use crate::crypto::{ENCRYPTED, ResumptionSecret};
-use crate::secret::{no_file, write_secret_file};
+use crate::secret_file::{no_file, write_secret_file};
 
 /// How the system refuses to open a symbolic link.
 const LINK: i32 = Errno::LOOP.raw_os_error();

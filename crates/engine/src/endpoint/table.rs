@@ -144,16 +144,15 @@ impl Table {
 mod tests {
     use std::time::Duration;
 
+    use haul_proto::connection::{PeerAddress, ResumptionSecret};
     use haul_base::Span;
     use haul_proto::micro::registry;
     use haul_stack::{CompiledStack, Ends, Recipe};
     use haul_wire::control::Cipher;
     use proptest::prelude::*;
 
-    use super::super::address::PeerAddress;
     use super::*;
     use crate::Role;
-    use crate::crypto::ResumptionSecret;
     use crate::endpoint::ConnectionOptions;
 
     const MOST: usize = 5;

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
+use haul_proto::connection::tag_len;
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request};
 use haul_wire::packet::IDENTITY_AT;
 
 use super::connection::{ResumptionState, panicked};
 use super::table::{Entry, NotAdded};
-use crate::crypto::tag_len;
 use crate::guard::{caught, lock};
 use crate::recipe::refusal;
 use crate::{EngineError, Incoming, Role};

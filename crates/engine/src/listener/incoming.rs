@@ -2,11 +2,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use haul_proto::connection::ResumptionSecret;
 use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, ControlMessage, Fault, Settings};
 
 use crate::clock::after;
-use crate::crypto::ResumptionSecret;
 use crate::endpoint::{PendingSession, Service, Shared};
 use crate::session::udp_options;
 use crate::{EngineError, Session, recipe};

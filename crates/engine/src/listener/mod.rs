@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use haul_proto::connection::ENCRYPTED;
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::Cipher;
@@ -25,7 +26,6 @@ pub use self::limiter::HandshakeLimits;
 use self::refusals::RefusalLog;
 use crate::clock::after;
 use crate::counters::counters;
-use crate::crypto::ENCRYPTED;
 use crate::endpoint::{SessionTable, Shared};
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
