@@ -16,7 +16,7 @@ use haul_wire::control::{
     encoded_len,
 };
 
-use self::dial::{dial, resolve, secure};
+use self::dial::{dial, look_up, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
 use crate::endpoint::{ConnectionOptions, SavedResumption};
@@ -179,7 +179,7 @@ async fn reach(
         return Err(EngineError::Expired(url.authority()));
     }
     check_length(&hello)?;
-    let (tcp, connected) = dial(&url.host, &url.resolve().await?, timeout, readiness).await?;
+    let (tcp, connected) = dial(&url.host, &resolve(url).await?, timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
     let deadline = after(timeout);
@@ -222,18 +222,16 @@ impl Reached {
     }
 }
 
-impl HaulUrl {
-    /// Every address of the host, at least one. Only a name takes a thread, as the system's resolver blocks.
-    ///
-    /// # Errors
-    /// [`EngineError::Resolve`].
-    pub async fn resolve(&self) -> Result<Vec<SocketAddr>, EngineError> {
-        if let Ok(ip) = self.host.parse() {
-            return Ok(vec![SocketAddr::new(ip, self.port)]);
-        }
-        let (host, port) = (self.host.clone(), self.port);
-        spawn_blocking(move || resolve(&host, port)).await
+/// Every address of the URL's host, at least one. Only a name takes a thread, as the system's resolver blocks.
+///
+/// # Errors
+/// [`EngineError::Resolve`].
+pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
+    if let Ok(ip) = url.host.parse() {
+        return Ok(vec![SocketAddr::new(ip, url.port)]);
     }
+    let (host, port) = (url.host.clone(), url.port);
+    spawn_blocking(move || look_up(&host, port)).await
 }
 
 /// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
