@@ -59,15 +59,11 @@ impl UdpSide {
     }
 
     /// The socket that is connected to the peer's UDP address. The client's is there: data may follow the challenges before
-    /// these are answered. The server waits for the client's first challenge; if none comes, the client is told why the
-    /// session ends.
+    /// these are answered. The server waits for the client's first challenge.
     pub(crate) fn socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
         match self {
             Self::Client(socket, _) => Ok(socket.clone()),
-            Self::Server(pending) => {
-                let socket = pending.wait_for_socket(control);
-                socket.inspect_err(|error| control.abort(error.fault()))
-            }
+            Self::Server(pending) => pending.wait_for_socket(control),
         }
     }
 }

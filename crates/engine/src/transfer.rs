@@ -164,7 +164,7 @@ impl Session {
     /// [`Incoming::accept`](crate::Incoming::accept): call it soon after that.
     ///
     /// # Errors
-    /// [`EngineError::UdpBlocked`] if no challenge comes, which the client is told; how the control channel failed;
+    /// [`EngineError::UdpBlocked`] if no challenge comes; how the control channel failed;
     /// [`EngineError::Recipe`] if no stack can be made of the settings' recipe and controller; [`EngineError::System`].
     ///
     /// # Panics

@@ -174,10 +174,10 @@ impl Pipe<'_> {
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
         match Carrier::choose(self.args, &options)? {
             Carrier::Bytes(recipe, options) if self.args.reverse => {
-                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(Error::from)?)
+                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(fault::of)?)
             }
             Carrier::Bytes(recipe, options) => {
-                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(Error::from)?)
+                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(fault::of)?)
             }
             Carrier::Messages(mut recipe) => {
                 if options.loss_model.is_some() {
@@ -186,7 +186,7 @@ impl Pipe<'_> {
                 let framing = stdio::framing(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
-                let connection = Connection::open(url, &recipe, &options).wait().map_err(Error::from)?;
+                let connection = Connection::open(url, &recipe, &options).wait().map_err(fault::of)?;
                 self.talk(&connection, Ok(framing), !self.args.reverse)
             }
         }
@@ -217,11 +217,11 @@ impl Pipe<'_> {
         if self.args.url_file.is_none() {
             check_stderr()?;
         }
-        let listener = Listener::bind_with(options).map_err(Error::from)?;
+        let listener = Listener::bind_with(options).map_err(fault::of)?;
         self.announce(&listener)?;
         let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
         let accepted = self.until_cancelled(next, |error| matches!(**error, AcceptError::TimedOut(_)))?;
-        match accepted.map_err(|error| Error::from(*error))? {
+        match accepted.map_err(|error| fault::of(*error))? {
             Accepted::Messages(connection) => {
                 let framing = stdio::framing(self.args.frame, &connection.recipe());
                 self.talk(&connection, framing, self.args.reverse)
@@ -427,7 +427,7 @@ fn gone(error: impl Into<Error>) -> Fault {
         Error::Closed => {
             Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", ANEW)
         }
-        error => fault::if_lost(error.fault(), ANEW),
+        error => fault::if_lost(fault::of(error), ANEW),
     }
 }
 
