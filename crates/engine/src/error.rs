@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use haul_proto::connection::NotOffered;
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
@@ -194,6 +195,16 @@ impl EngineError {
             _ => "",
         };
         Fault::new(self.code(), self.to_string(), hint)
+    }
+}
+
+impl From<NotOffered> for EngineError {
+    fn from(error: NotOffered) -> Self {
+        match error {
+            NotOffered::Cipher(cipher) => Self::Cipher(cipher),
+            NotOffered::Recipe(error) => Self::Recipe(error),
+            NotOffered::Other(_) => Self::protocol(error.to_string()),
+        }
     }
 }
 

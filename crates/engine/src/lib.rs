@@ -15,7 +15,6 @@ mod error;
 mod guard;
 mod identity;
 mod listener;
-mod recipe;
 mod secret_file;
 mod session;
 mod socket_reader;
@@ -25,17 +24,18 @@ mod transfer;
 mod wake;
 
 pub use clock::{Clock, after};
-pub use connect::{ConnectOptions, OpenOptions, connect, default_settings, resolve};
+pub use connect::{ConnectOptions, OpenOptions, connect, resolve};
 pub use control::Control;
 pub use endpoint::{
-    Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
-    SavedResumption, Sending, Terms,
+    Channel, ConnectionOptions, Endpoint, EndpointStats, Message, ResumptionFile,
 };
 pub use error::EngineError;
 pub use guard::lock;
-pub use listener::{Admit, HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
-pub use recipe::offer;
-pub use haul_proto::connection::{Direction, Role};
+pub use listener::{Admit, Incoming, ListenOptions, Listener, ListenerStats};
+pub use haul_proto::connection::{
+    Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms, default_settings, offer,
+};
+pub use haul_proto::{Counters, Sending};
 pub use haul_wire::secret::Secret;
 pub use secret_file::write_secret_file;
 pub use session::Session;

@@ -9,6 +9,7 @@ use std::task::{self, Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use haul_stack::caught;
 use derive_more::{Deref, DerefMut, IntoIterator};
 use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
@@ -16,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::EngineError;
 use crate::clock::after;
-use crate::guard::{caught, lock};
+use crate::guard::lock;
 
 /// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
 /// again. Cheap to clone; waking a thread that has ended does nothing.

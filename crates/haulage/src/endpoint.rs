@@ -112,7 +112,7 @@ impl Endpoint {
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every connection that begins, so none is begun that would not be used.
         let known = file.look().ok()?;
-        let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server()));
+        let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server));
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;
         }

@@ -188,7 +188,7 @@ fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> O
         Request::Connect { .. } => None,
         Request::StreamSend | Request::StreamReceive => match permitted.refusal(incoming.request()) {
             Some(reason) => Some(Fault::new(FaultCode::NotPermitted, reason, "")),
-            None => terms.check(incoming).err(),
+            None => incoming.check(terms).err(),
         },
         _ => Some(Fault::new(
             FaultCode::NotPermitted,

@@ -26,7 +26,7 @@ pub use haul_stack::{
 };
 
 pub use bulk::{
-    Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats, Sender, SenderConfig, SenderEvent, SenderStats,
+    Counters, ObjectEnd, Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats, Sender, SenderConfig, SenderEvent, SenderStats, Sending,
     check_object_recipe,
 };
 pub use control::suspension;

@@ -114,8 +114,10 @@ pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-/// Lets code from outside this crate run; a panic is an error with its text.
-pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+/// Runs code of others, which may panic: micro-protocols, sinks, sources and wakers. A panic becomes an error with its
+/// text, and does not end the thread. What `work` changes must be consistent wherever it may panic, or not be used
+/// afterwards.
+pub fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
 }
 

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_proto::connection::{BARE, FrameKeys, PeerAddress};
+use haul_proto::connection::{BARE, FrameKeys, PeerAddress, ResumptionState};
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{
     CloseReason, ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::connection::{Connection, Header, ResumptionState, received};
+use super::connection::{Connection, Header, received};
 use super::shared::Shared;
 use crate::Role;
 use crate::guard::lock;
@@ -95,7 +95,7 @@ fn begin(
     let mut table = lock(&shared.table);
     table.get(id.identity)?;
     let wakers = shared.announce(made.clone())?;
-    let old = table.begin(now, made.clone());
+    let old = table.begin(now, id, made.clone());
     drop(table);
     shared.counters.connections.add_one();
     if let Some(old) = old {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use haul_proto::connection::canonical;
+use haul_proto::connection::{SavedResumption, canonical};
 use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
@@ -12,7 +12,6 @@ use haul_wire::packet::{CloseReason, ControlFrameKind};
 use super::Endpoint;
 use super::connection::{COALESCING_DELAY, Connection, State};
 use super::driver::InlineDriver;
-use super::resumption_file::SavedResumption;
 use crate::clock::after;
 use crate::guard::lock;
 use crate::wake::{block_with, park};
@@ -343,7 +342,7 @@ impl Drop for Channel {
         let peer = self.connection.lock().peer.validated();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);
-        if table.end(shared.clock.now(), &self.connection, peer) && self.role() == Role::Client {
+        if table.end(shared.clock.now(), self.identity(), &self.connection, peer) && self.role() == Role::Client {
             table.remove(self.identity());
         }
     }
@@ -391,15 +390,13 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use haul_proto::connection::{PeerAddress, ResumptionSecret};
+    use haul_proto::connection::{PeerAddress, ResumptionSecret, ResumptionState, compile};
     use haul_base::Span;
     use haul_proto::micro::registry;
     use haul_stack::Ends;
     use haul_wire::control::Cipher;
     use haul_wire::packet::ConnectionId;
 
-    use super::super::connection::ResumptionState;
-    use super::super::terms::compile;
     use super::*;
     use crate::endpoint::ConnectionOptions;
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use haul_base::{Bytes, Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::LossModel;
-use haul_proto::connection::{ConnectionKeys, FrameKeys, Keys, Lifecycle, MOST_UNANSWERED, PeerAddress, ResumptionSecret};
+use haul_proto::connection::{ConnectionKeys, FrameKeys, Keys, Lifecycle, MOST_UNANSWERED, PeerAddress, ResumptionSecret, ResumptionState};
 use haul_proto::micro::FEC_KIND;
-use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
+use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent, caught};
 use haul_wire::control::{Cipher, Fault, FaultCode};
 use haul_wire::packet::{CloseReason, ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::socket::EndpointSocket;
-use crate::guard::{caught, lock};
+use crate::guard::lock;
 use crate::wake::WakerList;
 use crate::{EngineError, Role};
 
@@ -66,19 +66,6 @@ impl Default for ConnectionOptions {
             loss_model: None,
         }
     }
-}
-
-/// What both ends keep, to begin connections without another handshake.
-#[derive(Clone, Debug)]
-pub(crate) struct ResumptionState {
-    /// Which end of its connections this is.
-    pub(crate) role: Role,
-    pub(crate) identity: u32,
-    pub(crate) secret: ResumptionSecret,
-    pub(crate) cipher: Cipher,
-    pub(crate) compiled: Arc<CompiledStack>,
-    /// First estimate of the round trip.
-    pub(crate) round_trip: Span,
 }
 
 pub(crate) struct Connection {
@@ -172,7 +159,7 @@ impl Connection {
             Some(model) => setup.provide(model),
             None => setup,
         };
-        let state = State::new(now, build(&resumption.compiled, setup)?, peer, lifecycle, options);
+        let state = State::new(now, Stack::new(resumption.compiled.clone(), setup)?, peer, lifecycle, options);
         let busy_poll = options.busy_poll.into();
         Ok(Self { keys: Keys::Resumable(keys), state: Mutex::new(state), busy_poll })
     }
@@ -512,19 +499,6 @@ fn deferred_until(now: Time, set: Option<Time>, rtt: Span) -> Time {
 fn superseded() -> EngineError {
     let message = "the client has begun a newer connection";
     EngineError::Peer(Fault::new(FaultCode::PeerStopped, message, "go on with that one"))
-}
-
-/// Makes a stack. A micro-protocol that panics meanwhile is an error like any other.
-fn build(compiled: &Arc<CompiledStack>, setup: Setup) -> Result<Stack, RecipeError> {
-    caught(|| Stack::new(compiled.clone(), setup))
-        .unwrap_or_else(|message| Err(panicked(compiled.recipe(), &message)))
-}
-
-/// The error for a panic in an unknown one of a recipe's micro-protocols.
-pub(super) fn panicked(recipe: &Recipe, message: &str) -> RecipeError {
-    let parts: Vec<_> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
-    let protocol = format!("one of {}", parts.join(", "));
-    RecipeError::Unbuildable { protocol, message: format!("it has panicked: {message}") }
 }
 
 /// Whether any of the packets may carry messages, which may be dropped; the other side waits for all others.

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
+use haul_stack::caught;
 use haul_base::{Span, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use super::event_loop::dispatch;
 use super::shared::{Driver, SOCKET, Shared, WAKER, system};
 use super::timers::Timers;
-use crate::guard::{caught, lock};
+use crate::guard::lock;
 use crate::socket_reader::Received;
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::{ThreadWaker, wait_ready};
