@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use haul_proto::connection::NotOffered;
+use haul_proto::connection::{Failure, NotOffered};
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
@@ -195,6 +195,19 @@ impl EngineError {
             _ => "",
         };
         Fault::new(self.code(), self.to_string(), hint)
+    }
+}
+
+impl From<Failure> for EngineError {
+    fn from(failure: Failure) -> Self {
+        let stopped = |message, hint| Self::Peer(Fault::new(FaultCode::PeerStopped, message, hint));
+        match failure {
+            Failure::Aborted => stopped("the other side has broken off", "run it again on both sides"),
+            Failure::Superseded => stopped("the client has begun a newer connection", "go on with that one"),
+            Failure::Silent(span) => Self::Silent(span.as_secs_f64()),
+            Failure::Unanswered(port) => Self::UdpBlocked { port, direction: Direction::ClientToServer },
+            Failure::MicroProtocol { protocol, message } => Self::MicroProtocol { protocol, message },
+        }
     }
 }
 

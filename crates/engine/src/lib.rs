@@ -26,20 +26,19 @@ mod wake;
 pub use clock::{Clock, after};
 pub use connect::{ConnectOptions, OpenOptions, connect, resolve};
 pub use control::Control;
-pub use endpoint::{
-    Channel, ConnectionOptions, Endpoint, EndpointStats, Message, ResumptionFile,
-};
+pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
 pub use error::EngineError;
 pub use guard::lock;
-pub use listener::{Admit, Incoming, ListenOptions, Listener, ListenerStats};
 pub use haul_proto::connection::{
-    Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms, default_settings, offer,
+    ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms,
+    default_settings, offer,
 };
 pub use haul_proto::{Counters, Sending};
 pub use haul_wire::secret::Secret;
+pub use haul_wire::url::{HaulUrl, UrlError};
+pub use listener::{Admit, Incoming, ListenOptions, Listener, ListenerStats};
 pub use secret_file::write_secret_file;
 pub use session::Session;
 pub use spawn::{spawn, spawn_blocking};
 pub use transfer::{FIRST_LIMIT, Transfer};
-pub use haul_wire::url::{HaulUrl, UrlError};
 pub use wake::{Monitor, Waker, WakerList, block_on, block_until, wait_for};

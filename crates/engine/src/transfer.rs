@@ -12,8 +12,8 @@ use haul_proto::connection::{MIN_DATAGRAM, sizes_for};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
-    Available, ChosenLaw, Counters, DiagnosedWindow, Link, ObjectEnd, ObjectSink, ObjectSource, Receiver, ReceiverConfig, Sender,
-    SenderConfig,
+    Available, ChosenLaw, Counters, DiagnosedWindow, Link, ObjectEnd, ObjectSink, ObjectSource, Receiver,
+    ReceiverConfig, Sender, SenderConfig,
 };
 use haul_stack::{RecipeError, Stack};
 use haul_udp::Capabilities;

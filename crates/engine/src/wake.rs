@@ -9,8 +9,8 @@ use std::task::{self, Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use haul_stack::caught;
 use derive_more::{Deref, DerefMut, IntoIterator};
+use haul_stack::caught;
 use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 use smallvec::SmallVec;

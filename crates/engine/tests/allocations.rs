@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use haul_proto::connection::{Opener, Sealer};
 use haul_base::Piece;
 use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Waker, connect};
+use haul_proto::connection::{Opener, Sealer};
 use haul_proto::{Available, ObjectSink, ObjectSource, Open, Seal};
 use haul_wire::control::{BenchLimit, Cipher, Request, Settings};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};

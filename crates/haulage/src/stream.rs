@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use haul_proto::connection::settings_for;
 use haul_base::{Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
     connect, spawn_blocking,
 };
+use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
 use haul_proto::{ChosenLaw, ControllerError};
 use haul_stack::{Recipe, RecipeError};

@@ -61,8 +61,8 @@ pub trait MicroProtocol: Debug + Send {
         false
     }
 
-    /// The control channel has room: asked for with [`Context::want_channel`]. Writes the body of at most one message behind
-    /// what `out` holds, and gives its kind.
+    /// The control channel has room: asked for with [`Context::want_channel`]. Writes the body of at most one message
+    /// behind what `out` holds, and gives its kind.
     fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> Option<Kind> {
         let _ = (out, context);
         None

@@ -3,7 +3,8 @@
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// 32 secret bytes. They are overwritten when they are dropped, compared in the same time wherever they differ, and not shown.
+/// 32 secret bytes. They are overwritten when they are dropped, compared in the same time wherever they differ, and not
+/// shown.
 #[derive(Clone, derive_more::Debug, derive_more::From)]
 #[debug("(secret)")]
 #[from([u8; 32])]

@@ -7,22 +7,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_proto::connection::{ENCRYPTED, NotOffered, PathProbe, SavedResumption, Timing, accepted, check_accept, default_settings, wanted};
+use haul_proto::connection::{
+    ENCRYPTED, NotOffered, PathProbe, SavedResumption, Timing, agreed_recipe, check_accept, client_recipe,
+    default_settings,
+};
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
-use haul_wire::control::{Accept, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings, encoded_len};
+use haul_wire::control::{
+    Accept, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings, encoded_len,
+};
 
 use self::dial::{dial, look_up, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
-use crate::endpoint::ConnectionOptions;
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide, send_probes, udp_options};
 use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
-use crate::{Clock, Control, EngineError, HaulUrl, Role, Session};
+use crate::{Clock, ConnectionOptions, Control, EngineError, HaulUrl, Role, Session};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -84,7 +88,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let ConnectOptions { request, settings, ciphers, timeout } = options;
     // What cannot work here is said before anything is sent.
     let first = ciphers.first().copied().ok_or(EngineError::Closed)?;
-    let recipe = wanted(&settings, first)?;
+    let recipe = client_recipe(&settings, first)?;
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
@@ -101,7 +105,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
     let asked = server.hello.settings.clone();
-    let check = |accept: &Accept| accepted(accept, &asked, recipe);
+    let check = |accept: &Accept| agreed_recipe(accept, &asked, recipe);
     let (accept, recipe) = block_on(server.ask(timeout, &InThread, repeat, check))?;
     probe.on_accepted(clock.now());
     let Reached { channel, peer, secrets, round_trip, hello, .. } = server;

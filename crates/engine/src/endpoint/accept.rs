@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_proto::connection::{BARE, FrameKeys, PeerAddress, ResumptionState};
 use haul_base::{Ecn, Time};
+use haul_proto::connection::{BARE, FrameKeys, Header, PeerAddress, ResumptionState};
 use haul_stack::Ends;
 use haul_wire::packet::{
     CloseReason, ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::connection::{Connection, Header, received};
+use super::connection::{Connection, received};
 use super::shared::Shared;
 use crate::Role;
 use crate::guard::lock;

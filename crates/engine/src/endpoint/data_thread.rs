@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
 use haul_host::{HostDrops, Sensors};
-use haul_proto::connection::PathProbe;
+use haul_proto::connection::{Failure, PathProbe};
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{Counters, DiagnosedWindow, ObjectEnd};
@@ -258,7 +258,7 @@ impl DataThread {
                 Some(host) => batch.drops.map(|drops| host.count(now, drops)),
                 None => batch.drops,
             };
-            connection.on_own_packets(now, &mut packets);
+            connection.lock().on_own_packets(now, &mut packets);
         })
     }
 
@@ -330,7 +330,7 @@ fn take_event(state: &mut State, now: Time, end: ObjectEnd, event: &StackEvent) 
         // The other end needs nothing more; what it has to say comes over the control channel.
         StackEvent::Delivered => state.start_close(now, ControlFrameKind::Close, CloseReason::Graceful),
         // A sender that waits for its disk says nothing, but answers keep-alives.
-        StackEvent::Silent(span) if end == ObjectEnd::Source => state.end_silent(*span),
+        StackEvent::Silent(span) if end == ObjectEnd::Source => state.fail(Failure::Silent(*span)),
         StackEvent::PathMtu(size) => {
             tracing::debug!(size, "path MTU: larger datagrams");
         }

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use haul_proto::connection::{FrameKeys, Peer, Verdict};
 use haul_base::{Received as Packets, Time};
+use haul_proto::connection::{FrameKeys, Header, Peer, Verdict};
 use haul_udp::Datagrams;
 use haul_wire::packet::{ControlFrame, ControlFrameKind, DatagramKind, PairHeader};
 
-use super::connection::{Connection, Header, received};
+use super::connection::{Connection, received};
 use super::shared::Shared;
 use crate::guard::lock;
 

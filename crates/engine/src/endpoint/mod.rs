@@ -9,7 +9,6 @@
 mod accept;
 mod channel;
 mod connection;
-mod control_frames;
 mod data_thread;
 mod driver;
 mod event_loop;
@@ -24,7 +23,6 @@ mod transmit;
 
 pub use channel::{Channel, Message};
 pub(crate) use connection::Connection;
-pub use connection::ConnectionOptions;
 pub(crate) use data_thread::{DataThread, Published, SessionSide};
 pub use handle::Endpoint;
 pub(crate) use pending::{PendingSession, Service, SessionTable};

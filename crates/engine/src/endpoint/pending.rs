@@ -110,8 +110,8 @@ pub(crate) struct Service {
 }
 
 impl PendingSession {
-    /// Takes what claims to be a control frame of this session. Gives what became of it, and the response to a challenge,
-    /// once the session has its socket.
+    /// Takes what claims to be a control frame of this session. Gives what became of it, and the response to a
+    /// challenge, once the session has its socket.
     pub(super) fn on_frame(&self, frame: &ControlFrame, from: SocketAddr) -> (Verdict, Option<Vec<u8>>) {
         let mut state = self.state.lock();
         let before = state.machine.peer();

@@ -7,20 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::task::{self, Context, Poll};
 use std::time::Instant;
 
-use haul_proto::connection::PeerTable;
 use derive_more::Deref;
+use haul_proto::connection::PeerTable;
 use haul_udp::UdpSocket;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::ConnectionOptions;
 use super::connection::Connection;
 use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use crate::guard::lock;
 use crate::socket_reader::SocketReader;
 use crate::wake::WakerList;
-use crate::{EngineError, Monitor, Waker};
+use crate::{ConnectionOptions, EngineError, Monitor, Waker};
 
 /// Which descriptor of an epoll instance is ready; others say it by their number.
 pub(super) const SOCKET: u64 = u64::MAX;

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use haul_proto::connection::TimerQueue;
 use haul_base::{Span, Time};
+use haul_proto::connection::TimerQueue;
 use rustix::event::Timespec;
 use rustix::io::read;
 use rustix::time::{

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_proto::connection::{Timing, choose_cipher, offered};
+use haul_proto::connection::{Timing, choose_cipher, server_recipe};
 use haul_stack::{Recipe, caught};
 use haul_wire::control::{
     Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, Request,
@@ -146,20 +146,11 @@ impl<'s> Client<'s> {
         };
         // The comparison of two hashes takes the same time wherever they differ.
         if self.secrets.proof(&self.server.identity.secret) != proof {
-            return Err(Fault::new(
-                FaultCode::NotAuthorised,
-                "the secret in the URL is not the server's",
-                "use the URL that `haul serve` printed last, all of it",
-            )
-            .into());
+            let message = "the secret in the URL is not the server's";
+            return Err(Fault::new(FaultCode::NotAuthorised, message, "").into());
         }
         if self.server.identity.is_expired() {
-            return Err(Fault::new(
-                FaultCode::Expired,
-                "the URL has expired",
-                "ask for a new URL: start `haul serve` again on the server",
-            )
-            .into());
+            return Err(Fault::new(FaultCode::Expired, "the URL has expired", "").into());
         }
         Ok(([&length[..], head].concat(), length.len() + len))
     }
@@ -208,7 +199,7 @@ impl<'s> Client<'s> {
         let recipe = match session.request() {
             // Its recipe is that of its connections.
             Request::Connect { .. } => Ok(Recipe::default()),
-            _ => offered(session.settings(), cipher),
+            _ => server_recipe(session.settings(), cipher),
         };
         Ok(Incoming { session, recipe, pending, secret, local, port, udp_timeout })
     }

@@ -105,8 +105,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Whether the recipe of the client's session is permitted. One that cannot be used passes: the session refuses it when
-    /// it begins, and says what is wrong.
+    /// Whether the recipe of the client's session is permitted. One that cannot be used passes: the session refuses it
+    /// when it begins, and says what is wrong.
     ///
     /// # Errors
     /// Why not.

@@ -13,8 +13,8 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use haul_proto::connection::{ENCRYPTED, HandshakeLimiter, HandshakeLimits};
 use haul_base::Bytes;
+use haul_proto::connection::{ENCRYPTED, HandshakeLimiter, HandshakeLimits};
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::Cipher;
 use rustix::event::{PollFd, PollFlags};

@@ -68,7 +68,8 @@ impl<C: Clone> HandshakeLimiter<C> {
         (evicted, may_start)
     }
 
-    /// The connection that has waited longest for a thread, and its number. `None`: none waits, and the thread has ended.
+    /// The connection that has waited longest for a thread, and its number. `None`: none waits, and the thread has
+    /// ended.
     pub fn next_waiting(&mut self) -> Option<(u64, C)> {
         let Some(waiting) = self.inside.iter_mut().find(|inside| !inside.is_served) else {
             self.end_thread();

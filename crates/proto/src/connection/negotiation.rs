@@ -5,9 +5,7 @@ use std::str::FromStr;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_stack::{Recipe, RecipeError};
-use haul_wire::control::{
-    Accept, BenchLimit, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings,
-};
+use haul_wire::control::{Accept, BenchLimit, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings};
 
 use super::protection::tag_len;
 use crate::presets::preset;
@@ -18,8 +16,6 @@ const TAG_LEN: usize = 16;
 /// What is wrong with a recipe of messages here.
 const MESSAGES: &str = "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection` \
                         (docs/recipes.md)";
-/// Settings that name no rate set no ceiling.
-const UNLIMITED: u64 = u64::MAX;
 
 /// What a client says of the recipe that it wants a session to run.
 pub fn offer(recipe: &Recipe) -> RecipeOffer {
@@ -70,7 +66,7 @@ fn checked(recipe: Recipe, cipher: Cipher) -> Result<Recipe, RecipeError> {
 ///
 /// # Errors
 /// If this end cannot run it.
-pub fn wanted(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
+pub fn client_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
     checked(session_recipe(settings)?, cipher)
 }
 
@@ -78,7 +74,7 @@ pub fn wanted(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError
 ///
 /// # Errors
 /// If this end cannot run it.
-pub fn offered(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
+pub fn server_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
     let versions = settings.recipe.as_ref().map_or(&[][..], |offer| &offer.versions);
     let recipe = session_recipe(settings)?;
     micro::registry().check_versions(versions)?;
@@ -145,7 +141,8 @@ pub enum NotOffered {
     Recipe(#[from] RecipeError),
 }
 
-/// The server must keep to the ciphers of `hello`, and be at the other end of the same TLS connection, that of `session`.
+/// The server must keep to the ciphers of `hello`, and be at the other end of the same TLS connection, that of
+/// `session`.
 ///
 /// # Errors
 /// How it does not.
@@ -161,13 +158,14 @@ pub fn check_accept(accept: &Accept, hello: &Hello, session: u32) -> Result<(), 
     Ok(())
 }
 
-/// A server may lower the ceiling of the rate, and refuse a recipe; it cannot raise the one and choose another of the other.
-/// Gives the recipe with the settings that it has chosen.
+/// A server may lower the ceiling of the rate and refuse a recipe; it cannot raise the ceiling or choose another
+/// recipe. Gives the recipe with the settings that it has chosen.
 ///
 /// # Errors
 /// How it does not keep to that.
-pub fn accepted(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, NotOffered> {
-    if accept.settings.rate_bps.unwrap_or(UNLIMITED) > asked.rate_bps.unwrap_or(UNLIMITED) {
+pub fn agreed_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, NotOffered> {
+    let is_higher = |ceiling: u64| accept.settings.rate_bps.is_none_or(|chosen| chosen > ceiling);
+    if asked.rate_bps.is_some_and(is_higher) {
         return Err(NotOffered::Other("a higher rate than the one that was asked for"));
     }
     if accept.settings.recipe != asked.recipe {

@@ -1,7 +1,7 @@
 //! Validation of the other end's address, for sessions and connections alike. Anybody can send a copied packet from any
-//! address, so an address counts only once it has sent back what was sent to it (RFC 9000, sections 8 and 9). Until then
-//! a new connection sends nothing but challenges, each for a packet of about its size, and a running one stays at the
-//! address that it had.
+//! address, so an address counts only once it has sent back what was sent to it (RFC 9000, sections 8 and 9). Until
+//! then a new connection sends nothing but challenges, each for a packet of about its size, and a running one stays at
+//! the address that it had.
 
 use std::net::SocketAddr;
 

@@ -71,7 +71,7 @@ impl<C> PeerTable<C> {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
@@ -282,7 +282,7 @@ mod tests {
                         plain.0.retain(|known| known.0 != identity);
                     }
                 }
-                prop_assert_eq!(table.len(), plain.0.len());
+                prop_assert_eq!(table.count(), plain.0.len());
                 for (identity, live) in &plain.0 {
                     let same = match (table.live(*identity), live) {
                         (Some(one), Some(other)) => Arc::ptr_eq(&one, other),
@@ -292,7 +292,7 @@ mod tests {
                 }
             }
             let connections = plain.0.iter().filter(|known| known.1.is_some()).count();
-            prop_assert_eq!((table.clear().len(), table.len()), (connections, 0));
+            prop_assert_eq!((table.clear().len(), table.count()), (connections, 0));
         }
     }
 }

@@ -84,8 +84,8 @@ impl SavedResumption {
         Recipe::parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
     }
 
-    /// The epoch of a new connection: higher than every one before it, whatever the clock says. `now` is in microseconds
-    /// since 1970.
+    /// The epoch of a new connection: higher than every one before it, whatever the clock says. `now` is in
+    /// microseconds since 1970.
     pub fn next_epoch(&mut self, now: u64) -> u64 {
         self.last_epoch = now.max(self.last_epoch.saturating_add(1));
         self.last_epoch

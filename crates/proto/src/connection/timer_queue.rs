@@ -14,9 +14,9 @@ pub struct TimerQueue {
 }
 
 impl TimerQueue {
-    /// Moves the timer of a connection from `old` to `new`; whether the driver's is to be set to [`TimerQueue::armed`]. That
-    /// is only ever set to an earlier time, unless `exactly`: one that expires too early costs a wake-up, and setting it
-    /// costs a system call.
+    /// Moves the timer of a connection from `old` to `new`; whether the driver's is to be set to [`TimerQueue::armed`].
+    /// That is only ever set to an earlier time, unless `exactly`: one that expires too early costs a wake-up, and
+    /// setting it costs a system call.
     pub fn set(&mut self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) -> bool {
         if let Some(old) = old {
             self.entries.remove(&(old, identity));

@@ -1,6 +1,6 @@
-//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens. Those of a session are
-//! dropped once they are used: whoever takes over this end later learns nothing of earlier packets. Those of a connection
-//! can be made again, so they are dropped while it is idle.
+//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens. Those of a session
+//! are dropped once they are used: whoever takes over this end later learns nothing of earlier packets. Those of a
+//! connection can be made again, so they are dropped while it is idle.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -128,7 +128,8 @@ impl Opener {
             Ok(opened)
         } else if generation + 1 == self.generation {
             if self.previous.is_none() {
-                self.previous = self.again(generation).map(|secret| Box::new(PacketKey::of(&secret, self.cipher)));
+                self.previous =
+                    self.again(generation).map(|secret| Box::new(PacketKey::of(&secret, self.cipher)));
             }
             self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
         } else {
@@ -175,8 +176,8 @@ impl Open for Opener {
 }
 
 impl ConnectionKeys {
-    /// What a stack takes as its keys, which can be made again. The cipher's code is loaded, so that the first message does
-    /// not wait for it.
+    /// What a stack takes as its keys, which can be made again. The cipher's code is loaded, so that the first message
+    /// does not wait for it.
     pub fn pair(self: &Arc<Self>, cipher: Cipher) -> (Box<dyn Seal>, Box<dyn Open>) {
         rehearse(cipher);
         let (sealer, opener) = self.session_pair(cipher);

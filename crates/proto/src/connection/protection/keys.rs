@@ -16,8 +16,8 @@ use crate::connection::Role;
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
 const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and control frames";
 
-/// What all keys of a session and of its later connections are derived from: exported from the TLS connection over which
-/// the two ends met.
+/// What all keys of a session and of its later connections are derived from: exported from the TLS connection over
+/// which the two ends met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumptionSecret(pub Secret);
 
@@ -33,8 +33,8 @@ impl ResumptionSecret {
     }
 }
 
-/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that no
-/// state is kept for an address that is not validated.
+/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that
+/// no state is kept for an address that is not validated.
 pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
     let hash = blake3::keyed_hash(key, what.as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
@@ -112,8 +112,8 @@ impl ConnectionKeys {
         Arc::new(Self { secret: secret.clone(), id: *id, role, opened_end: AtomicU64::new(0) })
     }
 
-    /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which took
-    /// millions of packets.
+    /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which
+    /// took millions of packets.
     pub(super) fn secret_of(&self, sender: Role, generation: u32) -> Secret {
         let connection = [self.id.epoch.to_be_bytes(), self.id.salt.to_be_bytes()].concat();
         let first = self.secret.derive(DATA_CONTEXT, sender, &connection);
