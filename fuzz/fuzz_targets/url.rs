@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    haul_engine::check::url(bytes);
+    haul_wire::check::url(bytes);
 });

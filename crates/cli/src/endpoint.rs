@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use haul_engine::{EngineError, HaulUrl};
+use haul_engine::HaulUrl;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
@@ -75,7 +75,7 @@ pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
 }
 
 pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
-    Ok(text.parse().map_err(EngineError::Url)?)
+    text.parse::<HaulUrl>().map_err(fault::of)
 }
 
 /// The URL that `from[:path]` behind an `@` means.

@@ -1,10 +1,13 @@
 //! Failures as people see them: what happened, why, and what to do.
 
+mod engine;
+
 use std::fmt;
 use std::thread::{self, JoinHandle};
 
 pub(crate) use haul_wire::control::{Fault, FaultCode, Host};
 
+pub(crate) use self::engine::of;
 use crate::output::Lines;
 
 /// A mistake on the command line, in a configuration or in the environment.

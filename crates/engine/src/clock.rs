@@ -38,5 +38,10 @@ impl Clock {
 
 /// Seconds since 1970 by the system's clock; zero if that is set to before.
 pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    unix_micros() / 1_000_000
+}
+
+/// The same in microseconds.
+pub(crate) fn unix_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }

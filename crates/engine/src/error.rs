@@ -1,15 +1,15 @@
-//! What can go wrong between two ends, in words for people.
+//! What can go wrong between two ends.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use haul_proto::connection::{Failure, NotOffered};
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
 
-/// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels and that people
-/// read.
+/// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 #[non_exhaustive]
@@ -190,85 +190,40 @@ impl EngineError {
         }
     }
 
-    /// What to do about it, for the fault; empty if nobody knows.
-    fn hint(&self) -> String {
+    /// The failure in the form that travels to the peer. What to do about it the application knows; only where the two
+    /// ends do not understand each other, both are told.
+    pub fn fault(&self) -> Fault {
         let hint = match self {
-            Self::Expired(_) => "ask for a new URL: start `haul serve` again on the server",
-            Self::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
-            Self::Connect { kind, .. } => connect_hint(*kind),
-            Self::NotHaul { .. } => {
-                "check host and port in the URL; another program may have the port, or a proxy is in between"
-            }
-            Self::Certificate(_) => {
-                "`haul serve` makes a new certificate at each start: use the URL that it printed last. If \
-                 you did, someone else answers at this address: do not trust it"
-            }
-            Self::Peer(fault) => return fault.hint.clone(),
-            Self::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
-            Self::UdpForbidden(_) => {
-                "look there for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
-            }
-            Self::Tls { .. } | Self::ControlLost(_) | Self::TimedOut { .. } | Self::Silent(_) => {
-                "run the same command again"
-            }
-            Self::Url(UrlError::KeyVersion(_)) | Self::Cipher(_) | Self::Protocol(_) | Self::Version(_) => {
+            Self::Peer(fault) => return fault.clone(),
+            Self::Cipher(_) | Self::Protocol(_) | Self::Version(_) => {
                 "install the same version of haul on both sides"
             }
-            Self::Url(_) => {
-                "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
-                 (an IPv6 address in [brackets])"
-            }
-            Self::TooLong(_) => "name fewer paths in one command, or a directory that holds them",
-            Self::Listen { .. } => {
-                "choose another address or port with --listen (`ss -tulpn` shows which are in use, \
-                 `ip address` which addresses this machine has)"
-            }
-            Self::System { .. } => "check the limits of this process (`ulimit -a`) and free memory",
-            Self::Recipe(_) => {
-                "`haul presets` lists recipes that work, `haul presets NAME` prints one to start from"
-            }
-            Self::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
-            Self::Resumption(_) => "connect anew with the server's URL",
-            Self::MicroProtocol { .. } => {
-                "other sessions are not affected; mend the micro-protocol or leave it out"
-            }
-            Self::NoCipher => "list at least one cipher; `Cipher::None` alone asks for no encryption",
-            Self::Closed => "",
+            _ => "",
         };
-        hint.to_owned()
+        Fault::new(self.code(), self.to_string(), hint)
     }
+}
 
-    /// The failure in the form that travels to the peer and to people, which says what to do about it too: this end may
-    /// know what the peer's does not.
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Peer(fault) => fault.clone(),
-            _ => Fault::new(self.code(), self.to_string(), self.hint()),
+impl From<Failure> for EngineError {
+    fn from(failure: Failure) -> Self {
+        let stopped = |message, hint| Self::Peer(Fault::new(FaultCode::PeerStopped, message, hint));
+        match failure {
+            Failure::Aborted => stopped("the other side has broken off", "run it again on both sides"),
+            Failure::Superseded => stopped("the client has begun a newer connection", "go on with that one"),
+            Failure::Silent(span) => Self::Silent(span.as_secs_f64()),
+            Failure::Unanswered(port) => Self::UdpBlocked { port, direction: Direction::ClientToServer },
+            Failure::MicroProtocol { protocol, message } => Self::MicroProtocol { protocol, message },
         }
     }
 }
 
-fn connect_hint(kind: io::ErrorKind) -> &'static str {
-    match kind {
-        io::ErrorKind::ConnectionRefused => {
-            "check that `haul serve` still runs there, and the port in the URL"
+impl From<NotOffered> for EngineError {
+    fn from(error: NotOffered) -> Self {
+        match error {
+            NotOffered::Cipher(cipher) => Self::Cipher(cipher),
+            NotOffered::Recipe(error) => Self::Recipe(error),
+            NotOffered::Other(_) => Self::protocol(error.to_string()),
         }
-        io::ErrorKind::TimedOut => {
-            "check that the host is up and that no firewall drops this TCP port on the way"
-        }
-        _ => "check the network of this machine and the host in the URL (`ip route get ADDRESS`)",
-    }
-}
-
-fn udp_hint(port: u16, direction: Direction) -> String {
-    match direction {
-        Direction::ClientToServer => format!(
-            "TCP works and UDP does not: let UDP port {port} in at the server's firewall, or choose a port \
-             that is open for UDP with `haul serve --listen`"
-        ),
-        Direction::ServerToClient => format!(
-            "the server hears the client: let answers from UDP port {port} in at the client's firewall or NAT"
-        ),
     }
 }
 
@@ -292,52 +247,20 @@ impl From<EngineError> for io::Error {
     }
 }
 
-impl From<EngineError> for Fault {
-    fn from(error: EngineError) -> Self {
-        error.fault()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn failures_say_what_happened_and_what_to_do() {
-        let refused = EngineError::Connect {
-            authority: "host:7000".to_owned(),
-            kind: io::ErrorKind::ConnectionRefused,
-            reason: "os error 111".to_owned(),
-        };
-        let fault = refused.fault();
-        assert_eq!(fault.code, FaultCode::Unreachable);
-        assert!(fault.message.contains("host:7000") && fault.message.contains("refused"), "{fault}");
-        assert!(fault.hint.contains("haul serve"), "{fault}");
-    }
-
-    #[test]
-    fn blocked_udp_names_port_and_direction() {
-        let fault = EngineError::UdpBlocked { port: 7011, direction: Direction::ServerToClient }.fault();
-        assert_eq!(fault.code, FaultCode::UdpBlocked);
-        assert!(fault.message.contains("7011") && fault.message.contains("from the server to the client"));
-    }
-
-    #[test]
-    fn what_may_not_leave_is_blocked_here() {
-        let fault = EngineError::UdpForbidden("Operation not permitted".to_owned()).fault();
-        assert_eq!(fault.code, FaultCode::UdpBlocked);
-        assert!(fault.message.contains("not permitted") && fault.hint.contains("firewall rule"), "{fault}");
-    }
-
-    #[test]
-    fn a_lost_connection_can_be_retried_with_the_same_command() {
-        let fault = EngineError::lost("reset").fault();
-        assert!(fault.retryable && fault.hint.contains("same command"), "{fault}");
-    }
-
-    #[test]
     fn what_the_peer_said_is_passed_on_unchanged() {
         let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
         assert_eq!(EngineError::Peer(fault.clone()).fault(), fault);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_understand_is_told_what_to_do() {
+        for error in [EngineError::Version(7), EngineError::protocol("nonsense")] {
+            assert!(error.fault().hint.contains("same version"), "{error}");
+        }
     }
 }

@@ -1,49 +1,44 @@
-//! Haulage on real sockets, threads and clocks: `haul://` URLs, the TLS 1.3 control channel, authentication,
-//! data keys, the listener, and the way from a URL to a running session.
+//! Haulage on real sockets, threads and clocks: the TLS 1.3 control channel, authentication, the listener, and the way
+//! from a URL to a running session.
 //!
 //! A server binds a [`Listener`], hands out [`Listener::url`] and takes [`Incoming`] sessions from it; a
 //! client calls [`connect`]. Both get a [`Session`]: its [`Control`] channel carries messages, and
 //! [`Session::start_sending`] and [`Session::start_receiving`] move one object on a thread of their own.
 //! `docs/security.md` says what is protected, and how.
 
-pub mod check;
 mod clock;
 mod connect;
 mod control;
 mod counters;
-mod crypto;
 mod endpoint;
 mod error;
 mod guard;
 mod identity;
 mod listener;
-mod recipe;
-mod role;
-mod secret;
+mod secret_file;
 mod session;
 mod socket_reader;
 mod spawn;
 mod tls;
 mod transfer;
-mod url;
 mod wake;
 
 pub use clock::{Clock, after};
-pub use connect::{ConnectOptions, OpenOptions, connect, default_settings};
+pub use connect::{ConnectOptions, OpenOptions, connect, resolve};
 pub use control::Control;
-pub use crypto::{Opener, Sealer};
-pub use endpoint::{
-    Channel, ConnectionOptions, Counters, Endpoint, EndpointStats, Message, ResumptionError, ResumptionFile,
-    SavedResumption, Sending, Terms,
-};
+pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
 pub use error::EngineError;
 pub use guard::lock;
-pub use listener::{Admit, HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
-pub use recipe::offer;
-pub use role::{Direction, Role};
-pub use secret::{Secret, write_secret_file};
+pub use haul_proto::connection::{
+    ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms,
+    default_settings, offer,
+};
+pub use haul_proto::{Counters, Sending};
+pub use haul_wire::secret::Secret;
+pub use haul_wire::url::{HaulUrl, UrlError};
+pub use listener::{Admit, Incoming, ListenOptions, Listener, ListenerStats};
+pub use secret_file::write_secret_file;
 pub use session::Session;
 pub use spawn::{spawn, spawn_blocking};
 pub use transfer::{FIRST_LIMIT, Transfer};
-pub use url::{HaulUrl, UrlError};
 pub use wake::{Monitor, Waker, WakerList, block_on, block_until, wait_for};

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use haul_base::{Bytes, Ecn, Span};
 use haul_proto::LossModel;
-use haul_proto::connection::{Challenge, PathProbe};
+use haul_proto::connection::{Challenge, FrameKeys, Opener, PathProbe, Sealer, canonical};
 use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, SendError, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 use haul_wire::packet::ControlFrameKind;
 
-use crate::crypto::{FrameKeys, Opener, Sealer};
-use crate::endpoint::{PendingSession, canonical};
+use crate::endpoint::PendingSession;
 use crate::{Clock, Control, EngineError, Role};
 
 /// One end of a running session.
@@ -60,15 +59,11 @@ impl UdpSide {
     }
 
     /// The socket that is connected to the peer's UDP address. The client's is there: data may follow the challenges before
-    /// these are answered. The server waits for the client's first challenge; if none comes, the client is told why the
-    /// session ends.
+    /// these are answered. The server waits for the client's first challenge.
     pub(crate) fn socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
         match self {
             Self::Client(socket, _) => Ok(socket.clone()),
-            Self::Server(pending) => {
-                let socket = pending.wait_for_socket(control);
-                socket.inspect_err(|error| control.abort(error.fault()))
-            }
+            Self::Server(pending) => pending.wait_for_socket(control),
         }
     }
 }

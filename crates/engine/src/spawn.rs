@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use crate::guard::caught;
+use haul_stack::caught;
+
 use crate::{EngineError, Monitor};
 
 /// Starts a thread.

@@ -12,14 +12,14 @@ use haul_proto::connection::{MIN_DATAGRAM, sizes_for};
 use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
-    Available, ChosenLaw, DiagnosedWindow, Link, ObjectSink, ObjectSource, Receiver, ReceiverConfig, Sender,
-    SenderConfig,
+    Available, ChosenLaw, Counters, DiagnosedWindow, Link, ObjectEnd, ObjectSink, ObjectSource, Receiver,
+    ReceiverConfig, Sender, SenderConfig,
 };
 use haul_stack::{RecipeError, Stack};
 use haul_udp::Capabilities;
 
 use crate::clock::after;
-use crate::endpoint::{Connection, Counters, DataThread, EndpointSocket, ObjectEnd, Published, SessionSide};
+use crate::endpoint::{Connection, DataThread, EndpointSocket, Published, SessionSide};
 use crate::session::DataPath;
 use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
@@ -164,7 +164,7 @@ impl Session {
     /// [`Incoming::accept`](crate::Incoming::accept): call it soon after that.
     ///
     /// # Errors
-    /// [`EngineError::UdpBlocked`] if no challenge comes, which the client is told; how the control channel failed;
+    /// [`EngineError::UdpBlocked`] if no challenge comes; how the control channel failed;
     /// [`EngineError::Recipe`] if no stack can be made of the settings' recipe and controller; [`EngineError::System`].
     ///
     /// # Panics

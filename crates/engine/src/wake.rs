@@ -10,13 +10,14 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use derive_more::{Deref, DerefMut, IntoIterator};
+use haul_stack::caught;
 use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 use smallvec::SmallVec;
 
 use crate::EngineError;
 use crate::clock::after;
-use crate::guard::{caught, lock};
+use crate::guard::lock;
 
 /// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
 /// again. Cheap to clone; waking a thread that has ended does nothing.

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use haul_base::Piece;
-use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Opener, Sealer, Waker, connect};
+use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Waker, connect};
+use haul_proto::connection::{Opener, Sealer};
 use haul_proto::{Available, ObjectSink, ObjectSource, Open, Seal};
 use haul_wire::control::{BenchLimit, Cipher, Request, Settings};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};

@@ -1,7 +1,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use haul_engine::{EndpointStats, HaulUrl, OpenOptions, ResumptionFile};
+use haul_engine::{EndpointStats, HaulUrl, OpenOptions, ResumptionFile, resolve};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::operation::of_future;
@@ -112,7 +112,7 @@ impl Endpoint {
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every connection that begins, so none is begun that would not be used.
         let known = file.look().ok()?;
-        let is_there = url.resolve().await.is_ok_and(|addresses| addresses.contains(&known.server()));
+        let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server));
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;
         }

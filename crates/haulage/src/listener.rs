@@ -168,23 +168,25 @@ impl Listener {
     }
 }
 
-/// Waits until a stream has begun, up to three seconds.
+/// Waits until a stream has begun, up to three seconds. If none does, the client is told why.
 fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accepted, Error> {
     let from_client = matches!(incoming.request(), Request::StreamSend);
     let mut session = incoming.accept()?;
     session.set_loss_model(loss_model);
-    Ok(if from_client {
-        Accepted::Reader(Box::new(ByteReader::of(session)?))
+    let control = session.control().clone();
+    let begun = if from_client {
+        ByteReader::of(session).map(|reader| Accepted::Reader(Box::new(reader)))
     } else {
-        Accepted::Writer(Box::new(ByteWriter::of(session)?))
-    })
+        ByteWriter::of(session).map(|writer| Accepted::Writer(Box::new(writer)))
+    };
+    begun.inspect_err(|error| control.abort(error.fault()))
 }
 
 /// Why a client is refused, if it is.
 fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> Option<Fault> {
     match incoming.request() {
         Request::Connect { .. } => None,
-        Request::StreamSend | Request::StreamReceive => terms.check(incoming).err().or_else(|| {
+        Request::StreamSend | Request::StreamReceive => incoming.check(terms).err().or_else(|| {
             let reason = permitted.refusal(incoming.request())?;
             Some(Fault::new(FaultCode::NotPermitted, reason, ""))
         }),

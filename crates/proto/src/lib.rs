@@ -26,8 +26,8 @@ pub use haul_stack::{
 };
 
 pub use bulk::{
-    Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats, Sender, SenderConfig, SenderEvent, SenderStats,
-    check_object_recipe,
+    Counters, ObjectEnd, Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats, Sender, SenderConfig,
+    SenderEvent, SenderStats, Sending, check_object_recipe,
 };
 pub use control::suspension;
 pub use control::{

@@ -1,4 +1,4 @@
-//! Packet protection as the machines see it. The engine brings the ciphers; tests bring plain ones.
+//! Packet protection as the machines see it. `haul_proto::connection` has the ciphers; tests bring plain ones.
 //!
 //! A packet is `kind (1) | packet number (6) | body | tag`. The first seven bytes are authenticated, the
 //! body is encrypted and authenticated. The packet number is the nonce and is never used twice.

@@ -61,8 +61,8 @@ pub trait MicroProtocol: Debug + Send {
         false
     }
 
-    /// The control channel has room: asked for with [`Context::want_channel`]. Writes the body of at most one message behind
-    /// what `out` holds, and gives its kind.
+    /// The control channel has room: asked for with [`Context::want_channel`]. Writes the body of at most one message
+    /// behind what `out` holds, and gives its kind.
     fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> Option<Kind> {
         let _ = (out, context);
         None
@@ -114,8 +114,10 @@ pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-/// Lets code from outside this crate run; a panic is an error with its text.
-pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+/// Runs code of others, which may panic: micro-protocols, sinks, sources and wakers. A panic becomes an error with its
+/// text, and does not end the thread. What `work` changes must be consistent wherever it may panic, or not be used
+/// afterwards.
+pub fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
 }
 

@@ -212,7 +212,7 @@ impl Pipe<'_> {
         if self.args.url_file.is_none() {
             check_stderr()?;
         }
-        let listener = Listener::bind_with(options).map_err(Error::from)?;
+        let listener = Listener::bind_with(options).map_err(fault::of)?;
         self.announce(&listener)?;
         match self.next_client(&listener, &is_misdirected)? {
             Accepted::Messages(connection) => {
@@ -236,7 +236,7 @@ impl Pipe<'_> {
             std::thread::sleep(LOOK);
             return Err(self.misdirected());
         }
-        accepted.map_err(|error| Error::from(*error).fault())
+        accepted.map_err(|error| fault::of(*error))
     }
 
     /// Which clients are let in; whether one was not because of its direction is noted.
@@ -457,7 +457,7 @@ fn without_direction(name: &str) -> &str {
 
 /// Why the pipe was not let in. A listener refuses nobody but for the direction.
 fn refused(error: OpenError) -> Fault {
-    let mut fault = Error::from(error).fault();
+    let mut fault = fault::of(error);
     if fault.code == FaultCode::NotPermitted && fault.hint.is_empty() {
         BOTH_OR_NEITHER.clone_into(&mut fault.hint);
     }
@@ -482,7 +482,7 @@ fn gone(error: impl Into<Error>) -> Fault {
         Error::Closed => {
             Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", ANEW)
         }
-        error => fault::if_lost(error.fault(), ANEW),
+        error => fault::if_lost(fault::of(error), ANEW),
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let confinement = filesystem::restrict(&root, offer);
     let listener = match args.port_range {
         Some(range) => bind_within(&options, &[args.listen.ip()], range)?,
-        None => Listener::bind(options)?,
+        None => Listener::bind(options).map_err(fault::of)?,
     };
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");

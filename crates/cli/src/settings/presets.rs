@@ -113,7 +113,7 @@ impl Preset {
             crypto: Crypto::Auto,
             offload: true,
             socket_buffer: Bytes(64 << 20),
-            stack: haulage::preset("bulk")?,
+            stack: haulage::preset("bulk").map_err(fault::of)?,
         };
         settings.stack.name.clone_from(&self.name);
         let table: Table =

@@ -10,6 +10,7 @@ use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
 use serde_json::json;
 
+use crate::fault;
 use crate::output::{Progress, Snapshot};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
@@ -38,7 +39,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
         _ => None,
     };
     let (control, side) = (session.control().clone(), Side::Sends(session.law()));
-    let start = |waker| Ok(session.start_sending(Box::new(source), waker)?);
+    let start = |waker| session.start_sending(Box::new(source), waker).map_err(fault::of);
     run((&control, sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
@@ -53,7 +54,7 @@ pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
     let control = session.control().clone();
-    let start = |waker| Ok(session.start_receiving(sink, waker)?);
+    let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
     let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.bytes());
     run((&control, sides, context), Side::Receives, (&gauge, None), start, agree)
 }
@@ -67,7 +68,7 @@ fn run(
     agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
 ) -> Carried {
     let started = Instant::now();
-    let transfer = match Waker::new().map_err(Fault::from).and_then(start) {
+    let transfer = match Waker::new().map_err(fault::of).and_then(start) {
         Ok(transfer) => Arc::new(transfer),
         Err(fault) => {
             control.abort(fault.clone());
@@ -102,7 +103,7 @@ fn wait(
         match watch.transfer.wait_delivered(TICK) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
-            Err(error) => break Err(error.into()),
+            Err(error) => break Err(fault::of(error)),
         }
         let bytes = gauge.bytes();
         watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
@@ -120,8 +121,8 @@ fn wait(
 }
 
 fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    control.send(ControlMessage::Counted(sides.ours()))?;
-    control.send(ControlMessage::ObjectSent { bytes })?;
+    control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+    control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
     let theirs = loop {
         match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
             Some(ControlMessage::Finish(summary)) => break summary.bytes,
@@ -140,14 +141,16 @@ fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64
             Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
         }
     };
-    control.send(ControlMessage::Counted(sides.ours()))?;
-    control.send(ControlMessage::Finish(Summary {
-        entries: 0,
-        failed: 0,
-        bytes,
-        digest: [0; 32],
-        notes: Notes::default(),
-    }))?;
+    control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+    control
+        .send(ControlMessage::Finish(Summary {
+            entries: 0,
+            failed: 0,
+            bytes,
+            digest: [0; 32],
+            notes: Notes::default(),
+        }))
+        .map_err(fault::of)?;
     compare(bytes, theirs)
 }
 

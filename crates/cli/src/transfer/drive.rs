@@ -62,7 +62,9 @@ pub(crate) fn send(
 ) -> Result<Moved, Fault> {
     let SendJob { source, handle } = begin(link(session.control(), sides))?;
     let side = Side::Sends(session.law());
-    Ok(run(handle, sides, context, (None, side), |waker| Ok(session.start_sending(source, waker)?)))
+    Ok(run(handle, sides, context, (None, side), |waker| {
+        session.start_sending(source, waker).map_err(fault::of)
+    }))
 }
 
 /// Receives into what the job writes that `begin` makes for a control channel, by this policy.
@@ -78,7 +80,7 @@ pub(crate) fn receive(
     let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
     let control = session.control().clone();
     let ReceiveJob { sink, handle } = begin(link(&control, sides), options)?;
-    let start = |waker| Ok(session.start_receiving(sink, waker)?);
+    let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
     Ok(run(handle, sides, context, (Some(&control), Side::Receives), start))
 }
 
@@ -93,7 +95,7 @@ fn run(
     let progress = Progress::start(&context.style);
     let tell = context.items.tell(&progress);
     job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
-    let transfer = Waker::new().map_err(Fault::from).and_then(|waker| {
+    let transfer = Waker::new().map_err(fault::of).and_then(|waker| {
         job.on_wake(wake(&waker));
         start(waker)
     });
@@ -161,7 +163,7 @@ fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Opt
         watch.look(snapshot(&numbers, stall), done(&numbers, watch.transfer), || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
-            let failure = || watch.transfer.failure().map(Fault::from);
+            let failure = || watch.transfer.failure().map(fault::of);
             let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::too_long(stall));
             if let Some(fault) = &fault {
                 job.abort(for_peer(fault, watch.context));

@@ -12,6 +12,7 @@ use haul_mover::{ControlLink, Wake};
 use haul_wire::control::{ControlMessage, Counted, Fault, Host};
 use parking_lot::Mutex;
 
+use crate::fault;
 use crate::transfer::facts::{Facts, counted};
 
 /// Faults that are remembered: more than a report names.
@@ -84,7 +85,7 @@ impl Sides {
     /// An error of the session; one that the other side has told happened there.
     pub(crate) fn fault(&self, error: EngineError) -> Fault {
         let is_theirs = matches!(error, EngineError::Peer(_));
-        let mut fault = Fault::from(error);
+        let mut fault = fault::of(error);
         if is_theirs {
             self.place(&mut fault);
         }
@@ -134,9 +135,9 @@ struct Link {
 impl ControlLink for Link {
     fn send(&self, message: ControlMessage) -> Result<(), Fault> {
         if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
-            self.control.send(ControlMessage::Counted(self.sides.ours()))?;
+            self.control.send(ControlMessage::Counted(self.sides.ours())).map_err(fault::of)?;
         }
-        Ok(self.control.send(self.sides.note(message))?)
+        self.control.send(self.sides.note(message)).map_err(fault::of)
     }
 
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {

@@ -13,6 +13,7 @@ use haul_mover::{SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 
 use crate::args::PortRange;
+use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
 use crate::transfer::facts::{Cpu, Facts};
@@ -45,7 +46,7 @@ pub(crate) fn answer(
     }
     let mut session = match incoming.accept_with(settings) {
         Ok(session) => session,
-        Err(error) => return context.failed(error.into()),
+        Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
     let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
@@ -109,10 +110,10 @@ fn serve_request(
 
 /// Lets the client see whether packets get through.
 fn check_path(session: &mut Session) -> Result<(), Fault> {
-    let _until_the_client_knows = session.check_path(CHECK)?;
+    let _until_the_client_knows = session.check_path(CHECK).map_err(fault::of)?;
     match session.control().recv(Some(CHECK)) {
         Ok(_) | Err(EngineError::Closed) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(fault::of(error)),
     }
 }
 
@@ -140,7 +141,7 @@ pub(crate) fn with_own_server<R: Send>(
     ip: Ipv4Addr,
     client: impl FnOnce(&Listener) -> R,
 ) -> Result<R, Fault> {
-    let listener = Listener::bind(listen_options((ip, 0).into(), policy))?;
+    let listener = Listener::bind(listen_options((ip, 0).into(), policy)).map_err(fault::of)?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         while !is_over.load(Ordering::Relaxed) {

@@ -83,8 +83,8 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
     while !cancel.is_requested() {
         match answer.recv_timeout(TICK) {
             Ok(Ok(session)) => return Ok(session),
-            Ok(Err(EngineError::Peer(fault))) => return Err(fault.on(Host::Named(host))),
-            Ok(Err(error)) => return Err(error.into()),
+            Ok(Err(error @ EngineError::Peer(_))) => return Err(fault::of(error).on(Host::Named(host))),
+            Ok(Err(error)) => return Err(fault::of(error)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Fault::new(FaultCode::Internal, "connecting has crashed", ""));
@@ -184,7 +184,7 @@ pub(crate) fn over(
 /// Connects and sees what would be agreed on, and whether packets get through.
 pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
-    session.check_path(CHECK)?;
+    session.check_path(CHECK).map_err(fault::of)?;
     let settings = session.settings();
     let rate =
         settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());

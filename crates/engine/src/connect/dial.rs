@@ -75,7 +75,7 @@ async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness
 }
 
 /// Every address of the host, at least one. Waits for the system's resolver, which cannot be polled.
-pub(super) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+pub(super) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
     let failed = |reason: String| EngineError::Resolve { host: host.to_owned(), reason };
     let addresses = (host, port).to_socket_addrs().map_err(|e| failed(e.to_string()))?;
     let addresses: Vec<_> = addresses.collect();
@@ -143,7 +143,7 @@ mod tests {
     use crate::wake::block_on;
 
     fn dialled(host: &str, port: u16) -> Result<(TcpStream, Span), EngineError> {
-        block_on(dial(host, &resolve(host, port)?, Duration::from_secs(5), &InThread))
+        block_on(dial(host, &look_up(host, port)?, Duration::from_secs(5), &InThread))
     }
 
     #[test]

@@ -7,26 +7,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_proto::connection::{PathProbe, Timing};
+use haul_proto::connection::{
+    ENCRYPTED, NotOffered, PathProbe, SavedResumption, Timing, agreed_recipe, check_accept, client_recipe,
+    default_settings,
+};
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_udp::UdpSocket;
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
-    encoded_len,
+    Accept, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings, encoded_len,
 };
 
-use self::dial::{dial, resolve, secure};
+use self::dial::{dial, look_up, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
-use crate::crypto::ENCRYPTED;
-use crate::endpoint::{ConnectionOptions, SavedResumption};
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide, send_probes, udp_options};
 use crate::spawn::spawn_blocking;
 use crate::tls::{InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
-use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
+use crate::{Clock, ConnectionOptions, Control, EngineError, HaulUrl, Role, Session};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let ConnectOptions { request, settings, ciphers, timeout } = options;
     // What cannot work here is said before anything is sent.
     let first = ciphers.first().copied().ok_or(EngineError::NoCipher)?;
-    let recipe = recipe::checked(recipe::session_recipe(&settings)?, first)?;
+    let recipe = client_recipe(&settings, first)?;
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
@@ -105,10 +105,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
     let asked = server.hello.settings.clone();
-    let check = |accept: &Accept| {
-        check_rate(accept, &asked)?;
-        check_recipe(accept, &asked, recipe)
-    };
+    let check = |accept: &Accept| agreed_recipe(accept, &asked, recipe);
     let (accept, recipe) = block_on(server.ask(timeout, &InThread, repeat, check))?;
     probe.on_accepted(clock.now());
     let Reached { channel, peer, secrets, round_trip, hello, .. } = server;
@@ -180,7 +177,7 @@ async fn reach(
         return Err(EngineError::Expired(url.authority()));
     }
     check_length(&hello)?;
-    let (tcp, connected) = dial(&url.host, &url.resolve().await?, timeout, readiness).await?;
+    let (tcp, connected) = dial(&url.host, &resolve(url).await?, timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
     let deadline = after(timeout);
@@ -199,7 +196,7 @@ impl Reached {
         timeout: Duration,
         readiness: &impl Readiness,
         mut repeat: impl FnMut() -> Duration,
-        check: impl FnOnce(&Accept) -> Result<T, EngineError>,
+        check: impl FnOnce(&Accept) -> Result<T, NotOffered>,
     ) -> Result<(Accept, T), EngineError> {
         self.channel.send(&ControlMessage::Hello(self.hello.clone()))?;
         let deadline = after(timeout);
@@ -215,26 +212,24 @@ impl Reached {
         let ControlMessage::Accept(accept) = answer else {
             return Err(EngineError::protocol(format!("{} instead of accept", answer.name())));
         };
-        let checked = check_accept(&accept, &self.secrets, &self.hello.ciphers).and_then(|()| check(&accept));
-        let checked = checked.inspect_err(|error| {
+        let checked = check_accept(&accept, &self.hello, self.secrets.session).and_then(|()| check(&accept));
+        let checked = checked.map_err(EngineError::from).inspect_err(|error| {
             let _ = self.channel.send(&ControlMessage::Abort(error.fault()));
         })?;
         Ok((accept, checked))
     }
 }
 
-impl HaulUrl {
-    /// Every address of the host, at least one. Only a name takes a thread, as the system's resolver blocks.
-    ///
-    /// # Errors
-    /// [`EngineError::Resolve`].
-    pub async fn resolve(&self) -> Result<Vec<SocketAddr>, EngineError> {
-        if let Ok(ip) = self.host.parse() {
-            return Ok(vec![SocketAddr::new(ip, self.port)]);
-        }
-        let (host, port) = (self.host.clone(), self.port);
-        spawn_blocking(move || resolve(&host, port)).await
+/// Every address of the URL's host, at least one. Only a name takes a thread, as the system's resolver blocks.
+///
+/// # Errors
+/// [`EngineError::Resolve`].
+pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
+    if let Ok(ip) = url.host.parse() {
+        return Ok(vec![SocketAddr::new(ip, url.port)]);
     }
+    let (host, port) = (url.host.clone(), url.port);
+    spawn_blocking(move || look_up(&host, port)).await
 }
 
 /// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
@@ -255,50 +250,6 @@ fn check_length(hello: &Hello) -> Result<(), EngineError> {
         return Ok(());
     }
     Err(EngineError::TooLong(format!("the request takes {len} bytes; {MAX_HELLO_BODY} are possible")))
-}
-
-/// Settings for requests that have none of their own.
-pub fn default_settings() -> Settings {
-    Settings {
-        chunk_bytes: 100_000_000,
-        controller: "bbr".to_owned(),
-        rate_bps: None,
-        offload: true,
-        feedback_interval_us: 2_000,
-        bench_limit: BenchLimit::Unlimited,
-        recipe: None,
-        extra: Vec::new(),
-    }
-}
-
-/// The server must keep to what was offered to it, and be at the other end of the same TLS connection.
-fn check_accept(accept: &Accept, secrets: &SessionSecrets, offered: &[Cipher]) -> Result<(), EngineError> {
-    let without_need = accept.cipher == Cipher::None && offered.iter().any(|&c| c != Cipher::None);
-    if !offered.contains(&accept.cipher) || without_need {
-        return Err(EngineError::Cipher(accept.cipher));
-    }
-    if accept.session != secrets.session {
-        return Err(EngineError::protocol("it accepted another session than this one"));
-    }
-    Ok(())
-}
-
-/// A server may refuse a recipe; it cannot choose another one. Gives the recipe with the settings that it has chosen.
-fn check_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, EngineError> {
-    if accept.settings.recipe == asked.recipe {
-        let recipe = recipe::with_settings(recipe, &accept.settings)?;
-        return Ok(recipe::checked(recipe, accept.cipher)?);
-    }
-    Err(EngineError::protocol("it accepted another recipe than the one that was asked for"))
-}
-
-/// A server may lower the ceiling of the rate; it cannot raise it.
-fn check_rate(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
-    let unlimited = u64::MAX;
-    if accept.settings.rate_bps.unwrap_or(unlimited) <= asked.rate_bps.unwrap_or(unlimited) {
-        return Ok(());
-    }
-    Err(EngineError::protocol("it accepted a higher rate than the one that was asked for"))
 }
 
 #[cfg(test)]

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::{Ecn, Time};
+use haul_proto::connection::{BARE, FrameKeys, Header, PeerAddress, ResumptionState};
 use haul_stack::Ends;
 use haul_wire::packet::{
     CloseReason, ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader,
 };
 
-use super::address::{BARE, PeerAddress};
-use super::connection::{Connection, Header, ResumptionState, received};
+use super::connection::{Connection, received};
 use super::shared::Shared;
 use crate::Role;
-use crate::crypto::FrameKeys;
 use crate::guard::lock;
 
 /// A packet with an initial header has come.
@@ -96,7 +95,7 @@ fn begin(
     let mut table = lock(&shared.table);
     table.get(id.identity)?;
     let wakers = shared.announce(made.clone())?;
-    let old = table.begin(now, made.clone());
+    let old = table.begin(now, id, made.clone());
     drop(table);
     shared.counters.connections.add_one();
     if let Some(old) = old {

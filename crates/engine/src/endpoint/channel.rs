@@ -4,15 +4,14 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
+use haul_proto::connection::{SavedResumption, canonical};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
-use super::address::canonical;
-use super::connection::{COALESCING_DELAY, Connection, State};
+use super::connection::{Connection, State};
 use super::driver::InlineDriver;
-use super::resumption_file::SavedResumption;
 use crate::clock::after;
 use crate::guard::lock;
 use crate::wake::{block_with, park};
@@ -182,7 +181,7 @@ impl Channel {
     }
 
     /// Sends a message and gives its number, as soon as no more than
-    /// [`ConnectionOptions::queue`](super::ConnectionOptions) bytes are queued.
+    /// [`ConnectionOptions::queue`](crate::ConnectionOptions) bytes are queued.
     ///
     /// # Errors
     /// [`EngineError::Message`] if the recipe does not carry such a message; how the connection has ended.
@@ -343,7 +342,9 @@ impl Drop for Channel {
         let peer = self.connection.lock().peer.validated();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);
-        if table.end(shared.clock.now(), &self.connection, peer) && self.role() == Role::Client {
+        if table.end(shared.clock.now(), self.identity(), &self.connection, peer)
+            && self.role() == Role::Client
+        {
             table.remove(self.identity());
         }
     }
@@ -356,8 +357,7 @@ impl State {
         }
         match self.stack.send(now, data, options) {
             Ok(id) => {
-                let is_prompt = now.since(self.lifecycle.heard()) <= COALESCING_DELAY;
-                self.replies |= std::mem::take(&mut self.owes_reply) && is_prompt;
+                self.on_message_sent(now);
                 Ok(Some(id))
             }
             // A stack that has just failed reports it with its next event.
@@ -392,17 +392,14 @@ impl State {
 #[cfg(test)]
 mod tests {
     use haul_base::Span;
+    use haul_proto::connection::{PeerAddress, ResumptionSecret, ResumptionState, compile};
     use haul_proto::micro::registry;
     use haul_stack::Ends;
     use haul_wire::control::Cipher;
     use haul_wire::packet::ConnectionId;
 
-    use super::super::address::PeerAddress;
-    use super::super::connection::ResumptionState;
-    use super::super::terms::compile;
     use super::*;
-    use crate::crypto::ResumptionSecret;
-    use crate::endpoint::ConnectionOptions;
+    use crate::ConnectionOptions;
 
     fn connection() -> Connection {
         let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Rate, Span, Time};
+use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
 use haul_host::{HostDrops, Sensors};
-use haul_proto::connection::PathProbe;
+use haul_proto::connection::{Failure, PathProbe};
 use haul_proto::micro::events::{ENDED, HOST_SAMPLE, SIZE_PASSED};
-use haul_proto::micro::shared::{DiagnosedWindows, RateNow, SendWindow};
-use haul_proto::{DiagnosedWindow, ReceiverStats, SenderStats};
+use haul_proto::micro::shared::DiagnosedWindows;
+use haul_proto::{Counters, DiagnosedWindow, ObjectEnd};
 use haul_stack::{Stack, StackEvent};
 use haul_udp::UdpSocket;
 use haul_wire::packet::{CONTROL_FRAME_KIND, CloseReason, ControlFrame, ControlFrameKind};
@@ -59,32 +59,6 @@ impl HostWatch {
     }
 }
 
-/// The counters of the sending side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sending {
-    /// The machine's counters.
-    pub stats: SenderStats,
-    /// The controller's present rate.
-    pub rate: Rate,
-    /// The controller's phase.
-    pub phase: &'static str,
-    /// UDP payload bytes in flight.
-    pub in_flight: u64,
-}
-
-/// The counters of one side of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one for each transfer, and it is copied without allocation"
-)]
-pub enum Counters {
-    /// This side sends.
-    Sending(Sending),
-    /// This side receives.
-    Receiving(ReceiverStats),
-}
-
 /// What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
@@ -111,13 +85,6 @@ impl Published {
         let failed = self.failure.clone().map(Err);
         failed.or_else(|| self.is_delivered.then_some(Ok(())))
     }
-}
-
-/// Which end of an object's way this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ObjectEnd {
-    Source,
-    Sink,
 }
 
 /// What a data thread knows of its session beside the connection.
@@ -234,7 +201,7 @@ impl DataThread {
                 self.is_complete = true;
                 // From now on silence means nothing.
                 state.lifecycle.stop_keep_alive();
-                let counters = counters(&state.stack, side.end, self.host_sample);
+                let counters = Counters::of(&state.stack, side.end, self.host_sample);
                 self.published.update(|published| {
                     published.set_counters(&counters);
                     published.is_delivered = true;
@@ -258,7 +225,7 @@ impl DataThread {
     fn publish(&mut self, now: Time) {
         let before = std::mem::replace(&mut self.published_at, now);
         let state = self.connection.lock();
-        let counters = counters(&state.stack, self.side.end, self.host_sample);
+        let counters = Counters::of(&state.stack, self.side.end, self.host_sample);
         if state.lifecycle.heard() > before {
             self.side.control.note_data();
         }
@@ -291,7 +258,7 @@ impl DataThread {
                 Some(host) => batch.drops.map(|drops| host.count(now, drops)),
                 None => batch.drops,
             };
-            connection.on_own_packets(now, &mut packets);
+            connection.lock().on_own_packets(now, &mut packets);
         })
     }
 
@@ -363,27 +330,11 @@ fn take_event(state: &mut State, now: Time, end: ObjectEnd, event: &StackEvent) 
         // The other end needs nothing more; what it has to say comes over the control channel.
         StackEvent::Delivered => state.start_close(now, ControlFrameKind::Close, CloseReason::Graceful),
         // A sender that waits for its disk says nothing, but answers keep-alives.
-        StackEvent::Silent(span) if end == ObjectEnd::Source => state.end_silent(*span),
+        StackEvent::Silent(span) if end == ObjectEnd::Source => state.fail(Failure::Silent(*span)),
         StackEvent::PathMtu(size) => {
             tracing::debug!(size, "path MTU: larger datagrams");
         }
         _ => {}
-    }
-}
-
-fn counters(stack: &Stack, end: ObjectEnd, host: Option<HostSample>) -> Counters {
-    match end {
-        ObjectEnd::Sink => Counters::Receiving(ReceiverStats::of(stack, host)),
-        ObjectEnd::Source => {
-            let RateNow(law) = stack.shared::<RateNow>().copied().unwrap_or_default();
-            let in_flight = stack.shared::<SendWindow>().map_or(0, |window| window.bytes);
-            Counters::Sending(Sending {
-                stats: SenderStats::of(stack),
-                rate: law.rate,
-                phase: law.phase,
-                in_flight,
-            })
-        }
     }
 }
 

@@ -17,13 +17,14 @@ use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
 use haul_base::{Span, Time};
+use haul_stack::caught;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::event_loop::dispatch;
 use super::shared::{Driver, SOCKET, Shared, WAKER, system};
 use super::timers::Timers;
-use crate::guard::{caught, lock};
+use crate::guard::lock;
 use crate::socket_reader::Received;
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::{ThreadWaker, wait_ready};
@@ -140,7 +141,7 @@ fn serve(shared: &Shared) -> Result<(), EngineError> {
         let due = run_timers(shared);
         let (before, now) = (waits, shared.clock.now());
         waits = shared.counters.inline_waits.get();
-        if waits != before && lock(&shared.table).len() == 1 {
+        if waits != before && lock(&shared.table).count() == 1 {
             left_until = now + LEFT_TO_INLINE;
         }
         let is_busy = received == Received::Some || due;

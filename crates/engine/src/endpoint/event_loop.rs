@@ -3,39 +3,13 @@
 use std::net::SocketAddr;
 
 use haul_base::{Received as Packets, Time};
+use haul_proto::connection::{FrameKeys, Header, Peer, Verdict};
 use haul_udp::Datagrams;
-use haul_wire::packet::{
-    CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind, IDENTITY_AT, INITIAL_HEADER_KIND, PAIR_KIND,
-    PairHeader,
-};
+use haul_wire::packet::{ControlFrame, ControlFrameKind, DatagramKind, PairHeader};
 
-use super::connection::{Connection, Header, received};
-use super::pending::Verdict;
+use super::connection::{Connection, received};
 use super::shared::Shared;
-use super::table::Entry;
-use crate::crypto::FrameKeys;
 use crate::guard::lock;
-
-/// What a datagram is, by its first bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DatagramKind {
-    Open,
-    ControlFrame,
-    Stack(u32),
-    Pair,
-    Stray,
-}
-
-fn kind_of(packet: &[u8]) -> DatagramKind {
-    let identity = packet.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
-    match (packet.first(), identity) {
-        (Some(&INITIAL_HEADER_KIND), Some(_)) => DatagramKind::Open,
-        (Some(&CONTROL_FRAME_KIND), Some(_)) => DatagramKind::ControlFrame,
-        (Some(&PAIR_KIND), Some(_)) => DatagramKind::Pair,
-        (_, Some(identity)) => DatagramKind::Stack(u32::from_be_bytes(identity)),
-        _ => DatagramKind::Stray,
-    }
-}
 
 /// Gives the datagrams of one buffer to their connections; consecutive packets of one connection stay a batch.
 pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
@@ -43,10 +17,10 @@ pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch:
     let stride = stride.max(1);
     let mut rest = data;
     while !rest.is_empty() {
-        let what = kind_of(&rest[..rest.len().min(stride)]);
+        let what = DatagramKind::of(&rest[..rest.len().min(stride)]);
         let run = match what {
             DatagramKind::Stack(_) => {
-                rest.chunks(stride).take_while(|packet| kind_of(packet) == what).count()
+                rest.chunks(stride).take_while(|packet| DatagramKind::of(packet) == what).count()
             }
             _ => 1,
         };
@@ -56,7 +30,7 @@ pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch:
             DatagramKind::Stack(identity) => {
                 on_packets(shared, now, received(these, stride, ecn, arrival), source, identity);
             }
-            DatagramKind::Open => super::accept::on_open(shared, now, these, source, ecn),
+            DatagramKind::Initial => super::accept::on_open(shared, now, these, source, ecn),
             DatagramKind::ControlFrame => on_frame(shared, now, these, source),
             DatagramKind::Pair => on_pair(shared, now, received(these, stride, ecn, arrival), source),
             DatagramKind::Stray => shared.counters.strays.add_one(),
@@ -78,7 +52,7 @@ fn on_pair(shared: &Shared, now: Time, datagram: Packets<'_>, source: SocketAddr
     let Ok((first, second)) = PairHeader::split(data) else { return shared.counters.strays.add_one() };
     for packet in [first, second] {
         let stride = packet.len();
-        match kind_of(packet) {
+        match DatagramKind::of(packet) {
             DatagramKind::Stack(identity) => {
                 on_packets(shared, now, received(packet, stride, ecn, arrival), source, identity);
             }
@@ -93,7 +67,7 @@ fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
         return on_session_frame(shared, &frame, source);
     }
     let (keys, live) = match lock(&shared.table).get(frame.id.identity) {
-        Some(Entry { resumption: known, live, .. }) => {
+        Some(Peer { resumption: known, live, .. }) => {
             (FrameKeys::new(&known.secret, frame.id, known.role), live.clone())
         }
         None => return shared.counters.unknown.add_one(),
@@ -116,12 +90,12 @@ fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
 /// A control frame of a session has come to the shared socket: its own is not open yet, or the frame was faster.
 fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
     let counters = &shared.counters;
-    let answer = match shared.sessions.find(frame, source).map(|it| it.on_frame(frame, source)) {
-        // Its session may be about to exist.
-        None => return counters.unknown.add_one(),
-        Some(Verdict::Unauthentic) => return counters.unauthentic.add_one(),
-        Some(Verdict::Taken(response)) => response,
-        Some(Verdict::Challenged(challenge)) => {
+    // Its session may be about to exist.
+    let Some(session) = shared.sessions.find(frame, source) else { return counters.unknown.add_one() };
+    let answer = match session.on_frame(frame, source) {
+        (Verdict::Unauthentic, _) => return counters.unauthentic.add_one(),
+        (Verdict::Taken, response) => response,
+        (Verdict::Challenged(challenge), _) => {
             counters.challenged.add_one();
             Some(challenge)
         }

@@ -5,12 +5,12 @@ use std::thread::JoinHandle;
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
+use super::EndpointStats;
 use super::driver;
 use super::shared::Shared;
-use super::{ConnectionOptions, EndpointStats};
-use crate::EngineError;
 use crate::guard::lock;
 use crate::spawn::spawn;
+use crate::{ConnectionOptions, EngineError};
 
 /// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
@@ -77,7 +77,7 @@ impl Endpoint {
 
     /// Peers whose resumption state is kept, with or without a connection.
     pub fn known_peers(&self) -> usize {
-        lock(&self.shared().table).len()
+        lock(&self.shared().table).count()
     }
 
     /// The counters.

@@ -7,10 +7,8 @@
 //! be replayed.
 
 mod accept;
-mod address;
 mod channel;
 mod connection;
-mod control_frames;
 mod data_thread;
 mod driver;
 mod event_loop;
@@ -20,21 +18,15 @@ mod resume;
 mod resumption_file;
 mod shared;
 mod socket;
-mod table;
-mod terms;
 mod timers;
 mod transmit;
 
-pub(crate) use address::canonical;
 pub use channel::{Channel, Message};
 pub(crate) use connection::Connection;
-pub use connection::ConnectionOptions;
-pub use data_thread::{Counters, Sending};
-pub(crate) use data_thread::{DataThread, ObjectEnd, Published, SessionSide};
+pub(crate) use data_thread::{DataThread, Published, SessionSide};
 pub use handle::Endpoint;
 pub(crate) use pending::{PendingSession, Service, SessionTable};
-pub use resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
+pub use resumption_file::ResumptionFile;
 pub(crate) use shared::Shared;
 pub(crate) use socket::EndpointSocket;
 pub use socket::EndpointStats;
-pub use terms::Terms;

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
+use haul_proto::connection::{Peer, PeerAddress, ResumptionError, ResumptionState, SavedResumption, compile};
 use haul_stack::{Ends, Recipe};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
-use super::address::PeerAddress;
-use super::connection::{Connection, ResumptionState};
-use super::resumption_file::{ResumptionError, ResumptionFile, SavedResumption};
-use super::table::Entry;
-use super::terms::compile;
+use super::connection::Connection;
+use super::resumption_file::ResumptionFile;
 use super::{Channel, Endpoint};
+use crate::clock::unix_micros;
 use crate::connect::{OpenOptions, agree};
 use crate::guard::lock;
 use crate::identity::random;
@@ -46,7 +45,7 @@ impl Endpoint {
             saved = agree(url, recipe, options, shared).await;
         }
         let mut saved = saved?;
-        saved.next_epoch();
+        saved.next_epoch(unix_micros());
         self.begin(saved, recipe, options, ends)
     }
 }
@@ -114,8 +113,8 @@ impl Endpoint {
             Connection::new(now, &resumption, id, peer, options.timeout, &options.connection, ends)?;
         let connection = Arc::new(connection);
         let live = Some(connection.clone());
-        let entry = Entry { last_epoch: id.epoch, live, ..Entry::new(resumption, now, None) };
-        let old = lock(&shared.table).insert_or_begin(now, entry);
+        let known = Peer { last_epoch: id.epoch, live, ..Peer::new(resumption, now, None) };
+        let old = lock(&shared.table).insert_or_begin(now, id, known);
         let old = old.map_err(|_| EngineError::protocol("the identity is taken; connect again"))?;
         if let Some(old) = old {
             old.supersede();

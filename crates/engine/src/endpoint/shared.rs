@@ -8,19 +8,18 @@ use std::task::{self, Context, Poll};
 use std::time::Instant;
 
 use derive_more::Deref;
+use haul_proto::connection::PeerTable;
 use haul_udp::UdpSocket;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::ConnectionOptions;
 use super::connection::Connection;
 use super::pending::SessionTable;
 use super::socket::EndpointSocket;
-use super::table::Table;
 use crate::guard::lock;
 use crate::socket_reader::SocketReader;
 use crate::wake::WakerList;
-use crate::{EngineError, Monitor, Waker};
+use crate::{ConnectionOptions, EngineError, Monitor, Waker};
 
 /// Which descriptor of an epoll instance is ready; others say it by their number.
 pub(super) const SOCKET: u64 = u64::MAX;
@@ -71,7 +70,7 @@ pub(crate) struct Shared {
     /// By which connections send; they know nothing of each other.
     #[deref]
     io: EndpointSocket,
-    pub(super) table: Mutex<Table>,
+    pub(crate) table: Mutex<PeerTable<Connection>>,
     /// Sessions whose control frames may come to this socket.
     pub(crate) sessions: Arc<SessionTable>,
     pub(super) driver: Driver,
@@ -91,7 +90,7 @@ impl Shared {
         Ok(Self {
             driver: Driver::new(&socket)?,
             io: EndpointSocket::of_many(socket)?,
-            table: Mutex::new(Table::new(known_peers)),
+            table: Mutex::new(PeerTable::new(known_peers)),
             sessions: Arc::default(),
             options: Mutex::default(),
             arrivals: Monitor::default(),

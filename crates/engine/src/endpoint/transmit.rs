@@ -1,12 +1,13 @@
 //! How the packets of a connection leave: in batches, behind the initial header, or two in one datagram.
 
 use haul_base::{Ecn, Machine, Time, Transmit};
+use haul_proto::connection::Unsent;
 use haul_proto::micro::events::SIZE_REFUSED;
 use haul_stack::Together;
 use haul_udp::{Full, SendError};
 use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
-use super::connection::{Connection, LOCAL_QUEUE_WAIT, State, Unsent};
+use super::connection::{Connection, LOCAL_QUEUE_WAIT, State};
 use super::socket::{EndpointSocket, SLOT_START};
 use crate::EngineError;
 

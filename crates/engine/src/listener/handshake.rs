@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_proto::connection::Timing;
-use haul_stack::Recipe;
+use haul_proto::connection::{Timing, choose_cipher, server_recipe};
+use haul_stack::{Recipe, caught};
 use haul_wire::control::{
     Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, Request,
     body_len, encode_frame,
@@ -20,14 +20,13 @@ use super::Server;
 use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
 use crate::endpoint::PendingSession;
-use crate::guard::caught;
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide};
 use crate::tls::{
     ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
 };
 use crate::wake::block_on;
-use crate::{Clock, Control, EngineError, Role, Session, recipe};
+use crate::{Clock, Control, EngineError, Role, Session};
 
 /// How long a refused client may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -101,7 +100,7 @@ struct Admitted {
 impl<'s> Client<'s> {
     /// TLS, and that it is for this protocol.
     fn secure(server: &'s Server, waiting: Handshake) -> Result<Self, Refusal> {
-        let deadline = waiting.arrived + server.options.handshake_timeout;
+        let deadline = waiting.at + server.options.handshake_timeout;
         prepare_tcp(&waiting.tcp)?;
         let tls = ServerConnection::new(server.tls.clone()).map_err(HandshakeError::Tls)?;
         let mut tls = Connection::from(tls);
@@ -147,20 +146,11 @@ impl<'s> Client<'s> {
         };
         // The comparison of two hashes takes the same time wherever they differ.
         if self.secrets.proof(&self.server.identity.secret) != proof {
-            return Err(Fault::new(
-                FaultCode::NotAuthorised,
-                "the secret in the URL is not the server's",
-                "use the URL that `haul serve` printed last, all of it",
-            )
-            .into());
+            let message = "the secret in the URL is not the server's";
+            return Err(Fault::new(FaultCode::NotAuthorised, message, "").into());
         }
         if self.server.identity.is_expired() {
-            return Err(Fault::new(
-                FaultCode::Expired,
-                "the URL has expired",
-                "ask for a new URL: start `haul serve` again on the server",
-            )
-            .into());
+            return Err(Fault::new(FaultCode::Expired, "the URL has expired", "").into());
         }
         Ok(([&length[..], head].concat(), length.len() + len))
     }
@@ -209,7 +199,7 @@ impl<'s> Client<'s> {
         let recipe = match session.request() {
             // Its recipe is that of its connections.
             Request::Connect { .. } => Ok(Recipe::default()),
-            _ => recipe::offered(session.settings(), cipher),
+            _ => server_recipe(session.settings(), cipher),
         };
         Ok(Incoming { session, recipe, pending, secret, local, port, udp_timeout })
     }
@@ -272,28 +262,6 @@ impl<'s> Client<'s> {
     }
 }
 
-/// The first of the client's ciphers that the server permits; none at all only if the client wants nothing
-/// else and the server permits it.
-fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool) -> Result<Cipher, Fault> {
-    let only_none = !wanted.is_empty() && wanted.iter().all(|&c| c == Cipher::None);
-    if only_none && permit_none {
-        return Ok(Cipher::None);
-    }
-    if only_none {
-        return Err(Fault::new(
-            FaultCode::NotPermitted,
-            "the server does not permit sessions without encryption",
-            "leave out `--set crypto=none`, or start the server with `haul serve --set crypto=none`",
-        ));
-    }
-    let chosen = wanted.iter().find(|&&c| c != Cipher::None && permitted.contains(&c));
-    chosen.copied().ok_or_else(|| {
-        let names = |list: &[Cipher]| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", ");
-        let message = format!("the server permits none of the ciphers {}", names(wanted));
-        Fault::new(FaultCode::NotPermitted, message, format!("choose one of {}", names(permitted)))
-    })
-}
-
 /// Has a client wait to be accepted, if it is to.
 fn hand_over(server: &Server, incoming: Incoming) {
     let Ok(Some(incoming)) = caught(|| (server.admit)(incoming)) else { return };
@@ -311,33 +279,5 @@ fn hand_over(server: &Server, incoming: Incoming) {
             "too many clients are waiting for the server",
             "run the same command again in a while",
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ALL: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
-
-    #[test]
-    fn the_clients_order_decides_among_what_is_permitted() {
-        let wanted = [Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm];
-        assert_eq!(choose_cipher(&wanted, &ALL, false), Ok(Cipher::ChaCha20Poly1305));
-        assert_eq!(choose_cipher(&wanted, &[Cipher::Aes128Gcm], false), Ok(Cipher::Aes128Gcm));
-        let fault = choose_cipher(&wanted, &[Cipher::Aes256Gcm], true).unwrap_err();
-        assert_eq!(fault.code, FaultCode::NotPermitted);
-        assert!(fault.hint.contains("aes-256-gcm"), "{fault}");
-    }
-
-    #[test]
-    fn no_encryption_needs_both_sides_to_want_it_and_nothing_else() {
-        assert_eq!(choose_cipher(&[Cipher::None], &ALL, true), Ok(Cipher::None));
-        let mixed = [Cipher::None, Cipher::Aes256Gcm];
-        assert_eq!(choose_cipher(&mixed, &ALL, true), Ok(Cipher::Aes256Gcm));
-        let fault = choose_cipher(&[Cipher::None], &ALL, false).unwrap_err();
-        assert!(fault.code == FaultCode::NotPermitted && fault.hint.contains("crypto=none"), "{fault}");
-        assert!(choose_cipher(&[], &ALL, true).is_err());
-        assert!(choose_cipher(&mixed, &[], true).is_err());
     }
 }

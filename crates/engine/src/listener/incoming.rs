@@ -2,14 +2,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use haul_proto::connection::{Peer, ResumptionSecret, ResumptionState, Terms, refusal, with_settings};
 use haul_stack::{Recipe, RecipeError};
-use haul_wire::control::{Accept, ControlMessage, Fault, Settings};
+use haul_wire::control::{Accept, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
-use crate::crypto::ResumptionSecret;
 use crate::endpoint::{PendingSession, Service, Shared};
+use crate::guard::lock;
 use crate::session::udp_options;
-use crate::{EngineError, Session, recipe};
+use crate::{EngineError, Role, Session};
 
 /// How this program calls itself to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
@@ -52,9 +53,9 @@ impl Incoming {
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
         let offered = self.recipe.clone();
-        self.session.recipe = match offered.and_then(|it| recipe::with_settings(it, &settings)) {
+        self.session.recipe = match offered.and_then(|it| with_settings(it, &settings)) {
             Ok(recipe) => recipe,
-            Err(error) => return Err(self.refuse_because(recipe::refusal(&error))),
+            Err(error) => return Err(self.refuse_because(refusal(&error))),
         };
         self.session.settings = settings;
         let accept = self.answer();
@@ -68,6 +69,49 @@ impl Incoming {
         });
         session.control.send(ControlMessage::Accept(accept))?;
         Ok(session)
+    }
+
+    /// Agrees on the recipe of a client that wants connections, or refuses it, and closes the control channel.
+    /// [`Endpoint::poll_accept`](crate::Endpoint::poll_accept) gives its connections.
+    ///
+    /// # Errors
+    /// Why it was refused; how the control channel failed.
+    ///
+    /// # Panics
+    /// If the request is another one.
+    pub fn agree(self, terms: &Terms) -> Result<(), EngineError> {
+        let Request::Connect { recipe, versions } = self.request() else {
+            panic!("the client does not want connections");
+        };
+        let cipher = self.cipher();
+        let compiled = match terms.agree(recipe, versions, cipher) {
+            Ok(compiled) => compiled,
+            Err(error) => return Err(self.refuse_because(refusal(&error))),
+        };
+        let accept = self.answer();
+        let (identity, round_trip) = (accept.session, self.session.round_trip);
+        let secret = self.secret.clone();
+        let resumption =
+            ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
+        let shared = self.port.upgrade().ok_or(EngineError::Closed)?;
+        let peer = Peer::new(resumption, shared.clock.now(), Some(self.peer().ip().to_canonical()));
+        let added = lock(&shared.table).insert(peer);
+        if let Err(reason) = added {
+            return Err(self.refuse_because(reason.fault()));
+        }
+        self.session.control.send(ControlMessage::Accept(accept))?;
+        // It has been agreed on whether or not the close leaves.
+        let _ = self.session.control.send_now(&ControlMessage::Bye);
+        Ok(())
+    }
+
+    /// Whether the recipe of the client's session is permitted. One that cannot be used passes: the session refuses it
+    /// when it begins, and says what is wrong.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, terms: &Terms) -> Result<(), Fault> {
+        self.recipe.as_ref().map_or(Ok(()), |recipe| terms.check(recipe))
     }
 
     /// The answer to a client that may come in.

@@ -8,25 +8,25 @@ mod refusals;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haul_base::Bytes;
+use haul_proto::connection::{ENCRYPTED, HandshakeLimiter, HandshakeLimits};
 use haul_udp::{Options, UdpSocket};
 use haul_wire::control::Cipher;
 use rustix::event::{PollFd, PollFlags};
 use rustls::ServerConfig;
 
 pub use self::incoming::Incoming;
-use self::limiter::HandshakeLimiter;
-pub use self::limiter::HandshakeLimits;
+use self::limiter::Limiter;
 use self::refusals::RefusalLog;
 use crate::clock::after;
 use crate::counters::counters;
-use crate::crypto::ENCRYPTED;
 use crate::endpoint::{SessionTable, Shared};
+use crate::guard::lock;
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
 use crate::tls::server_config;
@@ -114,7 +114,7 @@ struct Server {
     tls: Arc<ServerConfig>,
     sessions: Arc<SessionTable>,
     port: Weak<Shared>,
-    limiter: Arc<HandshakeLimiter>,
+    limiter: Limiter,
     refusals: RefusalLog,
     counters: Counters,
     admit: Admit,
@@ -158,7 +158,7 @@ impl Listener {
             identity,
             sessions: endpoint.shared().sessions.clone(),
             port: Arc::downgrade(endpoint.shared()),
-            limiter: Arc::new(HandshakeLimiter::new(options.handshakes)),
+            limiter: Arc::new(Mutex::new(HandshakeLimiter::new(options.handshakes))),
             refusals: RefusalLog::default(),
             counters: Counters::default(),
             admit,
@@ -252,7 +252,7 @@ fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
 /// closed.
 fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     server.counters.connections.add_one();
-    let (permit, evicted) = server.limiter.accept(tcp, peer);
+    let (permit, evicted) = limiter::accept(&server.limiter, tcp, peer);
     if evicted {
         server.counters.evicted.add_one();
     }
@@ -261,7 +261,7 @@ fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     let serve = move || handshake::run(&worker, permit);
     if let Err(error) = spawn("haul-handshake", serve) {
         tracing::warn!(%error);
-        for _ in 0..server.limiter.turn_away_waiting() {
+        for _ in 0..lock(&server.limiter).turn_away_waiting() {
             server.counters.failed.add_one();
         }
     }

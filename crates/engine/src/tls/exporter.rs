@@ -1,11 +1,11 @@
 //! What a session's secrets are derived from: exported keying material (RFC 8446, section 7.5), which only
 //! the two ends of this TLS connection know.
 
+use haul_proto::connection::{ConnectionKeys, FrameKeys, Opener, ResumptionSecret, Sealer};
 use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 use rustls::Connection;
 
-use crate::crypto::{ConnectionKeys, FrameKeys, Opener, ResumptionSecret, Sealer};
 use crate::{EngineError, Role, Secret};
 
 const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";

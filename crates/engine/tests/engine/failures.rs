@@ -187,6 +187,7 @@ fn udp_blocked_towards_the_server_is_told_to_both_with_port_and_direction() {
     };
     let error = server.check_path(TIMEOUT).unwrap_err();
     assert!(matches!(error, EngineError::UdpBlocked { .. }) && towards_server(&error), "{error}");
+    server.control().abort(error.fault());
     let error = client.check_path(TIMEOUT).unwrap_err();
     assert_eq!(error.code(), FaultCode::UdpBlocked);
     assert!(started.elapsed() < Duration::from_secs(15), "five seconds, and slack for a busy machine");
@@ -233,7 +234,7 @@ fn a_peer_that_dies_is_a_lost_connection_and_other_sessions_go_on() {
     drop(server);
     let error = client.control().recv(Some(TIMEOUT)).unwrap_err();
     assert!(matches!(error, EngineError::ControlLost(_)), "{error}");
-    assert!(error.fault().retryable && error.fault().hint.contains("same command"));
+    assert!(error.fault().retryable);
     other_client.control().close().unwrap();
     other_server.control().close().unwrap();
 }

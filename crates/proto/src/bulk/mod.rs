@@ -1,6 +1,7 @@
 //! The bulk transport: an object over the recipe `bulk`, or another that carries objects, as a sender and a receiver with
 //! typed settings and counters. Both are thin: what they do is in the recipe's micro-protocols.
 
+mod counters;
 mod receiver;
 mod sender;
 
@@ -11,6 +12,7 @@ use haul_stack::{Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
 
 use crate::{micro, presets};
 
+pub use counters::{Counters, ObjectEnd, Sending};
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats};
 pub use sender::{Sender, SenderConfig, SenderEvent, SenderStats};
 

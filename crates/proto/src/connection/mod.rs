@@ -1,13 +1,39 @@
-//! What a connection has beside its stack: how it opens, keeps alive and closes, what its path carries, which packets
-//! have come before, and the rules of its control channel. The driver authenticates control frames, and packets before
-//! their numbers count.
+//! What a connection has beside its stack: its keys, how it opens, keeps alive and closes, what its path carries, which
+//! packets have come before, and the rules of its control channel.
 
 mod control_channel;
+mod handshake_limiter;
 mod lifecycle;
+mod negotiation;
 mod path_probe;
+mod peer_address;
+mod peer_table;
+mod pending_session;
+mod protection;
 mod replay_window;
+mod resumption;
+mod role;
+mod state;
+mod terms;
+mod timer_queue;
 
 pub use control_channel::{ControlChannel, MessageFor, Timing};
+pub use handshake_limiter::{HandshakeLimiter, HandshakeLimits};
 pub use lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
+pub use negotiation::{
+    NotOffered, agreed_recipe, check_accept, choose_cipher, client_recipe, default_settings, offer, refusal,
+    server_recipe, settings_for, with_settings,
+};
 pub use path_probe::{Challenge, Challenges, MIN_DATAGRAM, PathProbe, sizes_for};
+pub use peer_address::{BARE, PeerAddress, canonical};
+pub use peer_table::{NotAdded, Peer, PeerTable};
+pub use pending_session::{EarlyFrames, PendingSession, Verdict};
+pub use protection::{ConnectionKeys, ENCRYPTED, FrameKeys, Keys, Opener, ResumptionSecret, Sealer, tag_len};
 pub use replay_window::ReplayWindow;
+pub use resumption::{ResumptionError, ResumptionState, SavedResumption};
+pub use role::{Direction, Role};
+pub use state::{
+    COALESCING_DELAY, ConnectionOptions, ConnectionState, Failure, Header, Outgoing, PacketVerdict, Unsent,
+};
+pub use terms::{Terms, compile};
+pub use timer_queue::TimerQueue;

@@ -8,6 +8,7 @@
 
 mod control_frame;
 mod data;
+mod datagram;
 mod feedback;
 mod field;
 mod header;
@@ -20,6 +21,7 @@ pub use control_frame::{
     FRAME_MAC_LEN, IDENTITY_AT, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN, InitialHeader,
 };
 pub use data::{DATA_BODY_LEN, DataBody};
+pub use datagram::DatagramKind;
 pub use feedback::{
     BLOCK_HEADER_LEN, Block, Blocks, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
     FeedbackWriter, HOST_SAMPLE_LEN, NoRoom,

@@ -146,10 +146,8 @@ fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault
     let mut context = context.clone();
     context.settings.rate = Some(ceiling);
     let recipe = &mut context.settings.stack;
-    recipe.set("rate_control.rate", &ceiling.exact()).map_err(haulage::Error::from)?;
-    recipe
-        .set("rate_control.cause_aware", if acts { "true" } else { "false" })
-        .map_err(haulage::Error::from)?;
+    recipe.set("rate_control.rate", &ceiling.exact()).map_err(fault::of)?;
+    recipe.set("rate_control.cause_aware", if acts { "true" } else { "false" }).map_err(fault::of)?;
     context.settings.socket_buffer = UNTUNED_BUFFER;
     Ok(context)
 }
@@ -160,7 +158,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| fault::io("cannot end with the process that started it", &e.into()))?;
     let policy = Policy::own(context);
-    let listener = Listener::bind(listen_options((ip, 0).into(), &policy))?;
+    let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
     while !context.cancel.is_requested() {
         if let Some(incoming) = listener.accept(POLL) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use haul_base::Bytes;
 use haul_wire::control::Fault;
-use haulage::{Error, Options, Recipe};
+use haulage::{Options, Recipe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{Assignment, PipeArgs};
@@ -144,7 +144,7 @@ fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Carrier, Fault>
     }
     if let Some(rate) = rate {
         let key = if recipe.has("rate_control") { "rate_control.rate" } else { "fixed_rate.rate" };
-        recipe.set(key, rate).map_err(Error::from)?;
+        recipe.set(key, rate).map_err(fault::of)?;
     }
     Ok(Carrier::Messages(recipe))
 }

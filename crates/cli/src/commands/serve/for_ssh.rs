@@ -87,7 +87,7 @@ fn bind(options: &ListenOptions, args: &ServeArgs) -> Result<Listener, Fault> {
         return bind_within(options, &ANY, range);
     }
     let v4 = ListenOptions { addr: SocketAddr::new(ANY[1], 0), ..options.clone() };
-    Ok(Listener::bind(options.clone()).or_else(|_| Listener::bind(v4))?)
+    Listener::bind(options.clone()).or_else(|_| Listener::bind(v4)).map_err(fault::of)
 }
 
 /// Where others may find this machine: what its owner says, and the address by which ssh was reached.

@@ -2,12 +2,11 @@
 //! one before, which is then dropped.
 
 use aws_lc_rs::aead;
-use haul_proto::Unauthentic;
+use haul_stack::Unauthentic;
 use haul_wire::control::Cipher;
+use haul_wire::secret::Secret;
 use siphasher::sip::SipHasher24;
 use zeroize::Zeroizing;
-
-use crate::Secret;
 
 /// Packet numbers per generation, as a power of two. 2^22 packets stay below the 2^23 that RFC 9001,
 /// section 6.6, allows under one AES-GCM key.
@@ -23,7 +22,7 @@ const NEXT_CONTEXT: &str = "haulage 1 data key ratchet: next generation";
 const KEY_CONTEXT: &str = "haulage 1 data key ratchet: packet key and nonce";
 
 /// What is offered and permitted unless a person says otherwise, most wanted first.
-pub(crate) const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
+pub const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
 /// The generation that a packet number, of 48 bits, belongs to.
 pub(super) const fn generation_of(pn: u64) -> u32 {
@@ -31,25 +30,16 @@ pub(super) const fn generation_of(pn: u64) -> u32 {
 }
 
 /// Bytes of the tag behind each packet.
-pub(crate) const fn tag_len(cipher: Cipher) -> usize {
+pub const fn tag_len(cipher: Cipher) -> usize {
     match cipher {
         Cipher::None => TOKEN_TAG_LEN,
         Cipher::Aes128Gcm | Cipher::Aes256Gcm | Cipher::ChaCha20Poly1305 => AEAD_TAG_LEN,
     }
 }
 
-impl Secret {
-    /// The secret of the next generation. It does not tell the present one.
-    pub(super) fn next(&self) -> Self {
-        blake3::derive_key(NEXT_CONTEXT, self.as_bytes()).into()
-    }
-
-    pub(super) fn packet_key(&self, cipher: Cipher) -> PacketKey {
-        let mut material = Zeroizing::new([0; 44]);
-        let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);
-        hasher.update(self.as_bytes()).finalize_xof().fill(&mut *material);
-        PacketKey::new(cipher, &material)
-    }
+/// The secret of the next generation. It does not tell the present one.
+pub(super) fn next_secret(present: &Secret) -> Secret {
+    blake3::derive_key(NEXT_CONTEXT, present.as_bytes()).into()
 }
 
 /// The expanded key of one generation.
@@ -64,6 +54,14 @@ pub(super) enum PacketKey {
 }
 
 impl PacketKey {
+    /// That of the generation with this secret.
+    pub(super) fn of(secret: &Secret, cipher: Cipher) -> Self {
+        let mut material = Zeroizing::new([0; 44]);
+        let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);
+        hasher.update(secret.as_bytes()).finalize_xof().fill(&mut *material);
+        Self::new(cipher, &material)
+    }
+
     fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
         let algorithm = match cipher {
             Cipher::Aes128Gcm => &aead::AES_128_GCM,

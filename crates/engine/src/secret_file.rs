@@ -1,32 +1,8 @@
-//! What must not leave this process but on purpose: in memory, and in files.
+//! Files that only their owner can read.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use zeroize::Zeroizing;
-
-/// 32 secret bytes. They are overwritten when they are dropped, compared in the same time wherever they differ, and not shown.
-#[derive(Clone, derive_more::Debug, derive_more::From)]
-#[debug("(secret)")]
-#[from([u8; 32])]
-pub struct Secret(Zeroizing<[u8; 32]>);
-
-impl Secret {
-    /// The bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl PartialEq for Secret {
-    fn eq(&self, other: &Self) -> bool {
-        verify_slices_are_equal(self.as_bytes(), other.as_bytes()).is_ok()
-    }
-}
-
-impl Eq for Secret {}
 
 /// Writes a file that only its owner can read. What was there is replaced as a whole, whatever its mode was; a symbolic link,
 /// or anything else that is no file, is neither followed nor replaced. When this returns, the file is on the disk.
@@ -66,13 +42,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-
-    #[test]
-    fn a_secret_is_compared_and_not_shown() {
-        let secret = Secret::from([7; 32]);
-        assert!(secret == secret.clone() && secret != Secret::from([8; 32]));
-        assert_eq!(format!("{secret:?}"), "(secret)");
-    }
 
     #[test]
     fn whoever_waits_for_a_secret_file_may_remove_its_directory_at_once() {

@@ -1,18 +1,18 @@
-//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens. Those of a session are
-//! dropped once they are used: whoever takes over this end later learns nothing of earlier packets. Those of a connection
-//! can be made again, so they are dropped while it is idle.
+//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens. Those of a session
+//! are dropped once they are used: whoever takes over this end later learns nothing of earlier packets. Those of a
+//! connection can be made again, so they are dropped while it is idle.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use haul_proto::connection::ReplayWindow;
-use haul_proto::{Open, Seal, Unauthentic};
+use haul_stack::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
+use haul_wire::secret::Secret;
 
-use super::connection::ConnectionKeys;
-use super::generation::{PacketKey, generation_of, tag_len};
-use crate::{Role, Secret};
+use super::generation::{PacketKey, generation_of, next_secret, tag_len};
+use super::keys::ConnectionKeys;
+use crate::connection::{ReplayWindow, Role};
 
 /// The key of a generation, and the secret of the next.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Live {
 
 impl Live {
     fn new(secret: &Secret, cipher: Cipher) -> Self {
-        Self { key: secret.packet_key(cipher), next: secret.next() }
+        Self { key: PacketKey::of(secret, cipher), next: next_secret(secret) }
     }
 }
 
@@ -128,7 +128,8 @@ impl Opener {
             Ok(opened)
         } else if generation + 1 == self.generation {
             if self.previous.is_none() {
-                self.previous = self.again(generation).map(|secret| Box::new(secret.packet_key(self.cipher)));
+                self.previous =
+                    self.again(generation).map(|secret| Box::new(PacketKey::of(&secret, self.cipher)));
             }
             self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
         } else {
@@ -175,9 +176,9 @@ impl Open for Opener {
 }
 
 impl ConnectionKeys {
-    /// What a stack takes as its keys, which can be made again. The cipher's code is loaded, so that the first message does
-    /// not wait for it.
-    pub(crate) fn pair(self: &Arc<Self>, cipher: Cipher) -> (Box<dyn Seal>, Box<dyn Open>) {
+    /// What a stack takes as its keys, which can be made again. The cipher's code is loaded, so that the first message
+    /// does not wait for it.
+    pub fn pair(self: &Arc<Self>, cipher: Cipher) -> (Box<dyn Seal>, Box<dyn Open>) {
         rehearse(cipher);
         let (sealer, opener) = self.session_pair(cipher);
         let origin = || Some(self.clone());
@@ -185,7 +186,7 @@ impl ConnectionKeys {
     }
 
     /// The same of a session, which drops its keys as it uses them.
-    pub(crate) fn session_pair(&self, cipher: Cipher) -> (Sealer, Opener) {
+    pub fn session_pair(&self, cipher: Cipher) -> (Sealer, Opener) {
         let [ours, theirs] = [self.role, self.role.peer()].map(|sender| self.secret_of(sender, 0));
         (Sealer::new(ours, cipher), Opener::new(theirs, cipher))
     }
@@ -193,7 +194,7 @@ impl ConnectionKeys {
 
 /// Seals and opens a packet with an unused key: the first use of the code takes page faults.
 fn rehearse(cipher: Cipher) {
-    let key = Secret::from([0; 32]).packet_key(cipher);
+    let key = PacketKey::of(&Secret::from([0; 32]), cipher);
     let mut packet = [0; 64];
     key.seal(&mut packet, 16, 0);
     black_box(key.open(&mut packet, 16, 0)).ok();

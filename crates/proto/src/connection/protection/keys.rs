@@ -8,16 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use haul_wire::packet::{
     ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN, INITIAL_HEADER_LEN, InitialHeader,
 };
+use haul_wire::secret::Secret;
 
-use crate::{Role, Secret};
+use super::generation::next_secret;
+use crate::connection::Role;
 
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
 const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and control frames";
 
-/// What all keys of a session and of its later connections are derived from: exported from the TLS connection over which
-/// the two ends met.
+/// What all keys of a session and of its later connections are derived from: exported from the TLS connection over
+/// which the two ends met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ResumptionSecret(pub(crate) Secret);
+pub struct ResumptionSecret(pub Secret);
 
 impl ResumptionSecret {
     fn derive(&self, context: &str, sender: Role, connection: &[u8]) -> Secret {
@@ -31,8 +33,8 @@ impl ResumptionSecret {
     }
 }
 
-/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that no
-/// state is kept for an address that is not validated.
+/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that
+/// no state is kept for an address that is not validated.
 pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
     let hash = blake3::keyed_hash(key, what.as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
@@ -42,20 +44,22 @@ pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
 /// What authenticates the initial headers and control frames of a connection at one end. The keys of its packets cannot
 /// be derived from it.
 #[derive(Clone, Debug)]
-pub(crate) struct FrameKeys {
+pub struct FrameKeys {
     ours: Secret,
     theirs: Secret,
-    pub(crate) id: ConnectionId,
+    /// The connection.
+    pub id: ConnectionId,
 }
 
 impl FrameKeys {
-    pub(crate) fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
+    /// Those of this connection at the end of `role`.
+    pub fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
         let [ours, theirs] = [role, role.peer()].map(|sender| secret.derive(CONTROL_CONTEXT, sender, &[]));
         Self { ours, theirs, id }
     }
 
     /// A control frame of this end, as a datagram of `size` bytes.
-    pub(crate) fn frame(&self, kind: ControlFrameKind, number: u32, size: u16) -> Vec<u8> {
+    pub fn frame(&self, kind: ControlFrameKind, number: u32, size: u16) -> Vec<u8> {
         let mut frame = ControlFrame { id: self.id, kind, number, size, mac: [0; FRAME_MAC_LEN] };
         frame.mac = mac(&self.ours, &frame.authenticated());
         let mut datagram = vec![0; size.into()];
@@ -63,18 +67,19 @@ impl FrameKeys {
         datagram
     }
 
-    pub(crate) fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
+    /// The initial header of this end.
+    pub fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
         let mac = mac(&self.ours, &InitialHeader::authenticated(&self.id));
         InitialHeader { id: self.id, mac }.to_bytes()
     }
 
     /// Whether the other end of this connection has sent the frame.
-    pub(crate) fn verifies(&self, frame: &ControlFrame) -> bool {
+    pub fn verifies(&self, frame: &ControlFrame) -> bool {
         frame.id == self.id && self.is_theirs(&frame.authenticated(), &frame.mac)
     }
 
     /// The same of an initial header.
-    pub(crate) fn verifies_initial(&self, header: &InitialHeader) -> bool {
+    pub fn verifies_initial(&self, header: &InitialHeader) -> bool {
         header.id == self.id && self.is_theirs(&InitialHeader::authenticated(&header.id), &header.mac)
     }
 
@@ -93,7 +98,7 @@ fn mac(key: &Secret, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
 /// What the keys of both directions at one end of a connection are derived from. A server may have many thousand
 /// connections, so keys exist only while packets come.
 #[derive(Debug)]
-pub(crate) struct ConnectionKeys {
+pub struct ConnectionKeys {
     secret: ResumptionSecret,
     id: ConnectionId,
     pub(super) role: Role,
@@ -102,35 +107,40 @@ pub(crate) struct ConnectionKeys {
 }
 
 impl ConnectionKeys {
-    pub(crate) fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role) -> Arc<Self> {
+    /// Those of this connection at the end of `role`.
+    pub fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role) -> Arc<Self> {
         Arc::new(Self { secret: secret.clone(), id: *id, role, opened_end: AtomicU64::new(0) })
     }
 
-    /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which took
-    /// millions of packets.
+    /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which
+    /// took millions of packets.
     pub(super) fn secret_of(&self, sender: Role, generation: u32) -> Secret {
         let connection = [self.id.epoch.to_be_bytes(), self.id.salt.to_be_bytes()].concat();
         let first = self.secret.derive(DATA_CONTEXT, sender, &connection);
-        (0..generation).fold(first, |secret, _| secret.next())
+        (0..generation).fold(first, |secret, _| next_secret(&secret))
     }
 }
 
 /// What names a connection and authenticates what is about it.
-pub(crate) enum Keys {
+#[derive(Debug)]
+pub enum Keys {
+    /// Of a connection that may be opened again.
     Resumable(Arc<ConnectionKeys>),
     /// Of a session: its first secrets are gone.
     Session(Role, Box<FrameKeys>),
 }
 
 impl Keys {
-    pub(crate) fn id(&self) -> ConnectionId {
+    /// The connection.
+    pub fn id(&self) -> ConnectionId {
         match self {
             Self::Resumable(keys) => keys.id,
             Self::Session(_, frames) => frames.id,
         }
     }
 
-    pub(crate) fn role(&self) -> Role {
+    /// Which end this is.
+    pub fn role(&self) -> Role {
         match self {
             Self::Resumable(keys) => keys.role,
             Self::Session(role, _) => *role,
@@ -138,7 +148,7 @@ impl Keys {
     }
 
     /// What authenticates initial headers and control frames: derived each time, where memory counts.
-    pub(crate) fn frames(&self) -> FrameKeys {
+    pub fn frames(&self) -> FrameKeys {
         match self {
             Self::Resumable(keys) => FrameKeys::new(&keys.secret, keys.id, keys.role),
             Self::Session(_, frames) => FrameKeys::clone(frames),
@@ -146,7 +156,7 @@ impl Keys {
     }
 
     /// One more than the highest packet number that has come and opened. The socket of a session has one peer: 0.
-    pub(crate) fn opened_end(&self) -> u64 {
+    pub fn opened_end(&self) -> u64 {
         match self {
             Self::Resumable(keys) => keys.opened_end.load(Ordering::Relaxed),
             Self::Session(..) => 0,
@@ -157,8 +167,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
-    use haul_proto::{Open, Seal, Unauthentic};
-    use haul_stack::{Recipe, SendOptions, Setup, Stack, StackEvent};
+    use haul_stack::{Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Unauthentic};
     use haul_wire::control::Cipher;
 
     use super::*;
@@ -284,7 +293,7 @@ mod tests {
 
     /// The stacks of both ends, without repair of what is lost.
     fn stacks(recipe: &Recipe) -> [Stack; 2] {
-        let compiled = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
+        let compiled = Arc::new(crate::micro::registry()).compile(recipe, 16).unwrap();
         ends(&CONNECTION).map(|keys| {
             let initiator = keys.role == Role::Client;
             let setup =

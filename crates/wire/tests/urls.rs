@@ -1,8 +1,9 @@
 //! The checks of the fuzz targets on their corpora and on seeded inputs, so that they run everywhere.
 
 use haul_base::Rng;
-use haul_engine::{HaulUrl, check};
 use haul_testing::fuzz::drive;
+use haul_wire::check;
+use haul_wire::url::HaulUrl;
 
 const HOSTS: [&str; 4] = ["data.example.org", "192.0.2.7", "2001:db8::7", "fe80::1%eth0"];
 

@@ -1,17 +1,13 @@
 //! What a server asks of the recipe that a client brings.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
-use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request};
+use haul_wire::control::{Cipher, Fault};
 use haul_wire::packet::IDENTITY_AT;
 
-use super::connection::{ResumptionState, panicked};
-use super::table::{Entry, NotAdded};
-use crate::crypto::tag_len;
-use crate::guard::{caught, lock};
-use crate::recipe::refusal;
-use crate::{EngineError, Incoming, Role};
+use super::negotiation::refusal;
+use super::protection::tag_len;
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
@@ -49,18 +45,19 @@ impl Terms {
         self
     }
 
-    /// Whether the recipe of a client's session is permitted. One that cannot be used passes: the session refuses it when
-    /// it begins, and says what is wrong.
+    /// Whether the recipe of a client's session is permitted.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, incoming: &Incoming) -> Result<(), Fault> {
-        let Ok(recipe) = &incoming.recipe else { return Ok(()) };
+    pub fn check(&self, recipe: &Recipe) -> Result<(), Fault> {
         self.registry.permits(recipe).map_err(|error| refusal(&error))
     }
 
-    /// Checks a client's recipe, and the versions of its micro-protocols.
-    fn agree(
+    /// Checks the recipe of a client that wants connections, and the versions of its micro-protocols.
+    ///
+    /// # Errors
+    /// What is wrong with it, or not permitted.
+    pub fn agree(
         &self,
         recipe: &str,
         versions: &[(String, u16)],
@@ -69,7 +66,7 @@ impl Terms {
         let recipe = Recipe::parse(recipe)?;
         self.registry.check_versions(versions)?;
         self.registry.permits(&recipe)?;
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.strong_count() > 0);
         let same = |known: &Arc<CompiledStack>| {
             let text = known.recipe();
@@ -86,8 +83,11 @@ impl Terms {
     }
 }
 
-/// Checks a recipe as any other, and that its packets can be told apart.
-pub(super) fn compile(
+/// Checks the recipe of a connection as any other, and that its packets can be told apart.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn compile(
     registry: &Arc<Registry>,
     recipe: &Recipe,
     cipher: Cipher,
@@ -100,56 +100,11 @@ pub(super) fn compile(
             format!("`{part}`: its packets have to say whose they are, and prove it (docs/recipes.md)");
         return Err(RecipeError::Missing { protocol: MESSAGES.to_owned(), alternatives });
     }
-    let compiled = caught(|| registry.compile(recipe, tag_len(cipher)))
-        .unwrap_or_else(|message| Err(panicked(recipe, &message)))?;
+    let compiled = registry.compile(recipe, tag_len(cipher))?;
     let mut attributes = compiled.layout().attributes().iter();
     if attributes.any(|a| a.name == "identity" && a.clear && usize::from(a.offset) == IDENTITY_AT) {
         return Ok(compiled);
     }
     let message = "it has to come before all others with clear attributes".to_owned();
     Err(RecipeError::Unbuildable { protocol: NEEDED[0].to_owned(), message })
-}
-
-impl Incoming {
-    /// Agrees on the recipe of a client that wants connections, or refuses it, and closes the control channel.
-    /// [`Endpoint::poll_accept`](crate::Endpoint::poll_accept) gives its connections.
-    ///
-    /// # Errors
-    /// Why it was refused; how the control channel failed.
-    ///
-    /// # Panics
-    /// If the request is another one.
-    pub fn agree(self, terms: &Terms) -> Result<(), EngineError> {
-        let Request::Connect { recipe, versions } = self.request() else {
-            panic!("the client does not want connections");
-        };
-        let cipher = self.cipher();
-        let compiled = match terms.agree(recipe, versions, cipher) {
-            Ok(compiled) => compiled,
-            Err(error) => return Err(self.refuse_because(refusal(&error))),
-        };
-        let accept = self.answer();
-        let (identity, round_trip) = (accept.session, self.session.round_trip);
-        let secret = self.secret.clone();
-        let resumption =
-            ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
-        let shared = self.port.upgrade().ok_or(EngineError::Closed)?;
-        let entry = Entry::new(resumption, shared.clock.now(), Some(self.peer().ip().to_canonical()));
-        let added = lock(&shared.table).insert(entry);
-        if let Err(reason) = added {
-            return Err(self.refuse_because(not_added(reason)));
-        }
-        self.session.control.send(ControlMessage::Accept(accept))?;
-        // It has been agreed on whether or not the close leaves.
-        let _ = self.session.control.send_now(&ControlMessage::Bye);
-        Ok(())
-    }
-}
-
-fn not_added(reason: NotAdded) -> Fault {
-    let (message, hint) = match reason {
-        NotAdded::Taken => ("the identity is taken", "connect again"),
-        NotAdded::Full => ("the server has no room for another client", "connect again in a while"),
-    };
-    Fault::new(FaultCode::Busy, message, hint)
 }

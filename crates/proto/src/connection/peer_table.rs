@@ -5,95 +5,121 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_base::Time;
+use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::ConnectionId;
 
-use super::connection::{Connection, ResumptionState};
+use super::resumption::ResumptionState;
 
-/// Resumption state and the present connection.
-pub(super) struct Entry {
-    pub(super) resumption: ResumptionState,
+/// Resumption state and the present connection, `C`.
+#[derive(Debug)]
+pub struct Peer<C> {
+    /// What its connections begin with.
+    pub resumption: ResumptionState,
     /// Epoch of the latest connection; earlier ones are not taken any more.
-    pub(super) last_epoch: u64,
-    pub(super) live: Option<Arc<Connection>>,
-    pub(super) last_used: Time,
+    pub last_epoch: u64,
+    /// The present connection.
+    pub live: Option<Arc<C>>,
+    /// When a connection last began or ended.
+    pub last_used: Time,
     /// The client's address when this end closed the connection: a late close is answered there.
-    pub(super) last_peer: Option<Box<SocketAddr>>,
+    pub last_peer: Option<Box<SocketAddr>>,
     /// The client's validated address: a connection from there needs no challenge.
-    pub(super) validated: Option<IpAddr>,
+    pub validated: Option<IpAddr>,
 }
 
-impl Entry {
+impl<C> Peer<C> {
     /// Without a connection; the client is known to be at `validated`.
-    pub(super) fn new(resumption: ResumptionState, now: Time, validated: Option<IpAddr>) -> Self {
+    pub fn new(resumption: ResumptionState, now: Time, validated: Option<IpAddr>) -> Self {
         Self { resumption, last_epoch: 0, live: None, last_used: now, last_peer: None, validated }
     }
 }
 
 /// Why a peer was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotAdded {
+pub enum NotAdded {
     /// Another one has its identity.
     Taken,
     /// There are as many as there may be, and all of them have connections.
     Full,
 }
 
-pub(super) struct Table {
+impl NotAdded {
+    /// What its client is told.
+    pub fn fault(self) -> Fault {
+        let (message, hint) = match self {
+            Self::Taken => ("the identity is taken", "connect again"),
+            Self::Full => ("the server has no room for another client", "connect again in a while"),
+        };
+        Fault::new(FaultCode::Busy, message, hint)
+    }
+}
+
+/// The peers of an endpoint by their identities.
+#[derive(Debug)]
+pub struct PeerTable<C> {
     /// Boxed, because up to half of the places of a table are empty.
-    entries: HashMap<u32, Box<Entry>>,
+    entries: HashMap<u32, Box<Peer<C>>>,
     /// Those without a connection, by when they were used last: at the limit the first gives way to a new one.
     idle: BTreeSet<(Time, u32)>,
     most: usize,
 }
 
-impl Table {
-    pub(super) fn new(most: usize) -> Self {
+impl<C> PeerTable<C> {
+    /// For so many peers.
+    pub fn new(most: usize) -> Self {
         Self { entries: HashMap::new(), idle: BTreeSet::new(), most }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn get(&self, identity: u32) -> Option<&Entry> {
+    /// That of this identity.
+    pub fn get(&self, identity: u32) -> Option<&Peer<C>> {
         self.entries.get(&identity).map(|entry| &**entry)
     }
 
-    pub(super) fn live(&self, identity: u32) -> Option<Arc<Connection>> {
+    /// Its present connection.
+    pub fn live(&self, identity: u32) -> Option<Arc<C>> {
         self.get(identity)?.live.clone()
     }
 
     /// Adds one. If there are too many, the one without a connection that has been silent longest is forgotten for it.
-    pub(super) fn insert(&mut self, entry: Entry) -> Result<(), NotAdded> {
-        let identity = entry.resumption.identity;
+    ///
+    /// # Errors
+    /// Why it was not added.
+    pub fn insert(&mut self, peer: Peer<C>) -> Result<(), NotAdded> {
+        let identity = peer.resumption.identity;
         if self.entries.contains_key(&identity) {
             return Err(NotAdded::Taken);
         }
         if !self.has_room() {
             return Err(NotAdded::Full);
         }
-        if entry.live.is_none() {
-            self.idle.insert((entry.last_used, identity));
+        if peer.live.is_none() {
+            self.idle.insert((peer.last_used, identity));
         }
-        self.entries.insert(identity, Box::new(entry));
+        self.entries.insert(identity, Box::new(peer));
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, identity: u32) {
+    /// Forgets it.
+    pub fn remove(&mut self, identity: u32) {
         if let Some(entry) = self.entries.remove(&identity) {
             self.idle.remove(&(entry.last_used, identity));
         }
     }
 
     /// Forgets all, and gives the connections.
-    pub(super) fn clear(&mut self) -> Vec<Arc<Connection>> {
+    pub fn clear(&mut self) -> Vec<Arc<C>> {
         self.idle.clear();
         self.entries.drain().filter_map(|(_, entry)| entry.live).collect()
     }
 
     /// A connection begins; gives the one before, if that has not ended.
-    pub(super) fn begin(&mut self, now: Time, connection: Arc<Connection>) -> Option<Arc<Connection>> {
-        let ConnectionId { identity, epoch, .. } = connection.id();
+    pub fn begin(&mut self, now: Time, id: ConnectionId, connection: Arc<C>) -> Option<Arc<C>> {
+        let ConnectionId { identity, epoch, .. } = id;
         let entry = self.entries.get_mut(&identity)?;
         self.idle.remove(&(entry.last_used, identity));
         entry.last_epoch = epoch;
@@ -103,28 +129,37 @@ impl Table {
 
     /// Adds a peer with its first connection. If it is here already, the connection begins; gives the one before,
     /// if that has not ended.
-    pub(super) fn insert_or_begin(
+    ///
+    /// # Errors
+    /// Why it was not added.
+    pub fn insert_or_begin(
         &mut self,
         now: Time,
-        entry: Entry,
-    ) -> Result<Option<Arc<Connection>>, NotAdded> {
-        let ours = &entry.resumption;
-        let is_same = |it: &&Entry| it.resumption.role == ours.role && it.resumption.secret == ours.secret;
-        match (self.get(ours.identity).filter(is_same), &entry.live) {
-            (Some(_), Some(live)) => Ok(self.begin(now, live.clone())),
-            _ => self.insert(entry).map(|()| None),
+        id: ConnectionId,
+        peer: Peer<C>,
+    ) -> Result<Option<Arc<C>>, NotAdded> {
+        let ours = &peer.resumption;
+        let is_same = |it: &&Peer<C>| it.resumption.role == ours.role && it.resumption.secret == ours.secret;
+        match (self.get(ours.identity).filter(is_same), &peer.live) {
+            (Some(_), Some(live)) => Ok(self.begin(now, id, live.clone())),
+            _ => self.insert(peer).map(|()| None),
         }
     }
 
-    /// This connection is over; its client was at `peer`. Whether it was still the present one.
-    pub(super) fn end(&mut self, now: Time, connection: &Arc<Connection>, peer: Option<SocketAddr>) -> bool {
-        let identity = connection.id().identity;
+    /// This connection is over; its client was at `address`. Whether it was still the present one.
+    pub fn end(
+        &mut self,
+        now: Time,
+        identity: u32,
+        connection: &Arc<C>,
+        address: Option<SocketAddr>,
+    ) -> bool {
         let Some(entry) = self.entries.get_mut(&identity) else { return false };
         let ended = entry.live.take_if(|live| Arc::ptr_eq(live, connection)).is_some();
         if ended {
             entry.last_used = now;
-            entry.last_peer = peer.map(Box::new);
-            entry.validated = peer.map(|peer| peer.ip().to_canonical()).or(entry.validated);
+            entry.last_peer = address.map(Box::new);
+            entry.validated = address.map(|address| address.ip().to_canonical()).or(entry.validated);
             self.idle.insert((now, identity));
         }
         ended
@@ -142,60 +177,32 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use haul_base::Span;
-    use haul_proto::micro::registry;
-    use haul_stack::{CompiledStack, Ends, Recipe};
+    use haul_stack::{CompiledStack, Recipe};
     use haul_wire::control::Cipher;
     use proptest::prelude::*;
 
-    use super::super::address::PeerAddress;
     use super::*;
-    use crate::Role;
-    use crate::crypto::ResumptionSecret;
-    use crate::endpoint::ConnectionOptions;
+    use crate::connection::{ResumptionSecret, Role};
+    use crate::micro::registry;
 
     const MOST: usize = 5;
 
-    /// Peers and connections of one compiled stack.
+    /// Peers of one compiled stack; a connection is its epoch.
     struct Maker(Arc<CompiledStack>);
 
     impl Maker {
         fn new() -> Self {
-            let recipe =
-                Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment");
-            let registry = Arc::new(registry());
-            let compiled =
-                crate::endpoint::terms::compile(&registry, &recipe.with("seal"), Cipher::Aes128Gcm);
-            Self(compiled.unwrap())
+            let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
+            Self(Arc::new(registry()).compile(&recipe, 16).unwrap())
         }
 
-        fn resumption(&self, identity: u32) -> ResumptionState {
+        fn peer(&self, identity: u32, last_used: Time) -> Peer<u64> {
             let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
-            ResumptionState {
-                role: Role::Server,
-                identity,
-                secret,
-                cipher: Cipher::Aes128Gcm,
-                compiled: self.0.clone(),
-                round_trip,
-            }
-        }
-
-        fn entry(&self, identity: u32, last_used: Time) -> Entry {
-            Entry::new(self.resumption(identity), last_used, None)
-        }
-
-        fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
-            let from = PeerAddress { at: "127.0.0.1:9".parse().unwrap(), moves: Some(0) };
-            let connection = ConnectionId { identity, epoch, salt: 0 };
-            let options = ConnectionOptions::default();
-            let (resumption, ends) = (self.resumption(identity), Ends::default());
-            Arc::new(
-                Connection::new(Time::ZERO, &resumption, connection, from, Duration::ZERO, &options, ends)
-                    .unwrap(),
-            )
+            let (cipher, compiled) = (Cipher::Aes128Gcm, self.0.clone());
+            let resumption =
+                ResumptionState { role: Role::Server, identity, secret, cipher, compiled, round_trip };
+            Peer::new(resumption, last_used, None)
         }
     }
 
@@ -219,14 +226,14 @@ mod tests {
 
     /// The same by a list in which whatever was used stands last.
     #[derive(Default)]
-    struct Plain(Vec<(u32, Option<Arc<Connection>>)>);
+    struct Plain(Vec<(u32, Option<Arc<u64>>)>);
 
     impl Plain {
         fn place(&self, identity: u32) -> Option<usize> {
             self.0.iter().position(|known| known.0 == identity)
         }
 
-        fn use_again(&mut self, identity: u32, live: Option<Arc<Connection>>) {
+        fn use_again(&mut self, identity: u32, live: Option<Arc<u64>>) {
             if let Some(place) = self.place(identity) {
                 self.0.remove(place);
                 self.0.push((identity, live));
@@ -250,21 +257,23 @@ mod tests {
         #[test]
         fn the_one_that_was_silent_longest_gives_way(steps in proptest::collection::vec(step(), 1..60)) {
             let maker = Maker::new();
-            let (mut table, mut plain) = (Table::new(MOST), Plain::default());
+            let (mut table, mut plain) = (PeerTable::new(MOST), Plain::default());
             for (number, step) in (1..).zip(steps) {
                 let now = Time::ZERO + Span::from_millis(number);
                 match step {
                     Step::Insert(identity) => {
-                        prop_assert_eq!(table.insert(maker.entry(identity, now)), plain.insert(identity));
+                        prop_assert_eq!(table.insert(maker.peer(identity, now)), plain.insert(identity));
                     }
                     Step::Begin(identity) => {
-                        let connection = maker.connection(identity, number);
-                        table.begin(now, connection.clone());
+                        let connection = Arc::new(number);
+                        let id = ConnectionId { identity, epoch: number, salt: 0 };
+                        table.begin(now, id, connection.clone());
                         plain.use_again(identity, Some(connection));
                     }
                     Step::End(identity) => {
                         if let Some(connection) = table.live(identity) {
-                            prop_assert!(table.end(now, &connection, None) && !table.end(now, &connection, None));
+                            let mut end = || table.end(now, identity, &connection, None);
+                            prop_assert!(end() && !end());
                             plain.use_again(identity, None);
                         }
                     }
@@ -273,7 +282,7 @@ mod tests {
                         plain.0.retain(|known| known.0 != identity);
                     }
                 }
-                prop_assert_eq!(table.len(), plain.0.len());
+                prop_assert_eq!(table.count(), plain.0.len());
                 for (identity, live) in &plain.0 {
                     let same = match (table.live(*identity), live) {
                         (Some(one), Some(other)) => Arc::ptr_eq(&one, other),
@@ -283,7 +292,7 @@ mod tests {
                 }
             }
             let connections = plain.0.iter().filter(|known| known.1.is_some()).count();
-            prop_assert_eq!((table.clear().len(), table.len()), (connections, 0));
+            prop_assert_eq!((table.clear().len(), table.count()), (connections, 0));
         }
     }
 }

@@ -1,0 +1,159 @@
+//! What to do about a failure of the engine, which knows no commands.
+
+use std::io;
+
+use haul_engine::{Direction, EngineError, UrlError};
+use haul_wire::control::{Fault, FaultCode};
+
+const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server";
+
+/// A failure of the engine in the form that people read and that travels to the peer: this side may know what the
+/// peer's does not.
+pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
+    let error = error.into();
+    match error.fault() {
+        fault if fault.hint.is_empty() => Fault { hint: hint(&error), ..fault },
+        fault => fault,
+    }
+}
+
+/// Empty if nobody knows, or the failure itself says it.
+fn hint(error: &EngineError) -> String {
+    let hint = match error {
+        EngineError::Expired(_) => EXPIRED,
+        EngineError::Peer(fault) if fault.code == FaultCode::Expired => EXPIRED,
+        EngineError::Peer(fault) if fault.code == FaultCode::NotAuthorised => {
+            "use the URL that `haul serve` printed last, all of it"
+        }
+        EngineError::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
+        EngineError::Connect { kind, .. } => connect_hint(*kind),
+        EngineError::NotHaul { .. } => {
+            "check host and port in the URL; another program may have the port, or a proxy is in between"
+        }
+        EngineError::Certificate(_) => {
+            "`haul serve` makes a new certificate at each start: use the URL that it printed last. If \
+             you did, someone else answers at this address: do not trust it"
+        }
+        EngineError::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
+        EngineError::UdpForbidden(_) => {
+            "look there for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
+        }
+        EngineError::Tls { .. }
+        | EngineError::ControlLost(_)
+        | EngineError::TimedOut { .. }
+        | EngineError::Silent(_) => "run the same command again",
+        EngineError::Url(UrlError::KeyVersion(_)) => "install the same version of haul on both sides",
+        EngineError::Url(_) => {
+            "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
+             (an IPv6 address in [brackets])"
+        }
+        EngineError::TooLong(_) => "name fewer paths in one command, or a directory that holds them",
+        EngineError::Listen { .. } => {
+            "choose another address or port with --listen (`ss -tulpn` shows which are in use, \
+             `ip address` which addresses this machine has)"
+        }
+        EngineError::System { .. } => "check the limits of this process (`ulimit -a`) and free memory",
+        EngineError::Recipe(_) => {
+            "`haul presets` lists recipes that work, `haul presets NAME` prints one to start from"
+        }
+        EngineError::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
+        EngineError::Resumption(_) => "connect anew with the server's URL",
+        EngineError::MicroProtocol { .. } => {
+            "other sessions are not affected; mend the micro-protocol or leave it out"
+        }
+        _ => "",
+    };
+    hint.to_owned()
+}
+
+fn connect_hint(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::ConnectionRefused => {
+            "check that `haul serve` still runs there, and the port in the URL"
+        }
+        io::ErrorKind::TimedOut => {
+            "check that the host is up and that no firewall drops this TCP port on the way"
+        }
+        _ => "check the network of this machine and the host in the URL (`ip route get ADDRESS`)",
+    }
+}
+
+fn udp_hint(port: u16, direction: Direction) -> String {
+    match direction {
+        Direction::ClientToServer => format!(
+            "TCP works and UDP does not: let UDP port {port} in at the server's firewall, or choose a port \
+             that is open for UDP with `haul serve --listen`"
+        ),
+        Direction::ServerToClient => format!(
+            "the server hears the client: let answers from UDP port {port} in at the client's firewall or NAT"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_say_what_happened_and_what_to_do() {
+        let refused = EngineError::Connect {
+            authority: "host:7000".to_owned(),
+            kind: io::ErrorKind::ConnectionRefused,
+            reason: "os error 111".to_owned(),
+        };
+        let fault = of(refused);
+        assert_eq!(fault.code, FaultCode::Unreachable);
+        assert!(fault.message.contains("host:7000") && fault.message.contains("refused"), "{fault}");
+        assert!(fault.hint.contains("haul serve"), "{fault}");
+    }
+
+    #[test]
+    fn blocked_udp_names_port_and_direction() {
+        let fault = of(EngineError::UdpBlocked { port: 7011, direction: Direction::ServerToClient });
+        assert_eq!(fault.code, FaultCode::UdpBlocked);
+        assert!(fault.message.contains("7011") && fault.message.contains("from the server to the client"));
+    }
+
+    #[test]
+    fn what_may_not_leave_is_blocked_here() {
+        let fault = of(EngineError::UdpForbidden("Operation not permitted".to_owned()));
+        assert_eq!(fault.code, FaultCode::UdpBlocked);
+        assert!(fault.message.contains("not permitted") && fault.hint.contains("firewall rule"), "{fault}");
+    }
+
+    #[test]
+    fn a_lost_connection_can_be_retried_with_the_same_command() {
+        let fault = of(EngineError::ControlLost("reset".to_owned()));
+        assert!(fault.retryable && fault.hint.contains("same command"), "{fault}");
+    }
+
+    #[test]
+    fn what_the_peer_said_is_passed_on_unchanged() {
+        let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
+        assert_eq!(of(EngineError::Peer(fault.clone())), fault);
+    }
+
+    #[test]
+    fn a_port_that_is_taken_names_the_option() {
+        let taken = EngineError::Listen { addr: ([127, 0, 0, 1], 7).into(), reason: "in use".to_owned() };
+        let fault = of(taken);
+        assert!(fault.message.contains("127.0.0.1:7") && fault.hint.contains("--listen"), "{fault}");
+    }
+
+    #[test]
+    fn a_server_that_refuses_a_url_need_not_know_what_to_do() {
+        for code in [FaultCode::NotAuthorised, FaultCode::Expired] {
+            let fault = of(EngineError::Peer(Fault::new(code, "no", "")));
+            assert!(fault.message == "no" && fault.hint.contains("haul serve"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_wrong_with_a_url_has_a_hint() {
+        for error in
+            [UrlError::Scheme, UrlError::Host, UrlError::NoKey, UrlError::Key, UrlError::KeyVersion(2)]
+        {
+            assert!(!of(error).hint.is_empty(), "{error}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What lets a client come back without a handshake: what both ends keep, and what the client saves.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use data_encoding::BASE64URL_NOPAD;
+use haul_base::Span;
+use haul_stack::{CompiledStack, Recipe};
+use haul_wire::control::Cipher;
+use zeroize::Zeroizing;
+
+use super::protection::{ENCRYPTED, ResumptionSecret};
+use super::role::Role;
+
+const FIRST_LINE: &str = "haulage resumption 1: keep it secret";
+/// Names and values of all fields but the recipe take less.
+const MOST_BESIDE_RECIPE: usize = 512;
+
+/// What both ends keep, to begin connections without another handshake.
+#[derive(Clone, Debug)]
+pub struct ResumptionState {
+    /// Which end of its connections this is.
+    pub role: Role,
+    /// Names the client at its server.
+    pub identity: u32,
+    /// What all keys follow from.
+    pub secret: ResumptionSecret,
+    /// How packets are protected.
+    pub cipher: Cipher,
+    /// What connections run.
+    pub compiled: Arc<CompiledStack>,
+    /// First estimate of the round trip.
+    pub round_trip: Span,
+}
+
+/// Why resumption state cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResumptionError {
+    /// The file cannot be read or written.
+    #[error("the file {} cannot be used: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// It holds no resumption state, or was damaged.
+    #[error("this is no resumption state, or a damaged one: {0}")]
+    Damaged(&'static str),
+    /// Its recipe does not build here.
+    #[error("the recipe that was saved cannot be used here: {0}")]
+    Recipe(String),
+}
+
+/// What lets a client come back to a server that knows it. It holds a secret.
+#[derive(derive_more::Debug, Clone, PartialEq, Eq)]
+#[debug("SavedResumption({server}, {identity})")]
+pub struct SavedResumption {
+    /// The server's address.
+    pub server: SocketAddr,
+    /// Names the client there.
+    pub identity: u32,
+    /// What all keys follow from.
+    pub secret: ResumptionSecret,
+    /// How packets are protected.
+    pub cipher: Cipher,
+    /// First estimate of the round trip.
+    pub round_trip: Span,
+    /// Epoch of the latest connection.
+    pub last_epoch: u64,
+    /// The recipe, TOML.
+    pub recipe: String,
+}
+
+impl SavedResumption {
+    /// The recipe that was agreed on.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn recipe(&self) -> Result<Recipe, ResumptionError> {
+        Recipe::parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
+    }
+
+    /// The epoch of a new connection: higher than every one before it, whatever the clock says. `now` is in
+    /// microseconds since 1970.
+    pub fn next_epoch(&mut self, now: u64) -> u64 {
+        self.last_epoch = now.max(self.last_epoch.saturating_add(1));
+        self.last_epoch
+    }
+
+    /// The text of a file.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.0.as_bytes()));
+        let cipher = self.cipher.as_str();
+        let micros = self.round_trip.as_micros();
+        // Allocated once: a string that grows leaves copies of the secret behind.
+        let mut text = Zeroizing::new(String::with_capacity(MOST_BESIDE_RECIPE + self.recipe.len()));
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "{FIRST_LINE}\nserver {}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe\n{}",
+            self.server, self.identity, *secret, self.last_epoch, self.recipe
+        );
+        text
+    }
+
+    /// Reads such a text.
+    ///
+    /// # Errors
+    /// [`ResumptionError::Damaged`].
+    pub fn from_text(text: &str) -> Result<Self, ResumptionError> {
+        let (head, recipe) =
+            text.split_once("\nrecipe\n").ok_or(ResumptionError::Damaged("it has no recipe"))?;
+        let mut lines = head.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return Err(ResumptionError::Damaged("its first line is another"));
+        }
+        // One after the other, each with its name in front.
+        let mut field = |name: &'static str| {
+            let field = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            field.ok_or(ResumptionError::Damaged(name))
+        };
+        let server = parsed(field("server")?, "server")?;
+        let identity = parsed(field("identity")?, "identity")?;
+        let secret = BASE64URL_NOPAD.decode(field("secret")?.as_bytes()).ok().map(Zeroizing::new);
+        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok());
+        let cipher = cipher(field("cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
+        let micros: u32 = parsed(field("round_trip_us")?, "a number")?;
+        let last_epoch = parsed(field("last_epoch")?, "a number")?;
+        Ok(Self {
+            server,
+            identity,
+            secret: ResumptionSecret(secret.ok_or(ResumptionError::Damaged("secret"))?.into()),
+            cipher,
+            round_trip: Span::from_micros(u64::from(micros)),
+            last_epoch,
+            recipe: recipe.to_owned(),
+        })
+    }
+}
+
+fn parsed<T: FromStr>(text: &str, what: &'static str) -> Result<T, ResumptionError> {
+    text.parse().map_err(|_| ResumptionError::Damaged(what))
+}
+
+fn cipher(name: &str) -> Option<Cipher> {
+    ENCRYPTED.into_iter().chain([Cipher::None]).find(|cipher| cipher.as_str() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved() -> SavedResumption {
+        SavedResumption {
+            server: "[2001:db8::7]:2640".parse().unwrap(),
+            identity: 7,
+            secret: ResumptionSecret([9; 32].into()),
+            cipher: Cipher::ChaCha20Poly1305,
+            round_trip: Span::from_millis(20),
+            last_epoch: u64::MAX - 5,
+            recipe: "name = \"x\"\n\n[seal]\n".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_resumption_state_reads_back_as_it_was_written_and_shows_no_secret() {
+        let text = saved().to_text();
+        assert_eq!(SavedResumption::from_text(&text), Ok(saved()));
+        assert!(!format!("{:?}", saved()).contains("CQkJ"));
+        for cut in 0..text.len() - saved().recipe.len() {
+            assert!(SavedResumption::from_text(&text[..cut]).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn epochs_rise_whatever_the_clock_says() {
+        let mut saved = saved();
+        assert_eq!(saved.next_epoch(7), u64::MAX - 4);
+        saved.last_epoch = 0;
+        assert_eq!([saved.next_epoch(5), saved.next_epoch(5), saved.next_epoch(9)], [5, 6, 9]);
+    }
+}

@@ -1,0 +1,521 @@
+//! One end of a connection: its stack, how it opens and ends, and where the other end is.
+
+use std::collections::VecDeque;
+use std::mem::take;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_base::{Bytes, Ecn, Machine, Received, Span, Time};
+use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
+use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN};
+
+use super::lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
+use super::peer_address::{BARE, PeerAddress};
+use super::protection::{ConnectionKeys, Keys};
+use super::resumption::ResumptionState;
+use super::role::Role;
+use crate::LossModel;
+use crate::micro::FEC_KIND;
+
+/// Events that wait to be taken; above, the oldest is dropped.
+const MOST_EVENTS: usize = 64;
+/// Messages that may always wait to be taken, whatever their size.
+const FEW_MESSAGES: usize = 16;
+/// Messages that may wait at most: small ones cost more than their bytes.
+const MOST_MESSAGES: usize = 16_384;
+/// A connection that was silent for so long releases what can be made again.
+const IDLE: Span = Span::from_secs(2);
+/// How long an acknowledgement waits for the application's answer to a message, to leave with it.
+pub const COALESCING_DELAY: Span = Span::from_micros(500);
+/// It may wait until a timer that expires within a quarter of the round trip instead: see [`deferred_until`].
+const COALESCING_SHARE: u64 = 4;
+
+/// The initial round trip of RFC 9002, section 6.2.2, as an upper bound of the first estimate. That is measured over
+/// TCP, and takes seconds where TCP had to retransmit.
+const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
+
+/// How one end of a connection is to run.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions {
+    /// Bytes of messages that may wait to be sent; above, sending waits.
+    pub queue: Bytes,
+    /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
+    pub inbox: Bytes,
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
+    pub datagram: u16,
+    /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
+    pub keep_alive: Option<Duration>,
+    /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
+    /// all. It saves a wake-up and costs a processor.
+    pub busy_poll: Duration,
+    /// The model by which the pattern of losses is judged, if the recipe has `rate_control`; `None`: the shipped one.
+    pub loss_model: Option<Arc<LossModel>>,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self {
+            queue: Bytes(1 << 20),
+            inbox: Bytes(4 << 20),
+            datagram: 1_200,
+            keep_alive: None,
+            busy_poll: Duration::ZERO,
+            loss_model: None,
+        }
+    }
+}
+
+/// How a connection fails by itself. Its driver has failures of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The other end has broken off.
+    Aborted,
+    /// The client has begun a newer connection: what was on its way is lost.
+    Superseded,
+    /// For so long nothing of the other end has come.
+    Silent(Span),
+    /// The server at this port has never answered.
+    Unanswered(u16),
+    /// A micro-protocol has failed.
+    MicroProtocol {
+        /// Its name.
+        protocol: String,
+        /// What it says of its failure.
+        message: String,
+    },
+}
+
+/// A datagram and where it goes. It is repeated if it is lost, or need not arrive.
+pub type Outgoing = (Vec<u8>, SocketAddr);
+
+/// What is left of a batch.
+#[derive(Debug)]
+pub struct Unsent {
+    /// Its packets.
+    pub data: Vec<u8>,
+    /// Bytes of each but the last.
+    pub segment_size: usize,
+    /// How they are marked.
+    pub ecn: Ecn,
+    /// When to try again; without a time, when the socket has room.
+    pub retry: Option<Time>,
+}
+
+/// Whether packets came behind an initial header: their sender has had no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// They did.
+    Present,
+    /// They did not.
+    Absent,
+}
+
+/// What became of packets that came.
+#[derive(Debug)]
+pub enum PacketVerdict {
+    /// The connection has ended.
+    Ended,
+    /// Nobody takes the messages before them.
+    InboxFull,
+    /// Nobody who knows the keys has sent them.
+    Unauthentic,
+    /// They count. Their sender's address may have to be validated.
+    Taken(Option<Outgoing>),
+}
+
+/// One end of a connection, but for its keys: these do not change, and a driver reads them without the lock that this
+/// is behind. It may end by an error `E` of its driver.
+#[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
+#[derive(Debug)]
+pub struct ConnectionState<E> {
+    /// What it runs.
+    pub stack: Stack,
+    /// Where the other end is.
+    pub peer: PeerAddress,
+    /// How it opens and ends.
+    pub lifecycle: Lifecycle<E>,
+    /// Packets wait until then for the application's answer.
+    pub transmit_at: Option<Time>,
+    /// The application has taken a message since it last sent one.
+    pub owes_reply: bool,
+    /// The application answers within [`COALESCING_DELAY`]: packets wait for its answers.
+    pub replies: bool,
+    /// A batch that the socket had no room for; nothing leaves before it.
+    pub unsent: Option<Box<Unsent>>,
+    /// Whether there is memory to release, and when that is looked into: as two fields 8 bytes less than as an
+    /// `Option`.
+    holds_memory: bool,
+    look_at: Time,
+    /// Bytes of messages that may wait to be taken.
+    inbox: u32,
+    /// Allocated for the first one.
+    events: Option<Box<VecDeque<StackEvent>>>,
+}
+
+impl<E: From<Failure>> ConnectionState<E> {
+    /// A connection that begins. A client's gives up when nothing of the server has come for `opening`.
+    ///
+    /// # Errors
+    /// If a micro-protocol does not begin.
+    pub fn begin(
+        now: Time,
+        resumption: &ResumptionState,
+        keys: &Arc<ConnectionKeys>,
+        peer: PeerAddress,
+        opening: Span,
+        options: &ConnectionOptions,
+        ends: Ends,
+    ) -> Result<Self, RecipeError> {
+        let role = resumption.role;
+        let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
+        let lifecycle = match role {
+            Role::Client => Lifecycle::opening(now, round_trip, opening, options.datagram),
+            Role::Server => Lifecycle::running(now),
+        };
+        let lifecycle = match options.keep_alive {
+            Some(every) => lifecycle.keep_alive(now, every.into()),
+            None => lifecycle,
+        };
+        // The first packets carry the initial header too.
+        let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
+        let datagram = options.datagram.saturating_sub(header);
+        let setup = Setup {
+            initiator: role == Role::Client,
+            identity: resumption.identity,
+            keys: Some(keys.pair(resumption.cipher)),
+            datagram,
+            likely_datagram: datagram,
+            max_datagram: options.datagram,
+            initial_rtt: round_trip,
+            queue_bytes: options.queue.0 as usize,
+            ends,
+            ..Setup::new(now)
+        };
+        let setup = match options.loss_model.clone() {
+            Some(model) => setup.provide(model),
+            None => setup,
+        };
+        Ok(Self::new(now, Stack::new(resumption.compiled.clone(), setup)?, peer, lifecycle, options))
+    }
+
+    /// The connection of a session: its challenges have been answered, and the stack protects its packets.
+    pub fn of_session(now: Time, peer: SocketAddr, stack: Stack, silence: Span) -> Self {
+        let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
+        let peer = PeerAddress { at: peer, moves: Some(0) };
+        Self::new(now, stack, peer, lifecycle, &ConnectionOptions::default())
+    }
+
+    fn new(
+        now: Time,
+        stack: Stack,
+        peer: PeerAddress,
+        lifecycle: Lifecycle<E>,
+        options: &ConnectionOptions,
+    ) -> Self {
+        Self {
+            stack,
+            peer,
+            lifecycle,
+            transmit_at: None,
+            owes_reply: false,
+            replies: false,
+            unsent: None,
+            holds_memory: false,
+            look_at: now,
+            inbox: u32::try_from(options.inbox.0).unwrap_or(u32::MAX),
+            events: None,
+        }
+    }
+
+    /// Packets of the stack have come, side by side. The key is that of this end's challenges.
+    pub fn on_packets(
+        &mut self,
+        now: Time,
+        keys: &Keys,
+        challenge_key: &[u8; 32],
+        received: &mut Received<'_>,
+        (from, header): (SocketAddr, Header),
+    ) -> PacketVerdict {
+        if self.lifecycle.is_ended() {
+            return PacketVerdict::Ended;
+        }
+        if self.is_inbox_full() && brings_data(received.data, received.stride) {
+            return PacketVerdict::InboxFull;
+        }
+        let end = keys.opened_end();
+        let before = self.authentic();
+        let is_answer = before == 0 && keys.role() == Role::Server && header == Header::Absent;
+        let began = is_answer.then(|| self.unheard_since()).flatten();
+        self.stack.on_receive(now, received);
+        if self.authentic() == before {
+            return PacketVerdict::Unauthentic;
+        }
+        if let Some(began) = began {
+            self.on_answered(now, now.since(began));
+        }
+        self.on_authentic(now);
+        // The initial header has been answered by a challenge already.
+        let is_challenged = self.peer.validated().is_none() && header == Header::Present;
+        let asks = keys.opened_end() > end && self.peer.at != from && !is_challenged;
+        PacketVerdict::Taken(asks.then(|| self.challenge(keys, challenge_key, from)))
+    }
+
+    /// What asks `address` for the proof that the other end is there.
+    pub fn challenge(&self, keys: &Keys, challenge_key: &[u8; 32], address: SocketAddr) -> Outgoing {
+        (self.peer.challenge(challenge_key, &keys.frames(), address), address)
+    }
+
+    /// Packets have come to the connection's own socket.
+    pub fn on_own_packets(&mut self, now: Time, received: &mut Received<'_>) {
+        let before = self.authentic();
+        self.stack.on_receive(now, received);
+        if self.authentic() > before {
+            self.on_authentic(now);
+        }
+    }
+
+    /// An authentic control frame of this connection has come. Gives the answer.
+    pub fn on_frame(
+        &mut self,
+        now: Time,
+        keys: &Keys,
+        challenge_key: &[u8; 32],
+        frame: &ControlFrame,
+        from: SocketAddr,
+    ) -> Option<Outgoing> {
+        let peer = self.peer.at;
+        let answer = |kind, number, size, to| Some((keys.frames().frame(kind, number, size), to));
+        match frame.kind {
+            // It has no number of its own, so only the first counts: later ones may be copies.
+            ControlFrameKind::Opened if self.lifecycle.is_unconfirmed() => {
+                // The stack's own measurement is better.
+                if let Some(waited) = self.lifecycle.header_age(now).filter(|_| self.authentic() == 0) {
+                    self.on_answered(now, waited);
+                }
+                self.on_authentic(now);
+            }
+            ControlFrameKind::Close | ControlFrameKind::Forget => {
+                // The last message of a control channel says why.
+                let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
+                self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));
+                return answer(ControlFrameKind::Closed, 0, BARE, peer);
+            }
+            ControlFrameKind::Closed => self.lifecycle.end(None),
+            ControlFrameKind::Ping => return answer(ControlFrameKind::Pong, frame.number, BARE, peer),
+            ControlFrameKind::Challenge => {
+                return answer(ControlFrameKind::Response, frame.number, frame.size, peer);
+            }
+            ControlFrameKind::Response => {
+                let opens = self.peer.validated().is_none();
+                if self.moves_by(keys, challenge_key, frame.number, from) && opens {
+                    return answer(ControlFrameKind::Opened, 0, BARE, from);
+                }
+            }
+            ControlFrameKind::Pong if self.lifecycle.is_answered_by(frame.number) => self.on_authentic(now),
+            ControlFrameKind::Opened | ControlFrameKind::Pong => {}
+        }
+        None
+    }
+
+    /// A response has come: if it is right, the connection moves to its address. Whether it does.
+    fn moves_by(&mut self, keys: &Keys, challenge_key: &[u8; 32], number: u32, from: SocketAddr) -> bool {
+        let expected = || self.peer.expected_response(challenge_key, &keys.id(), from);
+        let moves = self.peer.validated() != Some(from) && number == expected();
+        if moves {
+            self.peer.move_to(from);
+        }
+        moves
+    }
+
+    /// The control frames and bare initial headers that are due. The connection may end with them.
+    pub fn due_frames(&mut self, now: Time, keys: &Keys) -> Vec<Outgoing> {
+        let (peer, rtt) = (self.peer, self.stack.path().rtt);
+        let mut frames = Vec::new();
+        while let Some(due) = self.lifecycle.poll_due(now, rtt) {
+            if let Due::Header | Due::Frame { opens: true, .. } = due {
+                frames.push((keys.frames().initial_header().to_vec(), peer.at));
+            }
+            match (due, peer.validated()) {
+                (Due::Frame { kind, number, .. }, Some(peer)) => {
+                    frames.push((keys.frames().frame(kind, number, BARE), peer));
+                }
+                (Due::End(Ending::Closed), _) => self.lifecycle.end(None),
+                (Due::End(Ending::Silent(span)), _) => self.fail(Failure::Silent(span)),
+                (Due::End(Ending::Unanswered), _) => self.fail(Failure::Unanswered(peer.at.port())),
+                _ => {}
+            }
+        }
+        frames
+    }
+
+    /// Ends the connection; the first reason counts.
+    pub fn fail(&mut self, failure: Failure) {
+        self.lifecycle.end(Some(failure.into()));
+    }
+
+    /// Begins to close, by a frame of this kind.
+    pub fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
+        match self.peer.validated() {
+            Some(_) => self.lifecycle.start_close(now, kind, reason),
+            None => self.lifecycle.end(None),
+        }
+    }
+
+    /// A newer connection of the same client has begun. What the client still had to send, only the client knows.
+    pub fn supersede(&mut self, role: Role) {
+        let is_whole = role == Role::Client && self.stack.outstanding() == 0;
+        let is_over = is_whole || self.lifecycle.is_closing();
+        self.lifecycle.end((!is_over).then(|| Failure::Superseded.into()));
+    }
+
+    /// Takes the stack's events. Gives whether there were any and, if the stack has failed, the frame that says so.
+    pub fn take_events(&mut self, keys: &Keys) -> (bool, Option<Outgoing>) {
+        let (mut changed, mut close) = (false, None);
+        while let Some(event) = self.stack.poll_event() {
+            changed = true;
+            match event {
+                StackEvent::Message | StackEvent::Settled { arrived: true, .. } => {}
+                StackEvent::Failed { protocol, message } => {
+                    let reason = CloseReason::Abort as u32;
+                    let frame = keys.frames().frame(ControlFrameKind::Close, reason, BARE);
+                    close = Some((frame, self.peer.at));
+                    self.fail(Failure::MicroProtocol { protocol, message });
+                }
+                event => {
+                    let events = self.events.get_or_insert_default();
+                    if events.len() == MOST_EVENTS {
+                        events.pop_front();
+                    }
+                    events.push_back(event);
+                }
+            }
+        }
+        (changed, close)
+    }
+
+    /// The oldest event that nobody has taken.
+    pub fn next_event(&mut self) -> Option<StackEvent> {
+        self.events.as_mut()?.pop_front()
+    }
+
+    /// Packets wait for the application's answer, where a timer is set to `set`.
+    pub fn defer(&mut self, now: Time, set: Option<Time>) {
+        let until = deferred_until(now, set, self.stack.path().rtt);
+        self.transmit_at.get_or_insert(until);
+    }
+
+    /// The application has answered, or sent something else.
+    pub fn on_message_sent(&mut self, now: Time) {
+        let is_prompt = now.since(self.lifecycle.heard()) <= COALESCING_DELAY;
+        self.replies |= take(&mut self.owes_reply) && is_prompt;
+    }
+
+    /// Runs what is due of the stack. Whether it is time to send.
+    pub fn on_deadline(&mut self, now: Time) -> bool {
+        let can_retry = self.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_some_and(|at| at <= now));
+        let is_overdue = can_retry || self.transmit_at.is_none_or(|at| at <= now);
+        self.replies &= !(is_overdue && self.transmit_at.is_some());
+        if self.stack.deadline().is_some_and(|deadline| deadline.at <= now) {
+            self.stack.on_deadline(now);
+        }
+        is_overdue
+    }
+
+    /// Authentic packets so far.
+    pub fn authentic(&self) -> u64 {
+        let stats = self.stack.stats();
+        stats.data_received + stats.control_received
+    }
+
+    /// When the connection began, if nothing authentic and no answer to a keep-alive has come since.
+    fn unheard_since(&self) -> Option<Time> {
+        (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.heard())
+    }
+
+    /// The other end has answered the latest opening packet after `took`: the server with a control frame, the client
+    /// with a packet without initial header. The answer may have waited for a thread or the application, so it only
+    /// lowers the estimate of the round trip: too low costs retransmissions, too high a wait. (The answer to an earlier
+    /// packet comes before the next one leaves, unless the round trip is more than twice the estimate.)
+    fn on_answered(&mut self, now: Time, took: Span) {
+        if took < self.stack.path().rtt {
+            self.stack.path_answered(now, took);
+        }
+    }
+
+    /// Something authentic has come.
+    pub fn on_authentic(&mut self, now: Time) {
+        if let Some(datagram) = self.lifecycle.on_authentic(now) {
+            self.stack.set_datagram(datagram);
+        }
+    }
+
+    /// From now on there is memory to release.
+    pub fn note_memory(&mut self, now: Time) {
+        if !self.holds_memory {
+            (self.holds_memory, self.look_at) = (true, now + IDLE);
+        }
+    }
+
+    /// When memory is released if nothing has come for [`IDLE`].
+    fn release_at(&self) -> Option<Time> {
+        self.holds_memory.then_some(self.look_at)
+    }
+
+    /// Releases what can be made again, if it is time to and nothing has come.
+    pub fn release_if_idle(&mut self, now: Time) {
+        if self.release_at().is_none_or(|at| at > now) {
+            return;
+        }
+        self.look_at = self.lifecycle.heard() + IDLE;
+        self.holds_memory = self.look_at > now;
+        if !self.holds_memory {
+            self.stack.release_idle(now);
+            self.events.take_if(|events| events.is_empty());
+        }
+    }
+
+    fn is_inbox_full(&self) -> bool {
+        let waiting = self.stack.waiting_messages();
+        waiting > MOST_MESSAGES
+            || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox as usize)
+    }
+
+    /// When something is due next.
+    pub fn deadline(&self) -> Option<Time> {
+        if self.lifecycle.is_ended() {
+            return self.release_at();
+        }
+        // Nothing is sent to an address that is not validated, or ahead of the unsent batch.
+        let stack = match (&self.unsent, self.transmit_at) {
+            (Some(unsent), _) => unsent.retry,
+            (None, Some(at)) => Some(at),
+            (None, None) => {
+                self.peer.validated().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
+            }
+        };
+        [self.lifecycle.deadline(), stack, self.release_at()].into_iter().flatten().min()
+    }
+}
+
+/// Until when packets wait for the application's answer, where a timer is set to `set`. A timer that expires soon is as
+/// good as one of its own: to set one to half a millisecond makes the kernel program its clock anew, 2 us or more twice
+/// a turn. It is usually the time-out of the message that has just been answered, and the other end's passes as long
+/// after a message as ours.
+fn deferred_until(now: Time, set: Option<Time>, rtt: Span) -> Time {
+    let earliest = now + COALESCING_DELAY;
+    let latest = now + (rtt / COALESCING_SHARE).max(COALESCING_DELAY * 2);
+    set.filter(|at| (earliest..=latest).contains(at)).unwrap_or(earliest)
+}
+
+/// Whether any of the packets may carry messages, which may be dropped; the other side waits for all others.
+fn brings_data(packets: &[u8], stride: usize) -> bool {
+    packets.chunks(stride.max(1)).any(|packet| {
+        let kind = Kind(packet[0] & !GENERATION_BIT);
+        kind.is_data() || kind == FEC_KIND
+    })
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

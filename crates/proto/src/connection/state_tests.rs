@@ -1,0 +1,106 @@
+use haul_stack::Recipe;
+use haul_wire::control::Cipher;
+use haul_wire::packet::ConnectionId;
+
+use super::*;
+use crate::connection::{ResumptionSecret, compile};
+use crate::micro::registry;
+
+const KEY: [u8; 32] = [6; 32];
+
+/// The client's end at 192.0.2.7, and the server's.
+fn ends() -> [(ConnectionState<Failure>, Keys); 2] {
+    let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
+    let cipher = Cipher::Aes128Gcm;
+    let compiled = compile(&Arc::new(registry()), &recipe, cipher).unwrap();
+    [Role::Client, Role::Server].map(|role| {
+        let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
+        let id = ConnectionId { identity: 7, epoch: 1, salt: 0 };
+        let keys = ConnectionKeys::new(&secret, &id, role);
+        let resumption =
+            ResumptionState { role, identity: 7, secret, cipher, compiled: compiled.clone(), round_trip };
+        let peer = PeerAddress { at: ([192, 0, 2, 7], 7).into(), moves: Some(0) };
+        let (options, ends) = (ConnectionOptions::default(), Ends::default());
+        let opening = Span::from_secs(10);
+        let state = ConnectionState::begin(Time::ZERO, &resumption, &keys, peer, opening, &options, ends);
+        (state.unwrap(), Keys::Resumable(keys))
+    })
+}
+
+#[test]
+fn the_other_end_has_moved_once_its_new_address_has_answered() {
+    let [(mut client, client_keys), (mut server, keys)] = ends();
+    let [first, second, third]: [SocketAddr; 3] = [7, 8, 9].map(|host| ([192, 0, 2, host], 7).into());
+    let mut take = |frame: &[u8], from| {
+        let frame = ControlFrame::parse(frame).unwrap();
+        let answer = server.on_frame(Time::ZERO, &keys, &KEY, &frame, from);
+        (answer.map(|(datagram, to)| (ControlFrame::parse(&datagram).unwrap().kind, to)), server.peer.at)
+    };
+    let ping = client_keys.frames().frame(ControlFrameKind::Ping, 5, BARE);
+    assert_eq!(take(&ping, second), (Some((ControlFrameKind::Pong, first)), first), "it may be a copy");
+    let (challenge, to) = ends()[1].0.challenge(&ends()[1].1, &KEY, second);
+    assert_eq!(to, second);
+    let challenge = ControlFrame::parse(&challenge).unwrap();
+    let response = client.on_frame(Time::ZERO, &client_keys, &KEY, &challenge, first);
+    let (response, _) = response.unwrap();
+    assert_eq!(take(&response, third), (None, first), "the challenge was for another address");
+    assert_eq!(take(&response, second), (None, second));
+    assert_eq!(take(&response, first), (None, second), "a copy does not move it back");
+}
+
+#[test]
+fn a_close_is_answered_and_says_whether_something_is_missing() {
+    for (reason, failure) in [(CloseReason::Graceful, None), (CloseReason::Abort, Some(Failure::Aborted))] {
+        let [(_, client_keys), (mut server, keys)] = ends();
+        let close = client_keys.frames().frame(ControlFrameKind::Close, reason as u32, BARE);
+        let (close, from) = (ControlFrame::parse(&close).unwrap(), server.peer.at);
+        let (answer, to) = server.on_frame(Time::ZERO, &keys, &KEY, &close, from).unwrap();
+        assert_eq!((ControlFrame::parse(&answer).unwrap().kind, to), (ControlFrameKind::Closed, from));
+        assert!(server.lifecycle.is_ended() && server.lifecycle.failure() == failure.as_ref());
+    }
+}
+
+#[test]
+fn a_client_without_an_answer_repeats_its_header_and_fails() {
+    let [(mut client, keys), _] = ends();
+    let mut headers = 0;
+    while let Some(at) = client.lifecycle.deadline() {
+        let frames = client.due_frames(at, &keys);
+        assert!(frames.iter().all(|(frame, _)| frame.len() == INITIAL_HEADER_LEN));
+        headers += frames.len();
+    }
+    assert!(headers > 3 && client.lifecycle.failure() == Some(&Failure::Unanswered(7)), "{headers}");
+}
+
+#[test]
+fn packets_wait_for_an_answer_until_a_timer_expires_that_is_set_already() {
+    let (now, ms) = (Time::ZERO + Span::from_secs(1), Span::from_millis(1));
+    let (own, near, far) = (now + ms / 2, ms, ms * 60);
+    for (set, rtt, until) in [
+        (None, far, own),
+        (Some(now + ms * 4), far, now + ms * 4),
+        (Some(now + ms * 16), far, own),
+        (Some(now + ms / 4), far, own),
+        (Some(now + ms * 4 / 5), near, now + ms * 4 / 5),
+        (Some(now + ms * 2), near, own),
+    ] {
+        assert_eq!(deferred_until(now, set, rtt), until, "{set:?} {rtt:?}");
+    }
+}
+
+#[test]
+fn data_is_found_wherever_it_stands_in_a_run() {
+    let run = |kinds: &[Kind]| kinds.iter().flat_map(|kind| [kind.0, 0, 0, 0]).collect::<Vec<u8>>();
+    let answer = Kind::RECONFIGURE;
+    for (kinds, expected) in [
+        (vec![answer; 3], false),
+        (vec![Kind::DATA, answer], true),
+        (vec![answer, answer, Kind::DATA_FIN], true),
+        (vec![answer, FEC_KIND], true),
+        (vec![answer, Kind(Kind::DATA.0 | GENERATION_BIT)], true),
+    ] {
+        assert_eq!(brings_data(&run(&kinds), 4), expected, "{kinds:?}");
+    }
+    // The last packet of a run may be shorter.
+    assert!(brings_data(&[answer.0, 0, 0, 0, Kind::DATA.0], 4) && !brings_data(&[], 4));
+}

@@ -1,0 +1,150 @@
+//! When the connections of a shared socket have something to do.
+
+use std::collections::BTreeSet;
+
+use haul_base::Time;
+
+/// The timers of many connections, on one timer of the driver's.
+#[derive(Debug, Default)]
+pub struct TimerQueue {
+    /// At most one entry for each connection.
+    entries: BTreeSet<(Time, u32)>,
+    /// What the driver's timer is set to.
+    armed: Option<Time>,
+}
+
+impl TimerQueue {
+    /// Moves the timer of a connection from `old` to `new`; whether the driver's is to be set to [`TimerQueue::armed`].
+    /// That is only ever set to an earlier time, unless `exactly`: one that expires too early costs a wake-up, and
+    /// setting it costs a system call.
+    pub fn set(&mut self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) -> bool {
+        if let Some(old) = old {
+            self.entries.remove(&(old, identity));
+        }
+        if let Some(new) = new {
+            self.entries.insert((new, identity));
+        }
+        self.arm(exactly)
+    }
+
+    /// When the driver's timer expires.
+    pub fn armed(&self) -> Option<Time> {
+        self.armed
+    }
+
+    /// The driver's timer has expired.
+    pub fn on_expired(&mut self) {
+        self.armed = None;
+    }
+
+    /// Sets the driver's timer to the earliest deadline, if that is earlier, or `exactly`; whether it is to be set.
+    pub fn arm(&mut self, exactly: bool) -> bool {
+        let first = self.entries.first().map(|(at, _)| *at);
+        let is_earlier = first.is_some_and(|first| self.armed.is_none_or(|armed| first < armed));
+        let changes = is_earlier || (exactly && first != self.armed);
+        if changes {
+            self.armed = first;
+        }
+        changes
+    }
+
+    /// The next connection whose timer has expired, and what it was set to.
+    pub fn pop_due(&mut self, now: Time) -> Option<(Time, u32)> {
+        self.entries.first().is_some_and(|(at, _)| *at <= now).then(|| self.entries.pop_first()).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A connection sets its timer to so many microseconds from now, or clears it; or time passes.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u32, Option<u64>, bool),
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..3_u32, proptest::option::weighted(0.9, 0..1_000_u64), any::<bool>())
+                .prop_map(|(identity, at, exactly)| Step::Set(identity, at, exactly)),
+            (0..400_u64).prop_map(Step::Pass),
+        ]
+    }
+
+    /// A queue, what its connections want, and the wake-ups of the kernel's timer.
+    #[derive(Default)]
+    struct World {
+        queue: TimerQueue,
+        wanted: [Option<Time>; 3],
+        now: Time,
+        for_nothing: usize,
+        set_for: usize,
+    }
+
+    impl World {
+        fn set(&mut self, identity: u32, new: Option<Time>, exactly: bool) {
+            let old = std::mem::replace(&mut self.wanted[identity as usize], new);
+            self.set_for += usize::from(self.queue.set(identity, old, new, exactly));
+        }
+
+        /// Until `end`, as the endpoint's thread does: whenever the timer expires, it runs what is due.
+        fn pass(&mut self, end: Time) {
+            while let Some(expired) = self.queue.armed.filter(|at| *at <= end) {
+                self.now = self.now.max(expired);
+                self.queue.on_expired();
+                let mut ran = 0;
+                while let Some((at, identity)) = self.queue.pop_due(self.now) {
+                    assert_eq!(self.wanted[identity as usize].take(), Some(at));
+                    ran += 1;
+                }
+                self.for_nothing += usize::from(ran == 0);
+                self.queue.arm(true);
+                let first = self.wanted.iter().flatten().min().copied();
+                assert_eq!(self.queue.armed, first, "after a wake-up the next one is not for nothing");
+            }
+            self.now = end;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_timer_is_late_and_none_expires_twice_for_nothing(
+            steps in proptest::collection::vec(step(), 1..200)
+        ) {
+            let (mut world, mut sets) = (World::default(), 0);
+            for step in steps {
+                match step {
+                    Step::Set(identity, micros, exactly) => {
+                        sets += 1;
+                        world.set(identity, micros.map(|micros| world.now + Span::from_micros(micros)), exactly);
+                    }
+                    Step::Pass(micros) => world.pass(world.now + Span::from_micros(micros)),
+                }
+                let first = world.wanted.iter().flatten().min().copied();
+                prop_assert!(first.is_none_or(|first| world.queue.armed.is_some_and(|armed| armed <= first)));
+                prop_assert!(world.for_nothing <= sets, "each needs a timer that was moved");
+            }
+        }
+    }
+
+    #[test]
+    fn a_timer_that_moves_to_later_is_left_until_it_expires_unless_it_is_to_be_exact() {
+        let after = |millis| Some(Time::ZERO + Span::from_millis(millis));
+        let mut world = World::default();
+        for millis in 10..60 {
+            world.set(0, after(millis), false);
+        }
+        assert_eq!((world.set_for, world.queue.armed), (1, after(10)));
+        world.pass(Time::ZERO + Span::from_millis(50));
+        assert_eq!((world.for_nothing, world.queue.armed), (1, after(59)));
+        world.set(0, after(70), true);
+        assert_eq!((world.set_for, world.queue.armed), (2, after(70)));
+        world.set(0, None, true);
+        assert_eq!(world.queue.armed, None, "nothing to wake up for");
+    }
+}
