@@ -64,7 +64,9 @@ pub enum EngineError {
     #[error("the server chose the cipher {0}, which was not offered")]
     Cipher(Cipher),
     /// The list of ciphers to offer is empty.
-    #[error("no cipher may be used: the list of ciphers is empty")]
+    #[error(
+        "no cipher may be used: the list of ciphers is empty (`Cipher::None` alone asks for no encryption)"
+    )]
     NoCipher,
     /// Packets do not get through in one direction.
     #[error("UDP packets do not get through {direction} (UDP port {port} of the server)")]

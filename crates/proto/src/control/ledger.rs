@@ -181,7 +181,7 @@ impl Stretches {
 }
 
 /// Gaps in the numbers of packets with data that are remembered. Our choice: a sender in silence makes some at each of its probes.
-const MOST_GAPS: usize = 256;
+const MOST_GAPS: usize = 128;
 
 /// The numbers that packets without data have.
 #[derive(Debug, Default)]
@@ -199,6 +199,9 @@ impl OtherNumbers {
         self.end_pn = self.end_pn.max(sent.first_pn + sent.packets);
         if others > 0 {
             self.all += others;
+            if self.gaps.capacity() < MOST_GAPS {
+                self.gaps.reserve_exact(MOST_GAPS);
+            }
             if self.gaps.len() == MOST_GAPS {
                 self.gaps.pop_front();
             }

@@ -58,8 +58,27 @@ const GAPS: usize = 256;
 /// Where the receiver says that its kernel has dropped packets, by packet number.
 #[derive(Debug, Default)]
 struct Named {
-    /// Each with the packets that are still to be found lost.
-    gaps: VecDeque<(DroppedGap, u64)>,
+    gaps: VecDeque<OpenGap>,
+}
+
+/// A gap, with its packets that are still to be found lost, and those of them that the kernel has dropped.
+#[derive(Clone, Copy, Debug)]
+struct OpenGap {
+    gap: DroppedGap,
+    missing: u64,
+    unclaimed: u64,
+}
+
+impl OpenGap {
+    /// So many of them are found lost. Nobody knows which the kernel has dropped, and some may be found late: each part has its share.
+    fn claim(&mut self, packets: u64) -> u64 {
+        let of = self.missing.max(packets);
+        let share = packets.saturating_mul(self.unclaimed).saturating_add(of / 2) / of.max(1);
+        let claimed = share.min(self.unclaimed);
+        self.unclaimed -= claimed;
+        self.missing = of - packets;
+        claimed
+    }
 }
 
 impl Named {
@@ -75,19 +94,19 @@ impl Named {
         if self.gaps.len() == GAPS {
             self.gaps.pop_front();
         }
-        self.gaps.push_back((gap, gap.missing.min(most)));
+        self.gaps.push_back(OpenGap { gap, missing: gap.missing, unclaimed: gap.missing.min(most) });
     }
 
     /// How many of `packets` that were lost among these numbers are of such gaps.
     fn claim(&mut self, first: u64, end: u64, packets: u64) -> u64 {
-        let from = self.gaps.partition_point(|(gap, _)| gap.end() <= first);
-        let mut left = packets;
-        for (_, unclaimed) in self.gaps.iter_mut().skip(from).take_while(|(gap, _)| gap.first_pn < end) {
-            let claimed = left.min(*unclaimed);
-            *unclaimed -= claimed;
-            left -= claimed;
+        let from = self.gaps.partition_point(|open| open.gap.end() <= first);
+        let (mut left, mut claimed) = (packets, 0);
+        for open in self.gaps.iter_mut().skip(from).take_while(|open| open.gap.first_pn < end) {
+            let within = left.min(open.gap.end().min(end).saturating_sub(open.gap.first_pn.max(first)));
+            left -= within;
+            claimed += open.claim(within);
         }
-        packets - left
+        claimed
     }
 }
 

@@ -145,8 +145,13 @@ impl LossRule {
     }
 
     /// Learns from a round without a queue in which the sender did not probe. Gives whether the path loses more than it did:
-    /// Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes.
+    /// Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes. A round that loses more than is tolerated tells of
+    /// congestion or of an outage, and nothing of what the path loses by itself.
     pub(super) fn learn(&mut self, told: LossCounts) -> bool {
+        if told.exceeds(self.tolerates) {
+            self.forget_excess();
+            return false;
+        }
         let packets = told.packets as f64;
         let memory = MEMORY_PACKETS.max(MEMORY_ROUNDS * packets);
         let kept = memory / (memory + packets);

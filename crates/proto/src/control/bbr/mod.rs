@@ -296,7 +296,7 @@ impl Bbr {
         let gap = sample.now.since(std::mem::replace(&mut self.heard_at, sample.now)).min(MOST_INTERVAL);
         self.interval = ((self.interval * 7 + gap) / 8).max(sample.report_interval);
         if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
-            self.ignore_below = sample.next_pn;
+            (self.ignore_below, self.steady_pn, self.trial) = (sample.next_pn, sample.next_pn, None);
             self.idle_restart = true;
         }
         let mark = self.history.of(sample.largest_acked_pn);
