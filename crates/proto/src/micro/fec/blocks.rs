@@ -8,7 +8,7 @@ use reed_solomon_simd::ReedSolomonDecoder;
 use super::{REPAIR_HEADER, SHARD_HEADER};
 
 /// Blocks that are kept at once: with more reordering than that, repairs come to nothing.
-const KEPT: usize = 8;
+pub(super) const KEPT: usize = 8;
 
 /// What has come of a data packet.
 pub(super) struct Piece<'p> {

@@ -344,7 +344,10 @@ mod tests {
             let mut got = pair.received_by_b();
             got.sort();
             prop_assert!(got == sent, "{} of {} with {} lost", got.len(), sent.len(), lost);
-            prop_assert_eq!(statistic(&pair.b, "fec", "recovered"), lost);
+            // A block that has made room is begun anew by its repair, which works out again what had come.
+            let recovered = statistic(&pair.b, "fec", "recovered");
+            let is_exact = data_packets <= data * super::blocks::KEPT;
+            prop_assert!(if is_exact { recovered == lost } else { recovered >= lost }, "{recovered} of {lost}");
             prop_assert_eq!(pair.b.stats().violations, 0);
         }
 
