@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use haul_base::Piece;
-use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Waker, connect};
+use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Waker, connect, default_settings};
 use haul_proto::connection::{Opener, Sealer};
 use haul_proto::{Available, ObjectSink, ObjectSource, Open, Seal};
-use haul_wire::control::{BenchLimit, Cipher, Request, Settings};
+use haul_wire::control::{Cipher, Request, Settings};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 
 #[global_allocator]
@@ -84,16 +84,7 @@ impl ObjectSink for Nowhere {
 }
 
 fn settings() -> Settings {
-    Settings {
-        chunk_bytes: 100_000_000,
-        controller: "delivery".to_owned(),
-        rate_bps: None,
-        offload: true,
-        feedback_interval_us: 2_000,
-        bench_limit: BenchLimit::Unlimited,
-        recipe: None,
-        extra: Vec::new(),
-    }
+    Settings { controller: "delivery".to_owned(), ..default_settings() }
 }
 
 /// Sends 768 MiB over loopback and counts what the whole process allocates on the way. The control channel may:

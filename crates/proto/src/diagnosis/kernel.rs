@@ -217,3 +217,18 @@ impl Kernel {
         self.early.claim(unexplained)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_gap_has_its_share_of_the_drops_also_one_that_is_found_late() {
+        let mut named = Named::default();
+        named.add(DroppedGap { first_pn: 100, packets: 577, missing: 577, drops: 573 }, 1.0);
+        // The repetition of two packets between the others is found lost behind them.
+        let claimed = [(100, 448), (550, 127), (548, 2)].map(|(pn, lost)| named.claim(pn, pn + lost, lost));
+        assert_eq!(claimed, [445, 126, 2]);
+        assert_eq!(named.claim(100, 677, 577), 0, "there are no more");
+    }
+}

@@ -191,6 +191,16 @@ fn delays_that_vary_do_not_end_startup() {
     }
 }
 
+/// Mbit/s that arrive in the second that begins at `from`, in milliseconds.
+fn in_a_second(run: &mut Run, from: u64) -> f64 {
+    let mut received = |until| {
+        run.run(ms(until));
+        run.session.receiver(&run.world).stats().object_bytes
+    };
+    let before = received(from);
+    (received(from + 1_000) - before) as f64 * 8.0 / 1e6
+}
+
 /// Mbit/s from 3 to 4 s after the round trip has grown from 20 to 200 ms at `at`.
 fn on_longer_path(mbps: f64, at: u64) -> f64 {
     let path = path(mbps, 20, 40);
@@ -201,12 +211,7 @@ fn on_longer_path(mbps: f64, at: u64) -> f64 {
             world.change_link(link, &StageRef::Name("delay".into()), &StageChange::Delay(ms(100))).unwrap();
         }
     });
-    let mut received = |until| {
-        run.run(ms(until));
-        run.session.receiver(&run.world).stats().object_bytes
-    };
-    let before = received(at + 3_000);
-    (received(at + 4_000) - before) as f64 * 8.0 / 1e6
+    in_a_second(&mut run, at + 3_000)
 }
 
 #[test]
@@ -276,12 +281,7 @@ fn on_wider_path(at: u64) -> f64 {
         let wider = StageChange::Rate(Rate::from_mbps(80));
         world.change_link(there, &StageRef::Name("bottleneck".into()), &wider).unwrap();
     });
-    let mut received = |until| {
-        run.run(ms(until));
-        run.session.receiver(&run.world).stats().object_bytes
-    };
-    let before = received(at + 1_000);
-    (received(at + 2_000) - before) as f64 * 8.0 / 1e6
+    in_a_second(&mut run, at + 1_000)
 }
 
 /// With rounds for what waits to be reported, too, the next probe came after two seconds or three.
