@@ -19,6 +19,23 @@ impl Stretch {
     fn loss_rate(&self) -> f64 {
         self.lost as f64 / self.packets.max(1) as f64
     }
+
+    /// How much more it lost than expected where each packet is lost with this probability, in standard deviations of a Poisson
+    /// process: 0 on average, however many packets it has.
+    fn excess(&self, rate: f64) -> f64 {
+        let expected = rate * self.packets as f64;
+        let deviations = (self.lost as f64 - expected) / expected.sqrt();
+        if expected > 0.0 { deviations.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS) } else { 0.0 }
+    }
+
+    /// All packets of these, and their losses.
+    fn whole<'a>(of: impl Iterator<Item = &'a Self>) -> Self {
+        of.fold(Self::default(), |sum, one| Self {
+            packets: sum.packets + one.packets,
+            lost: sum.lost + one.lost,
+            ..sum
+        })
+    }
 }
 
 /// How losses go with the delay.
@@ -45,10 +62,12 @@ pub struct DelayFinding {
     pub onset: Option<Span>,
 }
 
-/// The rank correlation, in standard deviations, above which losses depend on the delay: 1 in 30,000 by chance. Our
+/// The correlation, in standard deviations, above which losses depend on the delay: 1 in 30,000 by chance. Our
 /// choice.
 const SIGNIFICANT: f64 = 4.0;
-/// The least range of delays for a correlation: the sender's own bursts cause as much. Our choice.
+/// A stretch counts for no more than this, in standard deviations of its losses. Our choice.
+const MOST_DEVIATIONS: f64 = 3.0;
+/// The least range of delays for a dependence: the sender's own bursts cause as much. Our choice.
 const LEAST_RANGE: Span = Span::from_micros(500);
 /// A delay is short in this lowest part of the range between the 5th and the 95th percentile of all delays. Our choice.
 const SHORT: f64 = 0.25;
@@ -83,31 +102,24 @@ pub(crate) const MOST_EVIDENCE: f64 = 1.0;
 pub struct DelayScratch {
     delays: Vec<Span>,
     order: Vec<(f64, usize)>,
-    delay_ranks: Vec<f64>,
-    rate_ranks: Vec<f64>,
 }
 
 impl DelayScratch {
     /// Makes room for so many stretches in all buffers, so that those needed only later are not allocated then.
     fn reserve(&mut self, stretches: usize) {
-        let Self { delays, order, delay_ranks, rate_ranks } = self;
+        let Self { delays, order } = self;
         delays.clear();
         delays.reserve(stretches);
         order.clear();
         order.reserve(stretches);
-        for ranks in [delay_ranks, rate_ranks] {
-            ranks.clear();
-            ranks.reserve(stretches);
-        }
     }
 }
 
 impl DelayFinding {
     /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
     ///
-    /// Losses depend on the delay if the loss rates of stretches grow with their delays (Spearman's rank correlation,
-    /// whose variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as
-    /// others.
+    /// Losses depend on the delay if stretches of long delay lose more than expected (a rank correlation, whose variance is
+    /// `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as others.
     pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
         scratch.reserve(stretches.len().next_power_of_two());
         scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
@@ -124,7 +136,7 @@ impl DelayFinding {
         let was_empty = delays[0] <= empty + NO_QUEUE;
         let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
         let may_be_medium = was_empty && has_contrast;
-        let dependence = if has_range && correlation(stretches, scratch) > SIGNIFICANT {
+        let dependence = if has_range && correlation(stretches, &mut scratch.order) > SIGNIFICANT {
             Dependence::Dependent
         } else if may_be_medium && losing.is_often_enough() && losing.is_rate_alike() {
             Dependence::Independent
@@ -140,9 +152,7 @@ impl DelayFinding {
 
 /// The delay from which a queue drops, beside a medium that loses at `rate`.
 fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
-    order.clear();
-    order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
-    order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    sort_by_delay(stretches, order);
     let told = |at: usize| (at, evidence(stretches[at].packets, stretches[at].lost, rate));
     onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
 }
@@ -187,19 +197,15 @@ impl Losing {
         let is_losing = |stretch: &&Stretch| stretch.lost > 0;
         let all = stretches.iter().filter(is_losing).count() as f64;
         let short = || stretches.iter().filter(|stretch| stretch.delay <= upto);
-        let add = |sum: Stretch, stretch: &Stretch| Stretch {
-            packets: sum.packets + stretch.packets,
-            lost: sum.lost + stretch.lost,
-            ..sum
-        };
-        let (of, whole) = (short().count() as f64, short().fold(Stretch::default(), add));
+        let (of, whole) = (short().count() as f64, Stretch::whole(short()));
+        let every = Stretch::whole(stretches.iter());
         Self {
             stretches: short().filter(is_losing).count() as f64,
             of,
             packets: whole.packets as f64 / of,
             expected: all * of / stretches.len() as f64,
             rate: whole.loss_rate(),
-            whole_rate: stretches.iter().fold(Stretch::default(), add).loss_rate(),
+            whole_rate: every.loss_rate(),
         }
     }
 
@@ -223,37 +229,32 @@ impl Losing {
     }
 }
 
-/// Spearman's rank correlation between delays and loss rates, in standard deviations. 0 if either never differs.
-fn correlation(stretches: &[Stretch], scratch: &mut DelayScratch) -> f64 {
-    let DelayScratch { order, delay_ranks: delays, rate_ranks: rates, .. } = scratch;
-    rank(stretches, |stretch| stretch.delay.as_nanos() as f64, order, delays);
-    rank(stretches, Stretch::loss_rate, order, rates);
-    let middle = (stretches.len() as f64 - 1.0) / 2.0;
-    let product =
-        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum::<f64>();
-    let spread = (product(delays, delays) * product(rates, rates)).sqrt();
-    if spread > 0.0 { product(delays, rates) / spread * (stretches.len() as f64 - 1.0).sqrt() } else { 0.0 }
+/// The correlation between the ranks of delays and how much more stretches lost than all of them on average, in standard
+/// deviations. 0 if either never differs. Ranks of loss rates would not do: stretches of few packets mostly lose none, and in
+/// slow start these have short delays.
+fn correlation(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> f64 {
+    let rate = Stretch::whole(stretches.iter()).loss_rate();
+    let count = stretches.len() as f64;
+    sort_by_delay(stretches, order);
+    let (mut before, mut product, mut ranks, mut sum, mut squares) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
+        // The mean of their ranks, less that of all.
+        let rank = before + alike.len() as f64 / 2.0 - count / 2.0;
+        for excess in alike.iter().map(|(_, at)| stretches[*at].excess(rate)) {
+            (product, ranks) = (product + rank * excess, ranks + rank * rank);
+            (sum, squares) = (sum + excess, squares + excess * excess);
+        }
+        before += alike.len() as f64;
+    }
+    let spread = (ranks * (squares - sum * sum / count)).sqrt();
+    if spread > 0.0 { product / spread * (count - 1.0).sqrt() } else { 0.0 }
 }
 
-/// The ranks of the stretches by a value. Equal values share the mean of their ranks.
-fn rank(
-    stretches: &[Stretch],
-    value: impl Fn(&Stretch) -> f64,
-    order: &mut Vec<(f64, usize)>,
-    ranks: &mut Vec<f64>,
-) {
+/// Puts the stretches of shortest delay first.
+fn sort_by_delay(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) {
     order.clear();
-    order.extend(stretches.iter().map(value).zip(0..));
+    order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
     order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
-    ranks.resize(stretches.len(), 0.0);
-    let mut first = 0;
-    for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
-        let rank = first as f64 + (alike.len() as f64 - 1.0) / 2.0;
-        for (_, at) in alike {
-            ranks[*at] = rank;
-        }
-        first += alike.len();
-    }
 }
 
 #[cfg(test)]
@@ -263,12 +264,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn ranked(stretches: &[Stretch], value: impl Fn(&Stretch) -> f64) -> Vec<f64> {
-        let (mut order, mut ranks) = (Vec::new(), Vec::new());
-        rank(stretches, value, &mut order, &mut ranks);
-        ranks
-    }
 
     fn rng(n: u64, seed: u64) -> Rng {
         Rng::from_seed(n + seed * 1_000_003)
@@ -302,17 +297,41 @@ mod tests {
     }
 
     #[test]
-    fn spearmans_correlation_is_that_of_ranks_with_ties() {
-        let stretches: Vec<Stretch> = [(1, 0), (5, 0), (2, 3), (9, 3), (9, 7)]
-            .map(|(millis, lost)| Stretch { delay: Span::from_millis(millis), packets: 10, lost })
+    fn the_correlation_is_that_of_ranks_with_ties_and_of_losses_beyond_the_expected() {
+        let stretches: Vec<Stretch> = [(1, 10, 0), (5, 20, 0), (2, 20, 3), (9, 30, 1), (9, 20, 2)]
+            .map(|(millis, packets, lost)| Stretch { delay: Span::from_millis(millis), packets, lost })
             .into();
-        assert_eq!(ranked(&stretches, Stretch::loss_rate), [0.5, 0.5, 2.5, 2.5, 4.0]);
-        // Worked by hand: the products of the deviations sum up to 6.25, their squares to 9.5 and 9.
-        let wanted = 6.25 / (9.5f64 * 9.0).sqrt() * 2.0;
-        let found = correlation(&stretches, &mut DelayScratch::default());
-        assert!((found - wanted).abs() < 1e-12, "{found}");
+        // Worked by hand: 6 of 100 packets are lost, so 0.6, 1.2, 1.8, 1.2 and 1.2 of these are expected.
+        let excess = [-0.774_597, -1.095_445, 1.643_168, -0.596_285, 0.730_297];
+        // Ranks 0, 2, 1 and 3.5 twice, less 2; their squares sum up to 9.5, and those of the excesses to 5.388 889.
+        let product = -2.0 * excess[0] - excess[2] + 1.5 * (excess[3] + excess[4]);
+        let sum: f64 = excess.iter().sum();
+        let wanted = product / (9.5f64 * (5.388_889 - sum * sum / 5.0)).sqrt() * 2.0;
+        let found = correlation(&stretches, &mut Vec::new());
+        assert!((found - wanted).abs() < 1e-5, "{found}, {wanted}");
         assert_eq!(of(&[]), DelayFinding::default());
         assert_eq!(of(&stretches).dependence, Dependence::Unknown);
+    }
+
+    /// Few packets leave in slow start while there is no queue, and many when there is one; then there is none for long.
+    #[test]
+    fn a_medium_that_loses_in_slow_start_too_is_none_that_depends_on_the_delay() {
+        for seed in 0..40 {
+            let mut rng = Rng::from_seed(seed);
+            let mut stretch = |n: u64| {
+                let (delay_ms, packets) = match n {
+                    0..50 => (10, 4 + n / 2),
+                    50..60 => (10 + (n - 50) * 4, 800),
+                    _ => (10, 800),
+                };
+                let delay = Span::from_millis(delay_ms) + Span::from_micros(rng.below(50));
+                Stretch { delay, packets, lost: (0..packets).filter(|_| rng.chance(0.001)).count() as u64 }
+            };
+            let stretches: Vec<Stretch> = (0..130).map(&mut stretch).collect();
+            let found = of(&stretches);
+            assert_ne!(found.dependence, Dependence::Dependent, "seed {seed}: {found:?}");
+            assert!((0.0005..0.002).contains(&found.medium_rate), "seed {seed}: {found:?}");
+        }
     }
 
     #[test]

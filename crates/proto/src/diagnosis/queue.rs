@@ -129,15 +129,16 @@ impl Queue {
             return;
         }
         self.test(now);
-        self.deferred.retain(|run| self.stretches.is_before_onset(run.first_pn));
-        losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);
-        self.deferred.clear();
         let finding = self.stretches.finding();
         match finding.dependence {
             Dependence::Independent if !is_marked && !is_policed => {
                 losses.attribute(Cause::Congestion, Cause::Random);
+                // A queue may have been full for a moment.
+                self.deferred.retain(|run| self.stretches.is_excessive(run.first_pn));
+                losses.attribute_runs(Cause::Random, Cause::Congestion, &mut self.deferred);
             }
             Dependence::Dependent => {
+                self.attribute_early(losses);
                 let expected = packets as f64 * finding.medium_rate;
                 let random = random as f64;
                 if random > expected + CHANCE * expected.sqrt() {
@@ -145,8 +146,15 @@ impl Queue {
                     losses.attribute_some(Cause::Random, Cause::Congestion, excess);
                 }
             }
-            _ => {}
+            _ => self.attribute_early(losses),
         }
+        self.deferred.clear();
+    }
+
+    /// Of losses that count as congestion for now, those of stretches that lost no more than the medium are its losses, but for long delays at which a queue drops.
+    fn attribute_early(&mut self, losses: &mut Losses) {
+        self.deferred.retain(|run| self.stretches.is_mediums(run.first_pn));
+        losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);
     }
 
     /// Whether the packet left when the queue was too short to drop it, as far as is known.

@@ -56,15 +56,33 @@ impl Stretches {
         self.finding
     }
 
-    /// Whether the packet left when the queue was too short to drop it, as far as is known. Not in a stretch that has lost more
-    /// than the medium would: the queue may have filled in it.
+    /// Whether the packet left when the queue was too short to drop it, as far as is known. Not in a stretch of excessive losses:
+    /// the queue may have filled in it.
     pub(super) fn is_before_onset(&self, pn: u64) -> bool {
-        let at = self.list.partition_point(|ended| ended.last_pn < pn);
-        let stretch = self.list.get(at).or(self.list.back()).map(|ended| ended.stretch);
-        stretch.zip(self.finding.onset).is_some_and(|(stretch, onset)| {
-            let expected = self.finding.medium_rate * stretch.packets as f64;
-            stretch.delay < onset && stretch.lost as f64 <= 1.0 + expected + CHANCE * expected.sqrt()
+        self.finding.onset.is_some() && self.is_mediums(pn)
+    }
+
+    /// The same, and where no delay is known from which a queue drops: of stretches that have all been tested.
+    pub(super) fn is_mediums(&self, pn: u64) -> bool {
+        let DelayFinding { medium_rate, onset, .. } = self.finding;
+        self.of(pn).filter(|_| medium_rate > 0.0).is_some_and(|stretch| {
+            onset.is_none_or(|onset| stretch.delay < onset) && !self.loses_more_than_medium(&stretch)
         })
+    }
+
+    /// Whether the stretch of the packet has lost more than the medium would.
+    pub(super) fn is_excessive(&self, pn: u64) -> bool {
+        self.of(pn).is_some_and(|stretch| self.loses_more_than_medium(&stretch))
+    }
+
+    fn of(&self, pn: u64) -> Option<Stretch> {
+        let at = self.list.partition_point(|ended| ended.last_pn < pn);
+        self.list.get(at).or(self.list.back()).map(|ended| ended.stretch)
+    }
+
+    fn loses_more_than_medium(&self, stretch: &Stretch) -> bool {
+        let expected = self.finding.medium_rate * stretch.packets as f64;
+        stretch.lost as f64 > 1.0 + expected + CHANCE * expected.sqrt()
     }
 
     /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when

@@ -131,6 +131,29 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
     }
 }
 
+/// A transfer of 3 s: in its slow start a few packets leave, with no queue, and then many, with one that is full for a moment in
+/// some runs.
+#[test]
+fn random_losses_of_a_short_transfer_are_told_as_such() {
+    let recipe = recipe("bulk", &[("controller", "bbr")]);
+    let rtt = Span::from_millis(50);
+    let lossy = Channel { loss: 0.001, ..Channel::clean(rtt / 2, Rate::from_mbps(1_000)) };
+    let mut overflows = 0;
+    for seed in 1..=6 {
+        let host = host(FAIR, 4 << 20, vec![]);
+        let run = Run::seeded(seed, &recipe, 256_000_000, rtt, &lossy, host).run(Span::from_secs(10));
+        println!("seed {seed}: {}", describe(&run));
+        assert!(run.lost(DropReason::Random) > 100, "{}", describe(&run));
+        assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.97, "seed {seed}: {}", describe(&run));
+        if run.lost(DropReason::QueueFull) > 0 {
+            overflows += 1;
+            let told = f1(&run, DropReason::QueueFull, Cause::Congestion);
+            assert!(told >= 0.95, "seed {seed}: {}", describe(&run));
+        }
+    }
+    assert!(overflows > 0, "no queue was full");
+}
+
 /// A network card with few slots, and a kernel that takes 30 us for each packet: batches overflow the ring, of which no socket knows.
 #[test]
 fn what_a_full_ring_drops_is_the_hosts() {
