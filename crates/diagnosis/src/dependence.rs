@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(of(&stretches).dependence, Dependence::Unknown);
     }
 
-    /// Few packets leave in slow start while there is no queue, and many when there is one; then there is none for long.
+    /// Few packets leave in slow start while there is no queue, and many when there is one; then it stays short.
     #[test]
     fn a_medium_that_loses_in_slow_start_too_is_none_that_depends_on_the_delay() {
         for seed in 0..40 {
@@ -322,7 +322,7 @@ mod tests {
                 let (delay_ms, packets) = match n {
                     0..50 => (10, 4 + n / 2),
                     50..60 => (10 + (n - 50) * 4, 800),
-                    _ => (10, 800),
+                    _ => (11, 800),
                 };
                 let delay = Span::from_millis(delay_ms) + Span::from_micros(rng.below(50));
                 Stretch { delay, packets, lost: (0..packets).filter(|_| rng.chance(0.001)).count() as u64 }
