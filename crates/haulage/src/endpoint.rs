@@ -1,7 +1,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use haul_engine::{EndpointStats, HaulUrl, OpenOptions, ResumptionFile, resolve};
+use haul_engine::{EndpointStats, HaulUrl, OpenOptions, ResumptionError, ResumptionFile, resolve};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::operation::of_future;
@@ -93,11 +93,11 @@ impl Endpoint {
     /// file that has not ended yet ends. Tasks may call it: it waits for no network.
     ///
     /// # Errors
-    /// If there is no such file, or it cannot be used.
+    /// If none is named, there is no such file, or it cannot be used.
     pub fn resume(&self, options: &Options) -> Result<Connection, OpenError> {
-        let file = ResumptionFile::new(options.resumption.clone().unwrap_or_default());
-        let ends = Ends::default();
-        Ok(Connection::of(file.resume(&self.engine, &options.open(), ends)?))
+        let path = options.resumption.as_ref().ok_or(ResumptionError::NoFile)?;
+        let channel = ResumptionFile::new(path).resume(&self.engine, &options.open(), Ends::default())?;
+        Ok(Connection::of(channel))
     }
 
     /// The known server, if it is that of the URL and still knows this client by the same recipe.

@@ -1,5 +1,5 @@
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -93,9 +93,17 @@ impl Listener {
         self.engine.local_addr()
     }
 
-    /// What clients need to connect, if they reach this machine as `host`. Whoever has it is let in.
+    /// What clients need to connect, if they reach this machine as `host`, a name or an address; empty: by the address
+    /// that the listener is bound to, or by loopback if that is any. Whoever has the URL is let in.
     pub fn url(&self, host: &str) -> String {
-        self.engine.url(host, b"").to_string()
+        let own = match self.local_addr().ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let host = if bare.is_empty() { own.to_string() } else { bare.to_owned() };
+        self.engine.url(&host, b"").to_string()
     }
 
     /// The next connection in messages.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{
-    ByteWriter, Connection, ConnectionError, Endpoint, ListenOptions, Listener, LossModel, Options, preset,
-    registry,
+    ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint, ListenOptions, Listener, LossModel,
+    Options, preset, registry,
 };
 
 use common::{TIMEOUT, exchange};
@@ -118,4 +118,36 @@ fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
     drop(old);
     exchange(&new, &server, "goes on");
     fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_client_that_names_no_file_is_told_so_and_not_of_a_file_without_a_name() {
+    let error = Endpoint::client().unwrap().resume(&Options::default()).unwrap_err();
+    assert_eq!(error.to_string(), "no file with resumption state was named");
+}
+
+#[test]
+fn a_url_without_a_host_reaches_the_listener_from_its_own_machine() {
+    let recipe = preset("msg").unwrap();
+    for (address, host) in
+        [("127.0.0.1:0", ""), ("0.0.0.0:0", ""), ("[::]:0", ""), ("[::1]:0", ""), ("[::1]:0", "[::1]")]
+    {
+        let server = listener(address);
+        let client = Connection::open(&server.url(host), &recipe, &Options::default()).wait().unwrap();
+        exchange(&client, &server.accept().wait_for(TIMEOUT).unwrap(), address);
+    }
+}
+
+#[test]
+fn a_datagram_that_could_hold_no_message_is_as_large_as_pass_everywhere() {
+    for datagram in [0, 1, 40, 200] {
+        let connection = || ConnectionOptions { datagram, ..ConnectionOptions::default() };
+        let options = Options { connection: connection(), ..Options::default() };
+        let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
+        listening.connection = connection();
+        let listener = Listener::bind_with(listening).unwrap();
+        let url = listener.url("127.0.0.1");
+        let client = Connection::open(&url, &preset("msg").unwrap(), &options).wait().unwrap();
+        exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), &"long ".repeat(1_000));
+    }
 }

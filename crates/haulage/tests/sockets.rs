@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use haul_testing::block_on;
-use haulage::stack::{MessageSink, MessageSource};
+use haulage::stack::{MessageSink, MessageSource, SendError as MessageError};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event,
     ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
@@ -520,4 +520,22 @@ fn empty_messages_wait_for_room_like_others() {
         assert!(server.recv().wait_for(TIMEOUT).unwrap().data.is_empty());
     }
     client.close(TIMEOUT).unwrap();
+}
+
+#[test]
+fn messages_have_any_length_up_to_the_longest_and_one_that_is_longer_says_which_that_is() {
+    let listener = listener();
+    for name in ["viz", "msg", "sensor", "streams"] {
+        let (client, server) = pair(&listener, &preset(name).unwrap());
+        let Err(SendError::Message(MessageError::TooLarge { max, .. })) =
+            client.send(&vec![0; 64 << 20]).wait()
+        else {
+            panic!("{name} carries it")
+        };
+        assert!(client.send(&vec![0; max + 1]).wait().is_err(), "{name}");
+        for len in [0, 1, max, 0] {
+            client.send(&vec![len as u8; len]).wait().unwrap();
+            assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data.len(), len, "{name}");
+        }
+    }
 }

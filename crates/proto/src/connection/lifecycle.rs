@@ -312,6 +312,7 @@ struct KeepAlive {
 
 impl KeepAlive {
     fn new(now: Time, every: Span) -> Self {
+        let every = every.max(SHORTEST);
         Self { every, next: now + every, number: 0, unanswered: 0 }
     }
 
@@ -364,6 +365,18 @@ mod tests {
             }
             assert!(alive.next.since(first) > rtt * 4, "{every}: gone after {}", alive.next.since(first));
             assert!(alive.next.since(first) >= every * u64::from(MOST_UNANSWERED));
+        }
+    }
+
+    /// Each answer to a keep-alive would be followed by another keep-alive.
+    #[test]
+    fn keep_alives_are_apart_however_short_the_interval_is() {
+        let mut alive = KeepAlive::new(Time::ZERO, Span::ZERO);
+        for round_trips in 1..10 {
+            let now = Time::ZERO + Span::from_millis(round_trips);
+            alive.on_ping(now, Span::from_millis(1));
+            alive.heard(now);
+            assert!(alive.next >= now + SHORTEST);
         }
     }
 

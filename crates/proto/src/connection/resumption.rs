@@ -47,6 +47,9 @@ pub enum ResumptionError {
         /// What the system said.
         reason: String,
     },
+    /// No file was named.
+    #[error("no file with resumption state was named")]
+    NoFile,
     /// It holds no resumption state, or was damaged.
     #[error("this is no resumption state, or a damaged one: {0}")]
     Damaged(&'static str),

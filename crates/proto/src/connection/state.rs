@@ -11,6 +11,7 @@ use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEve
 use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
+use super::path_probe::MIN_DATAGRAM;
 use super::peer_address::{BARE, PeerAddress};
 use super::protection::{ConnectionKeys, Keys};
 use super::resumption::ResumptionState;
@@ -42,9 +43,11 @@ pub struct ConnectionOptions {
     pub queue: Bytes,
     /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
     pub inbox: Bytes,
-    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere, and less counts
+    /// as that.
     pub datagram: u16,
-    /// Sends a keep-alive when nothing has come for so long; after three without an answer the connection ends.
+    /// Sends a keep-alive when nothing has come for so long, 50 ms at least; after three without an answer the connection
+    /// ends.
     pub keep_alive: Option<Duration>,
     /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
     /// all. It saves a wake-up and costs a processor.
@@ -167,10 +170,10 @@ impl<E: From<Failure>> ConnectionState<E> {
         options: &ConnectionOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
-        let role = resumption.role;
+        let (role, largest) = (resumption.role, options.datagram.max(MIN_DATAGRAM));
         let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
         let lifecycle = match role {
-            Role::Client => Lifecycle::opening(now, round_trip, opening, options.datagram),
+            Role::Client => Lifecycle::opening(now, round_trip, opening, largest),
             Role::Server => Lifecycle::running(now),
         };
         let lifecycle = match options.keep_alive {
@@ -179,14 +182,14 @@ impl<E: From<Failure>> ConnectionState<E> {
         };
         // The first packets carry the initial header too.
         let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
-        let datagram = options.datagram.saturating_sub(header);
+        let datagram = largest - header;
         let setup = Setup {
             initiator: role == Role::Client,
             identity: resumption.identity,
             keys: Some(keys.pair(resumption.cipher)),
             datagram,
             likely_datagram: datagram,
-            max_datagram: options.datagram,
+            max_datagram: largest,
             initial_rtt: round_trip,
             queue_bytes: options.queue.0 as usize,
             ends,
