@@ -18,10 +18,15 @@ const STEEP: f64 = 2.0 / 3.0;
 const HOLD: Span = Span::from_secs(1);
 const HOLD_ROUNDS: u64 = 4;
 
+/// A queue that stood before a step is the least delay of so long: jitter is none.
+const STANDING: Span = Span::from_secs(1);
+
 /// A step that may be one of the path.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     at: Time,
+    /// The least delay lately, and the last one, before it.
+    floor: Span,
     from: Span,
     /// The delay after it last grew.
     to: Span,
@@ -48,6 +53,8 @@ pub(crate) struct LongerPath {
     round_trips: WindowedMin,
     shortest: Option<Span>,
     last: Option<(Time, Span)>,
+    /// The least delay of [`STANDING`].
+    floor: WindowedMin,
     step: Option<Step>,
     added: Span,
     risen: Option<Rise>,
@@ -55,8 +62,8 @@ pub(crate) struct LongerPath {
 
 impl Default for LongerPath {
     fn default() -> Self {
-        let round_trips = WindowedMin::new(LONG_MEMORY);
-        Self { round_trips, shortest: None, last: None, step: None, added: Span::ZERO, risen: None }
+        let [round_trips, floor] = [LONG_MEMORY, STANDING].map(WindowedMin::new);
+        Self { round_trips, shortest: None, last: None, floor, step: None, added: Span::ZERO, risen: None }
     }
 }
 
@@ -100,13 +107,16 @@ impl LongerPath {
     /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());
+        let nanos = i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
+        let floor = Span::from_nanos(self.floor.on_value(now, nanos).unsigned_abs());
         if let Some((at, before)) = self.last.replace((now, delay)) {
             let grown = delay.saturating_sub(before);
             if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {
                 // Both ways become longer one after the other.
-                let from = self.step.map_or(before, |step| step.from);
+                let (floor, from) = self.step.map_or((floor, before), |step| (step.floor, step.from));
                 let half = (from + delay) / 2;
-                self.step = Some(Step { at: now, from, to: delay, half, least: delay, acked: 0, lost: 0 });
+                let step = Step { at: now, floor, from, to: delay, half, least: delay, acked: 0, lost: 0 };
+                self.step = Some(step);
             }
         }
         if let Some(step) = &mut self.step {
@@ -117,7 +127,8 @@ impl LongerPath {
                 self.step = None;
             } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
                 if step.lost <= step.acked {
-                    self.added = step.least;
+                    // A queue that stood before has not gone.
+                    self.added = step.least.min(self.added + step.to.saturating_sub(step.floor));
                     let at_once = step.to.saturating_sub(step.from);
                     self.risen = Some(Rise { at_once, delay: step.least.min(step.to) });
                 }
@@ -173,6 +184,17 @@ mod tests {
         };
         let queue = told((0..800).map(steps));
         assert_eq!((queue[20], queue[300], queue[799]), (30, 0, 9));
+    }
+
+    #[test]
+    fn a_queue_that_stood_before_a_step_and_stays_is_one() {
+        let full = |n: usize| f64::min(n as f64 / 10.0, 20.0);
+        let longer = |n: usize| f64::from(u8::from(n >= 400)) * 60.0 + f64::from(u8::from(n >= 800)) * 30.0;
+        let queue = told((0..1_200).map(|n| full(n) + longer(n)));
+        assert_eq!((queue[399], queue[799], queue[1_199]), (20, 20, 20));
+        // It empties on the longer path.
+        let queue = told((0..800).map(|n| longer(n) + if n < 450 { full(n) } else { 0.0 }));
+        assert_eq!(queue[799], 0);
     }
 
     #[test]

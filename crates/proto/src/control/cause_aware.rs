@@ -29,28 +29,66 @@ const LEAST_STRETCH: Span = Span::from_millis(100);
 /// A queue on the path stands if it holds packets for this share of the shortest round trip, and for
 /// [`LEAST_READ_DELAY`]. Our choice: less is made by the bursts and probes of any law.
 const STANDING: f64 = 0.25;
+/// A shorter queue stands if it has held each packet of a round trip, for this long and for a share of the longest time lately:
+/// one that is too short to hold packets for longer drops them all the same. Our choice: jitter lets some packets pass at once.
+const LEAST_HELD: Span = Span::from_millis(1);
+const SHARE_OF_LONGEST: f64 = 0.25;
+/// The longest time for which it held packets is that of so long.
+const LONGEST_MEMORY: Span = Span::from_secs(10);
+/// The least stretch in which each packet has to be held: some reports come in it.
+const LEAST_HELD_FOR: Span = Span::from_millis(10);
 /// Of so many losses it is remembered how many came with a queue. Our choice.
 const REMEMBERED: f64 = 64.0;
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
 const LEAST: Rate = Rate::from_bps(100_000);
 
 /// Whether the path has a queue, by the sender's own round trips.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct StandingQueue {
     path: LongerPath,
+    /// The shortest time for which it held packets, since `turned_at` and in the half of a round trip before.
+    shortest: [Span; 2],
+    turned_at: Time,
+    /// The longest, negated.
+    longest: WindowedMin,
     seen: Option<Time>,
     /// Share of the last losses that were heard of while it stood.
     share_of_losses: f64,
 }
 
+impl Default for StandingQueue {
+    fn default() -> Self {
+        Self {
+            path: LongerPath::default(),
+            shortest: [Span::ZERO; 2],
+            turned_at: Time::ZERO,
+            longest: WindowedMin::new(LONGEST_MEMORY),
+            seen: None,
+            share_of_losses: 0.0,
+        }
+    }
+}
+
 impl StandingQueue {
+    /// Whether it has held each packet of the last half to whole round trip, although it may be short.
+    fn holds_all(&mut self, now: Time, round_trip: Span, held: Span) -> bool {
+        if now.since(self.turned_at) > round_trip.max(LEAST_HELD_FOR) / 2 {
+            (self.shortest, self.turned_at) = ([held, self.shortest[0]], now);
+        }
+        self.shortest[0] = self.shortest[0].min(held);
+        let nanos = i64::try_from(held.as_nanos()).unwrap_or(i64::MAX);
+        let longest = Span::from_nanos(self.longest.on_value(now, -nanos).unsigned_abs());
+        self.shortest[0].min(self.shortest[1]) >= longest.mul_f64(SHARE_OF_LONGEST).max(LEAST_HELD)
+    }
+
     /// Takes a sample; tells whether one has stood in the last round trip: losses are found so much later than they happened.
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> bool {
         let longer = self.path.longer_round_trip(sample);
         let Some(shortest) = self.path.shortest() else { return false };
         let (now, smoothed) = (sample.now, sample.rtt.smoothed());
         let held = self.path.without(sample, longer);
-        if held > shortest.mul_f64(STANDING).max(LEAST_READ_DELAY) {
+        let holds_all = self.holds_all(now, smoothed, held);
+        if holds_all || held > shortest.mul_f64(STANDING).max(LEAST_READ_DELAY) {
             self.seen = Some(now);
         }
         let stands = self.seen.is_some_and(|seen| now.since(seen) <= smoothed);
@@ -215,27 +253,30 @@ mod tests {
 
     const CAPACITY: Rate = Rate::from_mbps(100);
 
-    /// A flow whose peer says of all losses that its host has them.
-    fn flow(law: &str, verdict: Option<Verdict>) -> Harness {
-        let path = PathModel::bottleneck(CAPACITY, Span::from_millis(20), 1.0);
+    /// A flow over a queue of so many round trips of 20 ms, whose peer says of all losses that its host has them.
+    fn flow(law: &str, queue: f64, verdict: Option<Verdict>) -> Harness {
+        let path = PathModel::bottleneck(CAPACITY, Span::from_millis(20), queue);
         let law = CauseAware::new(built(law, &[], Rate::from_mbps(10_000)));
         Harness::new(Box::new(law), PathModel { verdict, ..path })
     }
 
     /// What a Reno flow has beside one of `law`, Mbit/s.
-    fn left_to_reno(law: &str, verdict: Option<Verdict>) -> f64 {
-        let mut flows = [flow(law, verdict), flow("reno", None)];
+    fn left_to_reno(law: &str, queue: f64, verdict: Option<Verdict>) -> f64 {
+        let mut flows = [flow(law, queue, verdict), flow("reno", queue, None)];
         measure_together(&mut flows, Span::from_secs(20));
         measure_together(&mut flows, Span::from_secs(100))[1].goodput.as_bps() as f64 / 1e6
     }
 
+    /// Also where the queue is too short to hold packets for as long as a host that reads late.
     #[test]
     fn a_peer_that_puts_the_networks_losses_on_its_host_takes_no_more_from_others() {
+        let lies = Some(Verdict::of(Cause::ReceiverHost));
         for law in ["reno", "cubic", "highspeed", "bbr", "sabul"] {
-            let lies = Some(Verdict::of(Cause::ReceiverHost));
-            let [honest, lying] = [None, lies].map(|verdict| left_to_reno(law, verdict));
-            assert!(lying > 0.8 * honest, "{law}: {lying} instead of {honest} Mbit/s");
-            let alone = flow(law, lies).measure(Span::from_secs(60));
+            for queue in [0.2, 0.4, 1.0] {
+                let [honest, lying] = [None, lies].map(|verdict| left_to_reno(law, queue, verdict));
+                assert!(lying > 0.8 * honest, "{law}, {queue}: {lying} instead of {honest} Mbit/s");
+            }
+            let alone = flow(law, 1.0, lies).measure(Span::from_secs(60));
             assert!(alone.loss_rate() < 0.03, "{law}: {alone:?}");
         }
     }

@@ -76,12 +76,20 @@ impl Added {
 /// Runs that are kept of a window, at most: as many as one feedback can have, and as a signature can have lost packets.
 const MOST: usize = LossRuns::MOST;
 
+/// Losses that are not looked at again: how many of them each cause had, and their runs.
+#[derive(Debug, Default)]
+struct Settled {
+    counts: CauseCounts,
+    runs: usize,
+}
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     counts: CauseCounts,
     list: Vec<Attribution>,
     is_listed: bool,
+    settled: Settled,
     /// The runs of a feedback. Kept for its memory.
     added: Vec<Added>,
 }
@@ -98,6 +106,7 @@ impl Losses {
 
     /// Gives all, and forgets it.
     pub(super) fn take(&mut self) -> (CauseCounts, Vec<Attribution>) {
+        self.settled = Settled::default();
         (std::mem::take(&mut self.counts), std::mem::take(&mut self.list))
     }
 
@@ -145,6 +154,16 @@ impl Losses {
         }));
     }
 
+    /// Losses of a cause that came since [`settle`](Self::settle).
+    pub(super) fn unsettled(&self, cause: Cause) -> u64 {
+        self.counts.of(cause).saturating_sub(self.settled.counts.of(cause))
+    }
+
+    /// What is there now is settled.
+    pub(super) fn settle(&mut self) {
+        self.settled = Settled { counts: self.counts, runs: self.list.len() };
+    }
+
     /// What one cause was said to have lost was lost to another.
     pub(super) fn attribute(&mut self, from: Cause, to: Cause) {
         self.attribute_some(from, to, u64::MAX);
@@ -173,11 +192,20 @@ impl Losses {
 
     /// The same of so many of these packets; nobody knows which.
     pub(super) fn attribute_some(&mut self, from: Cause, to: Cause, packets: u64) {
-        let all = self.counts.of(from);
-        let moved = self.counts.attribute_some(from, to, packets);
+        self.attribute_of((self.counts.of(from), 0), from, to, packets);
+    }
+
+    /// The same of those that are not settled.
+    pub(super) fn attribute_unsettled(&mut self, from: Cause, to: Cause, packets: u64) {
+        self.attribute_of((self.unsettled(from), self.settled.runs), from, to, packets);
+    }
+
+    /// The same of `all` packets, whose runs are listed from a place on.
+    fn attribute_of(&mut self, (all, place): (u64, usize), from: Cause, to: Cause, packets: u64) {
+        let moved = self.counts.attribute_some(from, to, packets.min(all));
         if moved > 0 {
             let part = moved as f64 / all as f64;
-            self.list.iter_mut().for_each(|one| one.causes.attribute(from, to, part));
+            self.list.iter_mut().skip(place).for_each(|one| one.causes.attribute(from, to, part));
         }
     }
 }

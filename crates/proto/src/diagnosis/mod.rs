@@ -125,13 +125,14 @@ impl WindowCounts {
     }
 }
 
-/// A signature is not believed that puts a window on the host of which the queue of the path explains more than this share: bursts
-/// that a short queue drops whole look like a receiver that did not read. Our choice.
+/// A signature is not believed that puts a window on the host of which the path's queue and outages explain more than this share:
+/// an outage, and bursts that a short queue drops whole, look like a receiver that did not read. Our choice.
 const CONTESTED: f64 = 0.2;
 
-/// Whether the queue explains so much of a window's losses.
+/// Whether the path explains so much of a window's losses.
 fn is_contested(counts: &CauseCounts) -> bool {
-    counts.of(Cause::Congestion) as f64 > CONTESTED * counts.whole() as f64
+    let by_path = counts.of(Cause::Congestion) + counts.of(Cause::Outage);
+    by_path as f64 > CONTESTED * counts.whole() as f64
 }
 
 /// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds nothing.
@@ -277,6 +278,9 @@ impl Diagnostician {
         let early = self.claim_early(self.present.counts().of(Cause::Random));
         self.present.attribute_some(Cause::Random, Cause::ReceiverHost, early);
         self.rates.review(sample, &mut self.present, &mut self.past);
+        if self.queue.is_settling_due() {
+            self.settle(sample.now);
+        }
         self.verdict
     }
 
@@ -366,17 +370,21 @@ impl Diagnostician {
         if sample.lost > 0 {
             self.windows.add(&by_signature);
         }
-        if self.evidence.has_kernel() {
-            let is_policed = self.rates.has_onset();
-            self.queue.settle(end.now, end.packets, is_policed, &mut self.present);
-            self.rates.end_window();
-        }
+        self.settle(end.now);
+        self.rates.end_window();
         let (counts, attributions) = self.close(&by_signature);
         // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
         let by_last = (sample.lost > 0).then(|| Verdict::of(self.by_signature));
         end.verdict = counts.verdict().or(by_last);
         self.verdict = end.verdict.or(self.verdict);
         Told { sample, by_signature, counts, attributions }
+    }
+
+    /// Looks again at the losses since it was done last.
+    fn settle(&mut self, now: Time) {
+        if self.evidence.has_kernel() {
+            self.queue.settle(now, self.rates.has_onset(), &mut self.present);
+        }
     }
 
     /// Whether some losses are of no window that has ended.

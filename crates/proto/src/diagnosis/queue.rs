@@ -30,7 +30,8 @@ pub(super) struct Queue {
     random: f64,
     /// Losses of the present window that count as congestion because it was not known yet that a medium loses too.
     deferred: Vec<LossRun>,
-    /// Packets of the present window that came marked "congestion experienced".
+    /// Packets of which was heard since the losses were settled, and those that came marked "congestion experienced".
+    heard: u64,
     marked: u64,
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
@@ -47,6 +48,7 @@ impl Default for Queue {
             stretches: Stretches::default(),
             random: 0.0,
             deferred: Vec::new(),
+            heard: 0,
             marked: 0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
@@ -98,6 +100,7 @@ impl Queue {
 
     /// Counts packets that neither a host nor an outage has lost. A medium goes on losing while there is a queue.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
+        self.heard += sample.acked_packets + lost;
         // If the host's losses are not all named, no loss can be assigned to its stretch.
         self.stretches.on_feedback(sample, if claim.unnamed() == 0 { lost } else { 0 }, claim);
         if lost > 0 && self.stretches.is_test_due(sample.now) {
@@ -119,39 +122,50 @@ impl Queue {
         self.stretches.forgive(lost);
     }
 
-    /// Corrects the causes of a window of `packets` that has ended: what the delays of later packets say was not known
-    /// when each loss was attributed. `is_policed`: the path drops what exceeds a rate, without a queue.
-    pub(super) fn settle(&mut self, now: Time, packets: u64, is_policed: bool, losses: &mut Losses) {
-        let is_marked = std::mem::take(&mut self.marked) > 0;
-        let (random, congestion) = (losses.counts().of(Cause::Random), losses.counts().of(Cause::Congestion));
-        if random + congestion == 0 {
-            self.deferred.clear();
-            return;
+    /// Whether losses have to be settled before the delays beside them are forgotten.
+    pub(super) fn is_settling_due(&self) -> bool {
+        self.stretches.is_settling_due()
+    }
+
+    /// Corrects the causes of the losses since it was done last, at the end of a window or when it is due: what the delays of later
+    /// packets say was not known when each loss was attributed. `is_policed`: the path drops what exceeds a rate, without a queue.
+    pub(super) fn settle(&mut self, now: Time, is_policed: bool, losses: &mut Losses) {
+        let (packets, marked) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.marked));
+        self.stretches.settle();
+        if losses.unsettled(Cause::Random) + losses.unsettled(Cause::Congestion) > 0 {
+            self.test(now);
+            self.correct(packets, marked > 0 || is_policed, losses);
         }
-        self.test(now);
+        self.deferred.clear();
+        losses.settle();
+    }
+
+    /// Corrects what is not settled, by how losses go with the delay. `is_otherwise_known`: a path that marks packets, or drops what
+    /// exceeds a rate, congests without a delay.
+    fn correct(&mut self, packets: u64, is_otherwise_known: bool, losses: &mut Losses) {
         let finding = self.stretches.finding();
         match finding.dependence {
-            Dependence::Independent if !is_marked && !is_policed => {
-                losses.attribute(Cause::Congestion, Cause::Random);
+            Dependence::Independent if !is_otherwise_known => {
+                losses.attribute_unsettled(Cause::Congestion, Cause::Random, u64::MAX);
                 // A queue may have been full for a moment.
                 self.deferred.retain(|run| self.stretches.is_excessive(run.first_pn));
                 losses.attribute_runs(Cause::Random, Cause::Congestion, &mut self.deferred);
             }
             Dependence::Dependent => {
-                self.attribute_early(losses);
                 let expected = packets as f64 * finding.medium_rate;
-                let random = random as f64;
+                let random = losses.unsettled(Cause::Random) as f64;
                 if random > expected + CHANCE * expected.sqrt() {
                     let excess = (random - expected).round() as u64;
-                    losses.attribute_some(Cause::Random, Cause::Congestion, excess);
+                    losses.attribute_unsettled(Cause::Random, Cause::Congestion, excess);
                 }
+                self.attribute_early(losses);
             }
             _ => self.attribute_early(losses),
         }
-        self.deferred.clear();
     }
 
-    /// Of losses that count as congestion for now, those of stretches that lost no more than the medium are its losses, but for long delays at which a queue drops.
+    /// Of losses that count as congestion for now, the medium has those at delays too short for the queue to drop, as far as is
+    /// known, if their stretches have lost no more than it would.
     fn attribute_early(&mut self, losses: &mut Losses) {
         self.deferred.retain(|run| self.stretches.is_mediums(run.first_pn));
         losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);

@@ -37,6 +37,8 @@ pub(super) struct Stretches {
     before: Option<Span>,
     tested_at: Option<Time>,
     has_restarted: bool,
+    /// Stretches that have begun since the losses were settled.
+    unsettled: usize,
     finding: DelayFinding,
     /// Kept for their memory.
     tested: Vec<Stretch>,
@@ -116,6 +118,7 @@ impl Stretches {
         if self.list.len() == REMEMBERED {
             self.list.pop_front();
         }
+        self.unsettled += 1;
         self.list.push_back(Ended { stretch: new, began: sample.now, last_pn: sample.largest_acked_pn });
     }
 
@@ -142,6 +145,16 @@ impl Stretches {
             ended.stretch.lost -= forgiven;
             lost -= forgiven;
         }
+    }
+
+    /// Whether all that is remembered has come since [`settle`](Self::settle): the next stretch replaces the first of them.
+    pub(super) fn is_settling_due(&self) -> bool {
+        self.unsettled >= REMEMBERED
+    }
+
+    /// What is remembered was used for the last time to look at losses again.
+    pub(super) fn settle(&mut self) {
+        self.unsettled = 0;
     }
 
     /// Whether the last test was some time ago.

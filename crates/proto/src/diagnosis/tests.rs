@@ -230,6 +230,17 @@ fn clocks_that_drift_apart_or_jump_make_no_queue() {
     assert_eq!(of.counts().of(Cause::Random), 80, "{:?}", of.counts());
 }
 
+/// A queue drops 200 packets in a moment, and a medium one of 700 packets for 25 s after, all in one window.
+#[test]
+fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
+    let mut of = Diagnostician::new(Evidence::All);
+    (0..=20).for_each(|n| _ = hear(&mut of, 10 * n, if n > 15 { 40 } else { 0 }, 0, n));
+    (21..2_500).for_each(|n| _ = hear(&mut of, 10 * n, u64::from(n % 7 == 0), 0, n % 9));
+    let counts = window(&mut of, &Signature::of_lost(PACKETS, [])).counts;
+    let [queue, medium] = [Cause::Congestion, Cause::Random].map(|cause| counts.of(cause));
+    assert!((200..230).contains(&queue) && medium > 300, "{counts:?}");
+}
+
 /// As `CoDel`, which drops a packet now and then while its queue is short.
 #[test]
 fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
@@ -278,6 +289,21 @@ fn what_left_while_nothing_came_through_is_an_outages_beside_a_full_queue() {
     assert_eq!(counts(told_beside_a_queue((0..300).filter(|n| n % 3 > 0).map(|n| (n, n as u32)))), [0, 200]);
     // Three packets in 200 ms.
     assert_eq!(counts(told_beside_a_queue((0..3).map(|n| (n, 100 * n as u32)))), [0, 3]);
+}
+
+#[test]
+fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
+    let (mut of, rtt, mut loss) = (Diagnostician::new(Evidence::All), measured(20), LossRuns::default());
+    (5_000..5_300).for_each(|pn| loss.push(left_at(pn, pn as u32 - 4_900)));
+    let outage = feedback(at(450), &rtt, 10, loss.packets(), None);
+    of.on_feedback(&FeedbackSample { loss: &loss, ..outage });
+    hear(&mut of, 500, 20, 0, 0);
+    let told = window(&mut of, &Signature::of_lost(PACKETS, 5_000..5_300));
+    assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
+    let counts = [Cause::Outage, Cause::Random, Cause::ReceiverHost].map(|cause| told.counts.of(cause));
+    assert_eq!(counts, [300, 20, 0]);
+    hear(&mut of, 600, 10, 0, 0);
+    assert_eq!(of.counts().of(Cause::ReceiverHost), 0, "nor what comes after it");
 }
 
 /// What is late may have been reordered, so the last packets of an outage are found lost a little later than the others.
