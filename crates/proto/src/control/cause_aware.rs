@@ -31,12 +31,12 @@ const LEAST_STRETCH: Span = Span::from_millis(100);
 const STANDING: f64 = 0.25;
 /// A shorter queue stands if it has held each packet of a round trip, for this long and for a share of the longest time lately:
 /// one that is too short to hold packets for longer drops them all the same. Our choice: jitter lets some packets pass at once.
-const LEAST_HELD: Span = Span::from_millis(1);
+const LEAST_HELD: Span = Span::from_millis(2);
 const SHARE_OF_LONGEST: f64 = 0.25;
 /// The longest time for which it held packets is that of so long.
 const LONGEST_MEMORY: Span = Span::from_secs(10);
 /// The least stretch in which each packet has to be held: some reports come in it.
-const LEAST_HELD_FOR: Span = Span::from_millis(10);
+const LEAST_HELD_FOR: Span = Span::from_millis(20);
 /// Of so many losses it is remembered how many came with a queue. Our choice.
 const REMEMBERED: f64 = 64.0;
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
