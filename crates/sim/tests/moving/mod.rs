@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
-use haul_base::{PathId, Rate, Span, Time};
+use haul_base::{PathId, Rate, Rng, Span, Time};
 use haul_sim::tcp::{
     ControlKind, CubicConfig, MSS, TcpReceiver, TcpReceiverConfig, TcpSender, TcpSenderConfig,
 };
@@ -291,5 +291,43 @@ fn a_path_that_holds_few_packets_is_probed_often_though_reports_are_rare() {
         let got = on_wider_path(at);
         println!("TABLE 20 to 80 Mbit/s at {at} ms: {got:.1} Mbit/s");
         assert!(got >= 0.8 * object(80.0), "at {at} ms: {got} Mbit/s");
+    }
+}
+
+/// Mbit/s that arrive from 3 to 13 s on a path of up to 100 Mbit/s whose capacity is another one after each `step`, by chance
+/// one of `mbps`.
+fn on_varying_path(path: &Channel, step: u64, mbps: &[u64], seed: u64) -> f64 {
+    let mut run = Run::new(seed, 4 << 30, "bbr", None, path, path);
+    let mut rng = Rng::from_seed(seed);
+    let there = run.there;
+    let mut now = 0;
+    let mut received = |until| {
+        while now < until {
+            let capacity = Rate::from_mbps(mbps[rng.below(mbps.len() as u64) as usize]);
+            let change = StageChange::Rate(capacity);
+            run.world.change_link(there, &StageRef::Name("bottleneck".into()), &change).unwrap();
+            now += step;
+            run.run(ms(now));
+        }
+        run.session.receiver(&run.world).stats().object_bytes
+    };
+    let before = received(3_000);
+    (received(13_000) - before) as f64 * 8.0 / 10.0 / 1e6
+}
+
+/// The mean of the capacity is 62.5 Mbit/s. With bounds that stay until the next probe it has 33 to 38.
+#[test]
+fn capacity_that_varies_is_used_and_not_only_its_lowest() {
+    let steps = [25, 50, 75, 100];
+    for (name, rtt, queue, step) in [
+        ("a short queue, steps of 50 ms", 10, 10, 50),
+        ("a short queue, steps of 50 ms", 20, 20, 50),
+        ("a queue of 100 ms, steps of 500 ms", 40, 100, 500),
+    ] {
+        let got =
+            (1..=4).map(|seed| on_varying_path(&path(100.0, rtt, queue), step, &steps, seed)).sum::<f64>()
+                / 4.0;
+        println!("TABLE {rtt} ms, {name}: {got:.1} Mbit/s");
+        assert!(got >= 42.0, "{rtt} ms, {name}: {got} Mbit/s");
     }
 }

@@ -6,8 +6,10 @@
 //!   was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements is not needed.
 //! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the draft's
 //!   "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
+//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until the next probe: of capacity
+//!   that varies within a second they leave only the lowest.
 //! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this off.
-//! - A round trip that stays longer than the least one for two rounds is looked into at once, with a short `ProbeRTT` out of turn, which the
+//! - A round trip that stays longer than the least one for two rounds and 0.4 s is looked into, with a short `ProbeRTT` out of turn, which the
 //!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
 //!   at once, not after 10 s, the bounds learnt on the old path are dropped, and the bandwidth holds for one more probe, as the window of the
 //!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls,
@@ -347,7 +349,7 @@ impl Bbr {
         self.cycle.on_round();
         self.rounds = self.rounds.wrapping_add(1);
         let serialization = self.serialization();
-        self.round_trip.on_round(serialization, self.rtt_rise);
+        self.round_trip.on_round(self.heard_at, serialization, self.rtt_rise);
         let is_queued = self.round_trip.is_queued(serialization);
         let told = std::mem::take(&mut self.round);
         let packets = told.acked.saturating_add(told.lost);
@@ -359,12 +361,10 @@ impl Bbr {
         if self.phase.is_probing() {
             self.judge_startup(judged, told.runs, is_queued);
         } else {
-            // Losses of a probe are judged with the probe.
-            if self.cycle.is_clean() && self.loss.is_congestion(judged, is_queued) {
-                self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
-            }
+            self.bound_short_term(judged, is_queued);
             let steady = LossCounts { packets, ..told.steady };
-            self.judge_losses(steady, !is_queued && self.is_filled && self.cycle.is_clean());
+            let has_queue = is_queued || self.round_trip.has_standing_queue();
+            self.judge_losses(steady, !has_queue && self.is_filled && self.cycle.is_clean());
         }
         if !self.app_limited && self.last.0 > Rate::ZERO {
             self.plateau.on_round(self.last.0);
@@ -373,6 +373,18 @@ impl Bbr {
         self.paced.advance();
         self.paced.on_value(self.pacing);
         self.is_full = [false, self.is_full[0]];
+    }
+
+    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts the bounds.
+    fn bound_short_term(&mut self, judged: LossCounts, is_queued: bool) {
+        if !self.loss.is_congestion(judged, is_queued) {
+            if !is_queued {
+                self.short_term = ShortTerm::default();
+            }
+        } else if self.cycle.is_clean() {
+            // Losses of a probe are judged with the probe.
+            self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
+        }
     }
 
     /// The draft's `CheckStartupHighLoss`.

@@ -65,7 +65,7 @@ impl Bbr {
             let explained = self.rtt_probe.raised.map_or(Span::MAX, |(before, _)| before * LONGER);
             self.round_trip.last_round().least <= explained
         };
-        self.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised()
+        self.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
     }
 
     fn enter_probe_rtt(&mut self, raised: Option<(Span, Rate)>) {

@@ -290,3 +290,21 @@ fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     assert!(mean > 0.4 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
 }
+
+/// What of the mean capacity arrives while it is a quarter in every second 100 ms.
+fn share_of_what_varies(rtt: Span) -> f64 {
+    let mut run = run(path(rtt));
+    run.run_for(ms(3_000));
+    let (mut goodput, halves) = (0.0, 100);
+    for half in 0..halves {
+        run.path.capacity = if half % 2 == 0 { CAPACITY } else { CAPACITY.mul_f64(0.25) };
+        goodput += run.measure(ms(100)).goodput.as_bps() as f64;
+    }
+    goodput / f64::from(halves) / (CAPACITY.as_bps() as f64 * 0.625)
+}
+
+#[test]
+fn capacity_that_varies_is_used_and_not_only_its_lowest() {
+    let got = share_of_what_varies(ms(10));
+    assert!(got >= 0.65, "{got:.3}: with bounds that stay until the next probe, 0.56");
+}

@@ -1,6 +1,7 @@
 //! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds its rate,
 //! without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while others were lost. If most of
-//! the losses stop, they were the sender's own doing, and that rate of arrival is the bandwidth.
+//! the losses stop, they were the sender's own doing, and that rate of arrival is the bandwidth. Losses of a round in which even a short
+//! queue was never empty are none of these: capacity that falls for a while fills one, and is no policer.
 //!
 //! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for bandwidth while the
 //! path is taken to lose by itself. Its losses are told by packet number: those of packets that had left before are found during it.
