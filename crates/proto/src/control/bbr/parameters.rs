@@ -59,6 +59,6 @@ const PARAMETERS: &[ParameterSpec] = &[
         name: "rtt_rise",
         kind: ParameterKind::Number(0.0, 100.0),
         default: "1.25",
-        help: "factor above the least round trip that starts such a probe at once; 0: never, as in the draft",
+        help: "factor above the least round trip for 0.4 s that starts such a probe; 0: never, as in the draft",
     },
 ];
