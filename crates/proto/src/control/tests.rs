@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::held_rate::Mode;
 use super::registry::own_laws;
-use super::testing::{Harness, PathModel, config, lost_packet};
+use super::testing::{self, Harness, PathModel, config, feedback, lost_packet};
 use super::*;
 use crate::register_law;
 use crate::rtt::RttEstimator;
@@ -485,4 +485,23 @@ fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
 
 fn build_fixed(rate: Rate) -> Box<dyn RateController> {
     Box::new(Fixed::new(rate))
+}
+
+/// What the probe timer has found lost is told before anything arrives again. A window was lowered for it when the silence began.
+#[test]
+fn losses_that_are_told_in_silence_leave_what_is_known_of_the_path() {
+    let (mut rtt, now) = (RttEstimator::new(Span::from_millis(40)), Time::ZERO + Span::from_secs(1));
+    rtt.on_sample(now, Span::from_millis(40));
+    for name in ["reno", "cubic", "scalable"] {
+        let mut law = testing::built(name, &[], Rate::from_mbps(10_000));
+        law.take_over(Rate::from_mbps(100), &rtt);
+        (1..=2).for_each(|count| law.on_silence(now, count));
+        let mut runs = LossRuns::default();
+        (0..50).for_each(|pn| runs.push(lost_packet(pn)));
+        let lost = FeedbackSample { loss: &runs, next_pn: 52, ..feedback(now, &rtt, 0, 50, None) };
+        law.on_feedback(&lost);
+        let arrived = feedback(now, &rtt, 1, 0, None);
+        law.on_feedback(&FeedbackSample { next_pn: 53, largest_acked_pn: 51, ..arrived });
+        assert_eq!(law.state().phase, "slow start", "{name}");
+    }
 }

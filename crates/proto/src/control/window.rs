@@ -307,7 +307,8 @@ impl<F: Formula> RateController for Windowed<F> {
         }
         let is_used = !sample.app_limited && self.is_used();
         let is_round = self.is_round(sample);
-        if self.events.is_new_or_marked(sample) {
+        // Silence was answered already, and what it has lost is found in it, or after.
+        if !self.in_silence && self.events.is_new_or_marked(sample) {
             self.on_event(sample.next_pn);
         }
         self.in_recovery = self.events.in_recovery(sample);
