@@ -82,8 +82,7 @@ impl Outages {
         let least = LEAST.max(sample.rtt.min());
         // The newest packet that has arrived left a round trip ago.
         let newest = (sample.now - sample.rtt.latest()).as_wrapped_micros();
-        let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets
-            && self.is_mostly_lost(runs, sample);
+        let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
         let mut from = 0;
         while from < self.order.len() {
             let (chain, to) = self.chain(runs, from, |chain, run| is_silent || chain.is_followed_by(run));
@@ -98,15 +97,6 @@ impl Outages {
             }
             from = to;
         }
-    }
-
-    /// Whether these runs, and what is still under way, are most of the packets from the first of them to the last: if not, most
-    /// have arrived before.
-    fn is_mostly_lost(&self, runs: &[LossRun], sample: &FeedbackSample<'_>) -> bool {
-        let (first, last) = (self.order.first(), self.order.last());
-        let ends = first.zip(last).map(|(first, last)| (&runs[*first as usize], &runs[*last as usize]));
-        let all = ends.map_or(0, |(first, last)| last.end_pn() - first.first_pn);
-        all <= 2 * (sample.lost_packets + sample.in_flight / sample.datagram.max(1))
     }
 
     /// The chain that begins at a place of the order, and the place behind its end.
