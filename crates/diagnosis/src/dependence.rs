@@ -66,7 +66,7 @@ pub struct DelayFinding {
 /// choice.
 const SIGNIFICANT: f64 = 4.0;
 /// A stretch counts for no more than this, in standard deviations of its losses. Our choice.
-const MOST_DEVIATIONS: f64 = 3.0;
+pub(crate) const MOST_DEVIATIONS: f64 = 3.0;
 /// The least range of delays for a dependence: the sender's own bursts cause as much. Our choice.
 const LEAST_RANGE: Span = Span::from_micros(500);
 /// A delay is short in this lowest part of the range between the 5th and the 95th percentile of all delays. Our choice.

@@ -3,7 +3,7 @@
 
 use haul_base::Rate;
 
-use crate::dependence::{MOST_EVIDENCE, evidence, onset};
+use crate::dependence::{MOST_DEVIATIONS, MOST_EVIDENCE, evidence, onset};
 
 /// Consecutive packets and the rate at which they left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,6 @@ const LEAST_LOST: u64 = 16;
 const SIGNIFICANT: f64 = 4.0;
 /// The same, if only stretches have nothing to do with each other: 1 in 40 by chance. Our choice.
 const CONSISTENT: f64 = 2.0;
-/// A stretch counts for no more than this, in standard deviations of its losses. Our choice.
-const MOST_DEVIATIONS: f64 = 3.0;
 /// The share of all packets that have left at low rates. Our choice.
 const LOW: f64 = 0.25;
 /// High rates are this much above the mean of low ones at least. Our choice: pacing varies by less.

@@ -74,8 +74,7 @@ impl LongerPath {
             return Span::ZERO;
         }
         let latest = sample.rtt.latest();
-        let nanos = i64::try_from(latest.as_nanos()).unwrap_or(i64::MAX);
-        let shortest = Span::from_nanos(self.round_trips.on_value(sample.now, nanos).unsigned_abs());
+        let shortest = self.round_trips.on_span(sample.now, latest);
         self.shortest = Some(shortest);
         latest.saturating_sub(shortest)
     }
@@ -107,8 +106,7 @@ impl LongerPath {
     /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());
-        let nanos = i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
-        let floor = Span::from_nanos(self.floor.on_value(now, nanos).unsigned_abs());
+        let floor = self.floor.on_span(now, delay);
         if let Some((at, before)) = self.last.replace((now, delay)) {
             let grown = delay.saturating_sub(before);
             if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {

@@ -37,6 +37,12 @@ impl WindowedMin {
         *present = (*present).min(value);
         self.least.iter().copied().min().unwrap_or(value)
     }
+
+    /// The same of times.
+    pub(crate) fn on_span(&mut self, now: Time, span: Span) -> Span {
+        let nanos = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+        Span::from_nanos(self.on_value(now, nanos).unsigned_abs())
+    }
 }
 
 /// Smoothed round-trip time, its variation and its minimum (RFC 6298, section 2; RFC 9002, section 5).
@@ -69,8 +75,7 @@ impl RttEstimator {
     /// Takes one sample at `now`, with the receiver's own delay already subtracted.
     pub fn on_sample(&mut self, now: Time, sample: Span) {
         self.latest = sample;
-        let least = self.window.on_value(now, i64::try_from(sample.as_nanos()).unwrap_or(i64::MAX));
-        self.min = Span::from_nanos(least.unsigned_abs());
+        self.min = self.window.on_span(now, sample);
         if sample <= self.min {
             self.min_at = now;
         }

@@ -139,8 +139,7 @@ impl LedbatPlusPlus {
 
     /// The queueing delay in targets.
     fn delay(&mut self, now: Time, rtt: &RttEstimator) -> f64 {
-        let latest = i64::try_from(rtt.latest().as_nanos()).unwrap_or(i64::MAX);
-        self.base = Span::from_nanos(self.shortest.on_value(now, latest).unsigned_abs());
+        self.base = self.shortest.on_span(now, rtt.latest());
         self.newest = (self.newest + 1) % SAMPLES;
         self.samples[self.newest] = rtt.latest();
         let least = self.samples.iter().min().copied().unwrap_or(Span::ZERO);
@@ -177,9 +176,8 @@ impl LedbatPlusPlus {
         if rise.at_once <= self.target {
             return;
         }
-        let base = i64::try_from((self.base + rise.delay).as_nanos()).unwrap_or(i64::MAX);
         self.shortest = WindowedMin::new(BASE_WINDOW);
-        self.shortest.on_value(now, base);
+        self.shortest.on_span(now, self.base + rise.delay);
         self.threshold = MOST;
         self.phase = Phase::Regaining(now);
     }

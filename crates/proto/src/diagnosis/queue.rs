@@ -28,7 +28,7 @@ pub(super) struct Queue {
     /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
     /// were not claimed yet; at most [`MOST_UNCLAIMED`].
     random: f64,
-    /// Losses of the present window that count as congestion because it was not known yet that a medium loses too.
+    /// Losses since they were settled that count as congestion because it was not known yet that a medium loses too.
     deferred: Vec<LossRun>,
     /// Packets of which was heard since the losses were settled, and those that came marked "congestion experienced".
     heard: u64,

@@ -105,12 +105,11 @@ impl DataArrivals {
         let rate = Rate::from_transfer(header.bytes.saturating_sub(bytes), elapsed);
         let spacing = elapsed / count;
         self.measured = Some((spacing, rate));
-        let nanos = i64::try_from(spacing.as_nanos()).unwrap_or(i64::MAX);
-        let grown = i64::try_from(spacing.mul_f64(GROWTH).as_nanos()).unwrap_or(i64::MAX);
+        let grown = spacing.mul_f64(GROWTH);
         // True if no other value is less than this one would be with that much less data.
-        self.is_growing = grown <= self.long_spacings.on_value(now, grown);
-        self.long_spacings.on_value(now, nanos);
-        self.least_spacing = Span::from_nanos(self.spacings.on_value(now, nanos).unsigned_abs());
+        self.is_growing = grown <= self.long_spacings.on_span(now, grown);
+        self.long_spacings.on_span(now, spacing);
+        self.least_spacing = self.spacings.on_span(now, spacing);
         self.start = Some(counted);
     }
 }
