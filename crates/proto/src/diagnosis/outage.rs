@@ -1,6 +1,8 @@
 //! Outages: times in which nothing came through. They are told by when the lost packets left, not by how many they are: a law with
 //! a window sends no more than that, and then what its probe timer repeats.
 
+use std::collections::VecDeque;
+
 use haul_base::Span;
 
 use super::kernel::Claim;
@@ -16,6 +18,9 @@ const LEAST_PACKETS: u64 = 4;
 /// Where a feedback brings no more than one arrival for so many losses, what left between them did not arrive either: it is found
 /// lost later. Our choice.
 const LOST_PER_ARRIVED: u64 = 8;
+
+/// The newest packets of so many feedbacks are remembered. Our choice: those of the seconds before the losses.
+const MOST_ARRIVED: usize = 256;
 
 /// Lost packets behind each other, of which none between them is known to have arrived.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +65,32 @@ impl Chain {
     }
 }
 
+/// Packets that are known to have arrived: the newest one of each feedback, in order.
+#[derive(Debug, Default)]
+struct Arrived(VecDeque<u64>);
+
+impl Arrived {
+    fn add(&mut self, sample: &FeedbackSample<'_>) {
+        let pn = sample.largest_acked_pn;
+        if sample.acked_packets > 0 && self.0.back().is_none_or(|newest| *newest < pn) {
+            if self.0.len() == MOST_ARRIVED {
+                self.0.pop_front();
+            }
+            self.0.push_back(pn);
+        }
+    }
+
+    /// Whether one of them left between a chain and a later run.
+    fn is_between(&self, chain: &Chain, run: &LossRun) -> bool {
+        let behind = self.0.partition_point(|pn| *pn < chain.end_pn);
+        self.0.get(behind).is_some_and(|pn| *pn < run.first_pn)
+    }
+}
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
+    arrived: Arrived,
     /// The last one: what was late to be found lost follows there.
     last: Option<Chain>,
     /// The places of a feedback's runs in the order in which they left. Kept for its memory.
@@ -72,6 +100,7 @@ pub(super) struct Outages {
 impl Outages {
     /// Marks those of a feedback's losses in the claim that an outage has lost.
     pub(super) fn find(&mut self, sample: &FeedbackSample<'_>, claim: &mut Claim) {
+        self.arrived.add(sample);
         let runs = sample.loss.list();
         if runs.is_empty() {
             return;
@@ -85,7 +114,9 @@ impl Outages {
         let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
         let mut from = 0;
         while from < self.order.len() {
-            let (chain, to) = self.chain(runs, from, |chain, run| is_silent || chain.is_followed_by(run));
+            let (chain, to) = self.chain(runs, from, |chain, run| {
+                chain.is_followed_by(run) || (is_silent && !self.arrived.is_between(chain, run))
+            });
             let later = if to < self.order.len() { chain.lasted } else { chain.first.until(newest) };
             let goes_on = self.last.is_some_and(|last| last.goes_on_with(&chain.first));
             if goes_on || chain.is_outage(least, later) {
@@ -119,5 +150,40 @@ impl Outages {
     /// Gives back memory that is kept for the next feedback.
     pub(super) fn release_idle(&mut self) {
         self.order = Vec::new();
+        self.arrived.0.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Time;
+
+    use super::*;
+    use crate::control::testing::{feedback, lost_packet};
+    use crate::control::{LossRuns, LostPacket};
+    use crate::rtt::RttEstimator;
+
+    /// How many packets are an outage's of those that a feedback finds lost. A packet leaves each millisecond, is acknowledged 20 ms
+    /// later, and has the number of that millisecond.
+    fn found(of: &mut Outages, millis: u64, acked: u64, lost: &[u64]) -> u64 {
+        let (mut rtt, mut loss) = (RttEstimator::new(Span::from_millis(100)), LossRuns::default());
+        rtt.on_sample(Time::ZERO, Span::from_millis(20));
+        for &pn in lost {
+            loss.push(LostPacket { sent_at: 1_000 * pn as u32, ..lost_packet(pn) });
+        }
+        let heard = feedback(Time::ZERO + Span::from_millis(millis), &rtt, acked, loss.packets(), None);
+        let mut claim = Claim::default();
+        of.find(&FeedbackSample { loss: &loss, largest_acked_pn: millis - 20, ..heard }, &mut claim);
+        claim.in_outages()
+    }
+
+    #[test]
+    fn losses_that_are_found_together_are_no_outages_if_packets_between_them_have_arrived() {
+        let mut of = Outages::default();
+        for millis in (100..400).step_by(10) {
+            assert_eq!(found(&mut of, millis, 10, &[]), 0);
+        }
+        assert_eq!(found(&mut of, 410, 0, &[195, 245, 295, 345]), 0);
+        assert_eq!(found(&mut of, 900, 0, &[421, 541, 661, 781]), 4);
     }
 }
