@@ -37,7 +37,7 @@ enum Command {
     Wan(Box<wan::WanArgs>),
     /// Lists the experiments: the papers' tables and figures, and our own
     List,
-    /// Runs an experiment and says what of the paper it reproduces
+    /// Runs experiments and says what of the papers they reproduce
     Run(experiment::RunArgs),
     /// Runs a scenario in the simulator and prints what came out as JSON
     Sim(sim::SimArgs),

@@ -38,7 +38,8 @@ fn every_experiment_is_listed_with_what_it_shows() {
 #[test]
 fn a_figure_of_a_paper_is_reproduced_with_its_numbers_and_diagrams() {
     let out = tempfile::tempdir().unwrap();
-    let output = lab(&["run", "asynch-3", "--out", out.path().to_str().unwrap()]);
+    let output = lab(&["run", "asynch-3", "scheduler-trace", "--out", out.path().to_str().unwrap()]);
+    assert!(out.path().join("scheduler-o1.svg").exists(), "{}", text(&output.stdout));
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let json: Value = serde_json::from_slice(&fs::read(out.path().join("asynch-3.json")).unwrap()).unwrap();
     for check in json["checks"].as_array().unwrap() {
@@ -177,6 +178,7 @@ fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
         text(&output.stderr)
     };
     assert!(complaint(&["run", "warp"]).contains("`haul-lab list`"));
+    assert!(complaint(&["run", "asynch-3", "warp"]).contains("`haul-lab list`"), "before one is run");
     assert!(complaint(&["run", "nowhere.toml"]).contains("nowhere.toml"));
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("broken.toml");

@@ -31,6 +31,7 @@ use plan::{Plan, Runner};
 
 const EXAMPLES: &str = "Examples:
   haul-lab run asynch-1
+  haul-lab run moving neighbours
   haul-lab run all --out figures
   haul-lab run asynch-1 --full --jobs 2
 
@@ -42,9 +43,9 @@ What the verdicts mean: docs/experiments.md.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// The experiment, `all` that are simulated, or a plan of your own (a file that ends in .toml)
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    /// The experiments, `all` that are simulated, or plans of your own (files that end in .toml)
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
 
     /// More values and more seeds
     #[arg(long)]
@@ -99,19 +100,36 @@ struct Report<'a> {
     cells: Vec<CellReport<'a>>,
 }
 
-/// Runs experiments and says what came of them.
+/// Runs experiments and says what came of them. Each must be known before the first is run.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
-    if let Some(known) = built_in::named(&args.name) {
-        return (known.run)(args);
+    let (mut plans, mut built_in) = (Vec::new(), Vec::new());
+    for name in &args.names {
+        match (name.as_str(), built_in::named(name)) {
+            (_, Some(known)) => built_in.push(known),
+            ("all", None) => plans.extend(simulated()?),
+            (name, None) => plans.push((name, Plan::named(name)?)),
+        }
     }
-    let is_all = args.name == "all";
-    let names: Vec<&str> = if is_all { Plan::names().collect() } else { vec![&args.name] };
-    let mut plans: Vec<(&str, Plan)> =
-        names.into_iter().map(|name| Plan::named(name).map(|plan| (name, plan))).collect::<Result<_, _>>()?;
-    if is_all {
-        // What measures this machine is asked for by its name.
-        plans.retain(|(_, plan)| plan.runner == Runner::Simulator);
+    let mut is_well = true;
+    for known in built_in {
+        is_well &= (known.run)(args)? == ExitCode::SUCCESS;
     }
+    if !plans.is_empty() {
+        is_well &= run_plans(plans, args)?;
+    }
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// All plans but those that measure this machine: these are asked for by their names.
+fn simulated() -> Result<Vec<(&'static str, Plan)>, Problem> {
+    let plans = Plan::names().map(|name| Plan::named(name).map(|plan| (name, plan)));
+    let is_simulated =
+        |plan: &Result<(_, Plan), _>| !matches!(plan, Ok((_, plan)) if plan.runner != Runner::Simulator);
+    plans.filter(is_simulated).collect()
+}
+
+/// Runs plans; whether each check was passed, or differs for a reason that its plan knows.
+fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs) -> Result<bool, Problem> {
     fs::create_dir_all(&args.out).while_doing(&format!("cannot make {}", args.out.display()))?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.jobs.map_or(cores, usize::from);
@@ -142,7 +160,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
         count(Verdict::Differs),
         args.out.display()
     );
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(is_well)
 }
 
 /// The emulator, if the plan needs one; or why there is none here.
