@@ -12,7 +12,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs, TransferOptions};
 use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
-use crate::demo::Namespaces;
+use crate::demo::acquire_namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
     EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
@@ -139,7 +139,7 @@ impl Start<'_> {
             Command::Demo(args) => {
                 // Before anything starts a thread, and while this process may be looked into: it may enter a user
                 // namespace.
-                let namespaces = Namespaces::acquire();
+                let namespaces = acquire_namespaces();
                 self.reporting(|context| commands::demo::run(context, args, &namespaces))
             }
             Command::Serve(args) => self.moving(|context| commands::serve::run(context, args)),

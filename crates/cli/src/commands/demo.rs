@@ -15,8 +15,7 @@ use tempfile::TempDir;
 
 use crate::args::DemoArgs;
 use crate::demo::{
-    CONGESTIONS, DirectionCounts, EmulatedPath, FileSet, FileSetSpec, FlowError, Namespaces, PathSpec,
-    TcpBeside, TcpFlow, flow,
+    CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpBeside, TcpFlow, flow, told,
 };
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, percent};
@@ -42,12 +41,9 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
     let spec = path(context, args);
-    let path = EmulatedPath::start(&spec, namespaces)?;
-    if let Some(why) = path.why_relay() {
-        context.say(through_relay(why));
-    }
+    let path = start(context, &spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
-    show_counts(context, &path.counts()?);
+    show_counts(context, &path)?;
     report.capacity = Some((spec.rate, "path"));
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
         let why = path.why_relay().map(str::to_owned);
@@ -73,7 +69,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     if let Some(path) = &args.path {
         return Ok(path.clone());
     }
-    let set = FileSet::plan(&FileSetSpec { size: args.size, files: args.files, seed: args.seed });
+    let set = FileSet::plan(args.size, args.files, args.seed);
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
@@ -96,49 +92,51 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
     })
 }
 
-/// The MTU of the emulated path: Ethernet's.
-const MTU: u16 = 1_500;
-
 /// The emulated path, and words about it.
 pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
-    context.say(describe(&spec));
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, seed: args.seed };
+    let (loss, queue) = (spec.loss.get(), spec.queue());
+    context.say(format!(
+        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {queue}, seed {}",
+        spec.rate,
+        spec.rtt,
+        loss * 100.0,
+        spec.seed
+    ));
     context.events.write(
         "start",
         json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
-            "seed": spec.seed, "queue_bytes": spec.queue().0,
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": loss,
+            "seed": spec.seed, "queue_bytes": queue.0,
         }),
     );
     spec
 }
 
-fn describe(spec: &PathSpec) -> String {
-    format!(
-        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {}, seed {}",
-        spec.rate,
-        spec.rtt,
-        spec.loss.get() * 100.0,
-        spec.queue(),
-        spec.seed
-    )
-}
-
-/// Says why the path is not between network namespaces.
-pub(super) fn through_relay(why: &str) -> String {
-    format!(
-        "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
-    )
+/// Makes the path, and says why if it is not between network namespaces.
+pub(super) fn start(
+    context: &Context,
+    spec: &PathSpec,
+    namespaces: &Namespaces,
+) -> Result<EmulatedPath, Fault> {
+    let path = EmulatedPath::start(spec, namespaces)?;
+    if let Some(why) = path.why_relay() {
+        context.say(format!(
+            "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
+        ));
+    }
+    Ok(path)
 }
 
 /// What the path did to the packets: the truth that the report can be held against.
-pub(super) fn show_counts(context: &Context, counts: &[DirectionCounts; 2]) {
-    for (name, direction) in ["Data", "Back"].into_iter().zip(counts) {
-        context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
-        let mut event = json!(direction);
+pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
+    for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
+        let (words, mut event) = told(way);
+        context.say(format!("{name}:  {words}"));
         event["direction"] = json!(name.to_lowercase());
         context.events.write("path", event);
     }
+    Ok(())
 }
 
 /// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved.

@@ -15,7 +15,7 @@ use haul_engine::{HaulUrl, Listener};
 use haul_wire::control::{Fault, FaultCode};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::{path, row, show_counts, through_relay};
+use super::{path, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::demo::{EmulatedPath, Namespaces};
@@ -45,10 +45,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
         SUSPENDED.as_millis()
     ));
     context.say("Now with the verdict");
-    let path = EmulatedPath::start(&spec, namespaces)?;
-    if let Some(why) = path.why_relay() {
-        context.say(through_relay(why));
-    }
+    let path = start(context, &spec, namespaces)?;
     let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
     if !aware.is_ok() {
         return Ok(aware);
@@ -72,7 +69,7 @@ fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<Ru
         let receiver = Receiver::start(path.server_ip())?;
         path.at_client(|| receiver.send(context, path, time))
     })?;
-    show_counts(context, &path.counts()?);
+    show_counts(context, path)?;
     Ok(report)
 }
 
