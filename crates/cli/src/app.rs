@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::CommandFactory;
 use haul_base::printable_bytes;
+use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs, TransferOptions};
@@ -15,7 +16,7 @@ use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::acquire_namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
+    EventLog, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
     out_verbatim, tell, without_keys,
 };
 use crate::settings::{Preset, Recipe};
@@ -178,13 +179,15 @@ impl Start<'_> {
 
     fn context(&self) -> Result<Context, Fault> {
         let Resolved { global, command, settings, words, typed, .. } = self.resolved;
-        let items = ItemStyle::choose(global, command);
+        let items = Items::choose(global, command);
         let mut quiet = Context::quiet(command, &self.preset, settings, signals::watch(hangup(command))?)?;
         let TransferOptions { recipe, events, receive_policy, .. } = &mut quiet.transfer;
-        *receive_policy = items.receive_policy(*receive_policy);
+        if matches!(items, Items::Changes) {
+            receive_policy.run = RunMode::Verbose;
+        }
         let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         Ok(Context {
-            items: Items::new(items),
+            items,
             loss_model: model.map(Arc::new),
             events: events.as_deref().map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
             style: ProgressStyle::choose(global),

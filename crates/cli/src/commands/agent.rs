@@ -18,7 +18,7 @@ use crate::commands::cp::{self, How};
 use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
 use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::fault;
-use crate::output::{EventLog, ItemStyle, Items, Lines, RunReport, Summary, item_line, tell};
+use crate::output::{EventLog, Items, Lines, RunReport, Summary, WriteLine, item_line, tell};
 use crate::settings::{Preset, Settings};
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
@@ -124,7 +124,7 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     let context = Context {
         settings: Settings { stack, ..quiet.settings },
         items: items(job, reporter),
-        events: EventLog::to(Box::new(reporter.writer()), "stdout".to_owned()),
+        events: EventLog::to(lossy(reporter.lines.clone()), "stdout".to_owned()),
         ..quiet
     };
     Ok((context, plan, args.clone()))
@@ -133,13 +133,13 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
 fn items(job: &Job, reporter: &Reporter) -> Items {
     if !job.dry_run && !job.names {
-        return Items::new(ItemStyle::Hidden);
+        return Items::Hidden;
     }
     if job.detach {
-        return Items::to(Arc::new(|item| tell(item_line(item))));
+        return Items::To(Arc::new(|item| tell(item_line(item))));
     }
     let event = reporter.blocking();
-    Items::to(Arc::new(move |item| event("item", &json!({ "item": item }))))
+    Items::To(Arc::new(move |item| event("item", &json!({ "item": item }))))
 }
 
 fn not_understood(error: StartError) -> Fault {
@@ -219,11 +219,6 @@ impl Reporter {
         move |name, fields| drop(lines.send(line(name, fields)))
     }
 
-    /// Queues lines that may be dropped.
-    pub(crate) fn writer(&self) -> LossyLines {
-        LossyLines(self.lines.clone())
-    }
-
     /// Waits a while until all is written. Writers must be gone.
     pub(crate) fn finish(self) {
         let Self { lines, is_through } = self;
@@ -239,19 +234,12 @@ fn line(name: &str, fields: &Value) -> Vec<u8> {
     format!("{}\n", Value::Object(object)).into_bytes()
 }
 
-/// Takes a line at a time, and drops those for which there is no room.
-#[derive(Debug)]
-pub(crate) struct LossyLines(Sender<Vec<u8>>);
-
-impl Write for LossyLines {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = self.0.try_send(line.to_vec());
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
+/// Takes lines, and drops those for which there is no room.
+fn lossy(lines: Sender<Vec<u8>>) -> WriteLine {
+    Box::new(move |line| {
+        let _ = lines.try_send(line.to_vec());
         Ok(())
-    }
+    })
 }
 
 #[cfg(test)]
@@ -261,7 +249,7 @@ mod tests {
     #[test]
     fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
         let (lines, waiting) = bounded(2);
-        let events = EventLog::to(Box::new(LossyLines(lines)), "stdout".to_owned());
+        let events = EventLog::to(lossy(lines), "stdout".to_owned());
         for event in ["a", "b", "c"] {
             events.write(event, Value::Null);
         }

@@ -8,9 +8,8 @@ mod progress;
 mod report;
 mod summary;
 
-pub(crate) use events::EventLog;
-pub(crate) use items::{ItemStyle, Items};
-pub(crate) use items::{item_lists, line as item_line};
+pub(crate) use events::{EventLog, WriteLine};
+pub(crate) use items::{Items, item_lists, line as item_line};
 pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };

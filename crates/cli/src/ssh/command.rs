@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::SshHost;
@@ -139,21 +140,29 @@ impl SshCommand {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
         let mut stdout = child.stdout.take()?;
-        let reader = std::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut text = Vec::new();
             let _ = stdout.by_ref().take(1 << 20).read_to_end(&mut text);
             text
         });
-        let until = Instant::now() + LOOK_UP;
-        while child.try_wait().ok()?.is_none() {
-            if Instant::now() > until {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-            std::thread::sleep(TICK);
+        if wait(&mut child, LOOK_UP).is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
         }
         String::from_utf8(reader.join().ok()?).ok()
+    }
+}
+
+/// How `child` ended, if it does within `limit`.
+pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => thread::sleep(TICK),
+            _ => return None,
+        }
     }
 }
 

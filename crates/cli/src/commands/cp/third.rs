@@ -2,6 +2,7 @@
 //! how it goes. The data does not come by here.
 
 use std::ffi::OsString;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use haul_engine::HaulUrl;
@@ -13,10 +14,11 @@ use crate::config::heading_in_cp;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
-use crate::ssh::{Job, Permit, Remote, RemoteOutput, SshCommand, SshHost};
+use crate::ssh::{Job, Permit, Remote, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
 use crate::transfer::plan::{Location, Negotiated, Third};
+use crate::transfer::watch::interrupted;
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -26,7 +28,7 @@ const NOTICED: Duration = Duration::from_millis(500);
 const STOPPING: Duration = Duration::from_secs(10);
 
 /// Options that name files of this machine.
-const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
+const FILES_HERE: [&str; 2] = ["exclude-from", "files-from"];
 
 /// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
 /// on, before the first of them.
@@ -109,16 +111,16 @@ impl Parties {
         let mut asked_to_stop: Option<Instant> = None;
         loop {
             match self.client.listen(TICK) {
-                RemoteOutput::Line(line) => watched.take(&line, &self.client, context, progress),
-                RemoteOutput::Nothing => {}
+                Ok(line) => watched.take(&line, &self.client, context, progress),
+                Err(RecvTimeoutError::Timeout) => {}
                 // Ctrl-C at a terminal reaches ssh as well.
-                RemoteOutput::End if context.cancel.is_requested_within(NOTICED) && detach => {
-                    return Err(watched.left(&self.client));
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
+                        (true, true) => watched.left(&self.client),
+                        (true, false) => interrupted(&context.cancel),
+                        (false, _) => watched.lost(&self.client),
+                    });
                 }
-                RemoteOutput::End if context.cancel.is_requested() => {
-                    return Err(crate::transfer::watch::interrupted(&context.cancel));
-                }
-                RemoteOutput::End => return Err(watched.lost(&self.client)),
             }
             if let Some(negotiated) = watched.negotiated.take() {
                 agreed(negotiated);
@@ -135,7 +137,7 @@ impl Parties {
                 asked_to_stop = Some(Instant::now());
             }
             if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-                return Err(crate::transfer::watch::interrupted(&context.cancel));
+                return Err(interrupted(&context.cancel));
             }
         }
     }
