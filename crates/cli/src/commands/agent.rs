@@ -24,7 +24,7 @@ use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
 use crate::transfer::by_ssh::{reach, with_way_out};
 use crate::transfer::context::Context;
-use crate::transfer::plan::CopyPlan;
+use crate::transfer::plan::{CopyPlan, Machine, Way};
 use crate::transfer::select::chosen;
 use crate::transfer::session::negotiate;
 
@@ -109,7 +109,9 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
     let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
     let mut plan = CopyPlan::parse(&args.paths)?;
-    if !matches!(plan, CopyPlan::Local { .. }) && plan.url_mut().is_none() {
+    let (way, is_for_here) = (plan.way()?, plan.to == Machine::Here);
+    let is_local = is_for_here && matches!(way, Way::Send(_));
+    if !is_local && (!matches!(way, Way::Send(_) | Way::Fetch(..)) || plan.url_mut().is_none()) {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
     let run = match (job.dry_run, job.names) {
@@ -168,7 +170,7 @@ fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> 
         let negotiated = negotiate(&context, url).map_err(way_out)?;
         reporter.event("plan", &json!({ "negotiated": negotiated }));
     }
-    let selection = chosen(&args, plan.sources())?;
+    let selection = chosen(&args, plan.count())?;
     let mut report = cp::copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
     report.error = report.error.map(way_out);
     Ok(report)

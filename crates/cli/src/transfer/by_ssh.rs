@@ -9,7 +9,8 @@ use crate::args::SshArgs;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
 use crate::transfer::context::Context;
-use crate::transfer::plan::Server;
+use crate::transfer::plan::Machine;
+use crate::transfer::server::at_own_server;
 use crate::transfer::session;
 use crate::{endpoint, fault};
 
@@ -49,18 +50,19 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit`
-/// says.
-pub(crate) fn at_server<R: MayFail>(
+/// Runs `work` with the URL of a server on a machine: the one that is there, one that ssh starts and that does what
+/// `permit` says, or one within this process.
+pub(crate) fn at_server<R: MayFail + Send>(
     context: &Context,
     args: &SshArgs,
-    server: &Server,
+    machine: &Machine,
     permit: &Permit,
     work: impl FnOnce(HaulUrl) -> R,
 ) -> Result<R, Fault> {
-    let host = match server {
-        Server::Url(url) => return Ok(work(url.clone())),
-        Server::Ssh(host) => host,
+    let host = match machine {
+        Machine::Here => return at_own_server(context, work),
+        Machine::Url(url) => return Ok(work(url.clone())),
+        Machine::Ssh(host) => host,
     };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;

@@ -1,8 +1,6 @@
 //! Answers sessions: what each request means on the server's side.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -162,14 +160,13 @@ pub(crate) fn with_own_server<R: Send>(
     })
 }
 
-/// Runs `client` with the URL of `path` at such a server on the loopback interface: for copies within this machine.
+/// Runs `client` with the URL of such a server on the loopback interface: for copies within this machine.
 pub(crate) fn at_own_server<R: Send>(
     context: &Context,
-    path: &Path,
     client: impl FnOnce(HaulUrl) -> R,
 ) -> Result<R, Fault> {
     with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-        client(listener.url("127.0.0.1", path.as_os_str().as_bytes()))
+        client(listener.url("127.0.0.1", b""))
     })
 }
 

@@ -1,7 +1,5 @@
 //! A session with a server: opening it, and moving files in it.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -121,9 +119,8 @@ pub(crate) fn download(
     from: &HaulUrl,
     sources: &[Vec<u8>],
     selection: &Selection,
-    to: &Path,
+    destination: &[u8],
 ) -> RunReport {
-    let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
     let request = Request::Get {
         sources: sources.to_vec(),

@@ -9,15 +9,16 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
+use super::put;
 use crate::args::SshArgs;
 use crate::config::heading_in_cp;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
-use crate::ssh::{Job, Permit, Remote, SshCommand, SshHost};
+use crate::ssh::{Job, Remote, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
-use crate::transfer::plan::{Location, Negotiated, Third};
+use crate::transfer::plan::{CopyPlan, Machine, Negotiated, local_word};
 use crate::transfer::watch::interrupted;
 
 /// How soon an interruption is noticed.
@@ -35,17 +36,17 @@ const FILES_HERE: [&str; 2] = ["exclude-from", "files-from"];
 pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,
-    third: &Third,
+    (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     agreed: &mut dyn FnMut(Negotiated),
 ) -> Result<RunReport, Fault> {
     let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
-    let mut parties = Parties::start(context, args, third, detach)?;
+    let mut parties = Parties::start(context, args, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
     let report = parties.follow(context, detach, &progress, agreed);
     progress.finish();
     let preset = context.settings.preset.clone();
     let mut report = RunReport { preset, ..report? };
-    report.each_fault(|fault| *fault = seen_from(&third.at, fault.clone(), &context.cancel));
+    report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
     Ok(report)
 }
 
@@ -70,28 +71,24 @@ struct Parties {
 }
 
 impl Parties {
-    fn start(context: &Context, args: &SshArgs, third: &Third, detach: bool) -> Result<Self, Fault> {
+    fn start(
+        context: &Context,
+        args: &SshArgs,
+        (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
+        detach: bool,
+    ) -> Result<Self, Fault> {
         let options = options(context)?;
         let command = SshCommand::new(args)?;
-        let server = match (&third.serves, &third.to) {
-            (Some(host), Location::Served(path)) => {
-                let permit =
-                    Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve);
-                Some(Served::start(context, &command, host, &permit)?)
-            }
-            _ => None,
-        };
-        let mut client = Remote::start(&command, &third.at, command.copy(&third.at), &context.cancel)?;
+        let start = |host| Served::start(context, &command, host, &put(context, plan));
+        let server = serves.map(start).transpose()?;
+        let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
         let job = Job {
-            words: words(options, third, server.as_ref())?
-                .iter()
-                .map(|word| word.as_os_str().into())
-                .collect(),
+            words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
             hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
             dry_run: context.transfer.receive_policy.run == RunMode::ListChanges,
             names: context.transfer.receive_policy.run == RunMode::Verbose,
             detach,
-            actions: third.actions(),
+            actions: plan.actions(),
             ports: command.ports().map(str::to_owned),
             recipe: context.settings.stack.to_toml(),
         };
@@ -164,19 +161,22 @@ fn is_for_others(option: &str) -> bool {
 }
 
 /// The words of `haul cp` for the machine that connects.
-fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Result<Vec<OsString>, Fault> {
+fn words(mut words: Vec<OsString>, plan: &CopyPlan, server: Option<&Served>) -> Vec<OsString> {
+    let word = |url: Option<&HaulUrl>, path: &Vec<u8>| match url {
+        Some(url) => HaulUrl { path: path.clone(), ..url.clone() }.to_string().into(),
+        None => local_word(path),
+    };
+    let url = |machine: &Machine| match machine {
+        Machine::Url(url) => Some(url.clone()),
+        _ => None,
+    };
     words.push("--".into());
-    for place in third.sources.iter().chain([&third.to]) {
-        words.push(match place {
-            Location::There(path) => Location::local_word(path),
-            Location::Url(url) => url.to_string().into(),
-            Location::Served(path) => {
-                let server = server.ok_or_else(|| fault::usage("no machine is to serve", ""))?;
-                HaulUrl { path: path.clone(), ..server.url.clone() }.to_string().into()
-            }
-        });
+    for (machine, paths) in &plan.sources {
+        words.extend(paths.iter().map(|path| word(url(machine).as_ref(), path)));
     }
-    Ok(words)
+    let to = url(&plan.to).or_else(|| server.map(|server| server.url.clone()));
+    words.push(word(to.as_ref(), &plan.path));
+    words
 }
 
 /// What a machine that copies without this one has said of itself.
