@@ -16,7 +16,7 @@ use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::acquire_namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
+    EventLog, Items, Lines, ProgressStyle, RunReport, Summary, json_value, lost_result, out, out_json,
     out_verbatim, tell, without_keys,
 };
 use crate::settings::{Preset, Recipe};
@@ -82,7 +82,7 @@ fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     tell(lines);
     if wants_json {
         let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        out_json(&json(&RunReport::failed(fault::usage(message, "see --help"))));
+        out_json(&json_value(&RunReport::failed(fault::usage(message, "see --help"))));
     }
 }
 
@@ -219,7 +219,7 @@ fn hangup(command: &Command) -> Hangup {
 fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
     let code = report.exit_code();
     if global.json {
-        out_json(&json(report));
+        out_json(&json_value(report));
     }
     let summary = Summary(report);
     tell(if global.quiet || global.json { summary.problems() } else { summary.into() });
@@ -234,7 +234,7 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
 
 fn plan(json: bool, plan: &DryRun) -> u8 {
     if json {
-        out_json(&plan.value().to_string());
+        out_json(&plan.value());
     } else {
         out(plan);
     }
@@ -247,7 +247,7 @@ fn preset(recipe: &RecipeArgs) -> Result<Preset, Fault> {
 
 fn show_config(global: &Global, rows: &[ConfigRow]) {
     if global.json {
-        out_json(&serde_json::to_string(rows).expect("texts always have a JSON form"));
+        out_json(&serde_json::json!(rows));
     } else {
         out(Show(rows));
     }

@@ -126,7 +126,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         return Err(error);
     }
     if context.json {
-        out_json(&object(&dry, context, &report).to_string());
+        out_json(&object(&dry, context, &report));
     } else {
         tell(Summary(&report).failures());
         context.say(Summary(&report).notes());

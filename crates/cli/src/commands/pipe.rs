@@ -26,7 +26,7 @@ use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault::{self, shown};
-use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
+use crate::output::{CpuSeconds, Packets, RunReport, json_value, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::context::check_signatures;
@@ -124,9 +124,9 @@ impl Pipe<'_> {
     /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
     fn print(&self, report: &RunReport) {
         if self.writes_stdout() {
-            tell_json(&json(report));
+            tell_json(&json_value(report));
         } else {
-            out_json(&json(report));
+            out_json(&json_value(report));
         }
     }
 

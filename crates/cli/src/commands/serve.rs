@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 use self::filesystem::Offer;
 use crate::args::ServeArgs;
 use crate::fault::{self, shown};
-use crate::output::{RunReport, Summary, json_value, out_json, out_url, out_verbatim, tell};
+use crate::output::{RunReport, Summary, json_value, out_json, out_url, tell};
 use crate::signals::INTERRUPTED;
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
@@ -130,11 +130,10 @@ impl Server<'_> {
 
     fn log(&self, peer: SocketAddr, request: &str, is_dry: bool, report: &RunReport) {
         if self.context.json {
-            let line = json!({
+            out_json(&json!({
                 "schema": 1, "event": "session", "peer": peer.to_string(), "request": request,
                 "dry_run": is_dry, "result": json_value(report),
-            });
-            out_json(&line.to_string());
+            }));
         }
         let (summary, session) = (Summary(report), format!("{peer} {request}: "));
         tell(summary.failures().behind(&session));
@@ -158,25 +157,23 @@ impl Server<'_> {
 
 /// Prints the URL, which is the result that people and scripts wait for.
 fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &HaulUrl) {
-    let file = args.url_file.as_deref();
-    let address = listener.local_addr();
-    match (context.json, file) {
-        (true, None) => out_verbatim(&listening(address, "url", &url.to_string())),
-        (true, Some(path)) => out_json(&listening(address, "url_file", &path.to_string_lossy())),
-        (false, None) => out_url(url),
-        (false, Some(path)) => context.say(format!("the URL is in {}", path.display())),
+    let (file, address) = (args.url_file.as_deref(), listener.local_addr());
+    match file {
+        _ if context.json => {
+            // With a file for the URL, the URL stands nowhere else.
+            let (key, place) = file
+                .map_or_else(|| ("url", url.to_string()), |file| ("url_file", file.to_string_lossy().into()));
+            let address = address.to_string();
+            out_json(&json!({ "schema": 1, "event": "listening", key: place, "address": address }));
+        }
+        None => out_url(url),
+        Some(file) => context.say(format!("the URL is in {}", file.display())),
     }
     let access = if args.read_only { "for reading" } else { "for reading and writing" };
     context.say(format!(
         "serving {} {access} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
         args.root.display()
     ));
-}
-
-/// What a server says when it listens, for scripts. With a file for the URL, the URL stands nowhere else.
-fn listening(address: SocketAddr, key: &str, place: &str) -> String {
-    let line = json!({ "schema": 1, "event": "listening", key: place, "address": address.to_string() });
-    line.to_string()
 }
 
 /// A file that the URL will be written to, by a thread from before the filesystem was restricted: it need not lie where

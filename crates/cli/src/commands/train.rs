@@ -129,7 +129,7 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
         .map_err(|error| fault::io(format_args!("cannot write {}", args.output.display()), &error))?;
     let model_hash = blake3::hash(text.as_bytes()).to_hex();
     if as_object {
-        out_json(&object(&trained, &held_out, &model_hash).to_string());
+        out_json(&object(&trained, &held_out, &model_hash));
     } else {
         out_verbatim(&report(&trained, &held_out, &model_hash));
     }

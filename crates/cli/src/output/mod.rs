@@ -16,7 +16,7 @@ pub(crate) use lines::{
 pub(crate) use name::Name;
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
 pub(crate) use report::{
-    ByCause, CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, json, json_value, out_fields,
+    CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, by_cause, json_value, out_fields,
 };
 pub(crate) use summary::Summary;
 use summary::lost_by;
