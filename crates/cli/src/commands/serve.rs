@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
     // Before the first thread that hears strangers is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
-    let confinement = filesystem::restrict(&root, offer);
+    let restricted = filesystem::restrict(&root, offer);
     let listener = match args.port_range {
         Some(range) => bind_within(&options, &[args.listen.ip()], range)?,
         None => Listener::bind(options).map_err(fault::of)?,
@@ -58,7 +58,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         file.write(&url)?;
     }
     announce(context, args, &listener, &url);
-    context.say(confinement.words(&args.root));
+    context.say(filesystem::words(&restricted, &args.root, offer));
     let sessions = Sessions::new(SessionLimits {
         total: args.max_sessions.into(),
         per_address: args.max_per_address.into(),

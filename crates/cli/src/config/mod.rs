@@ -127,7 +127,7 @@ fn layers(
 }
 
 fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
-    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    let scope = options::scope(matches);
     scope.try_contains_id(&option.id).unwrap_or(false)
         && scope.value_source(&option.id) == Some(ValueSource::CommandLine)
 }
@@ -167,34 +167,27 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Value
     chosen
 }
 
-/// The command line with the chosen values written into it: lists at the end, since the order counts and what was
-/// typed comes first, and with what includes before what excludes; the others right behind the command's name.
+/// The command line with the chosen values written behind it. The order of lists counts: what was typed comes first, and
+/// what includes before what excludes.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
     chosen: &Values,
 ) -> Result<Vec<OsString>, Fault> {
-    let (mut added, mut behind) = (Vec::new(), Vec::new());
+    let mut added = Vec::new();
     for (long, (origin, value)) in chosen {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
         let words = kind.spell(long, value).map_err(|problem| bad_value(origin, long, value, &problem))?;
-        match kind {
-            Kind::List if long == "include" => drop(behind.splice(0..0, words)),
-            Kind::List => behind.extend(words),
-            _ => added.extend(words),
-        }
+        let at = if long == "include" { 0 } else { added.len() };
+        added.splice(at..at, words);
     }
-    // Options before the command take no values, so the first word that is none is the command.
-    let is_word = |word: &OsString| !word.as_encoded_bytes().starts_with(b"-");
     let mut completed = argv.to_vec();
     if typed.subcommand_name().is_none() {
         completed.push(OsString::from(COMMAND_SHOWN));
     }
-    let place = completed.iter().skip(1).position(is_word).map_or(completed.len(), |p| p + 2);
-    let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len()).max(place);
-    completed.splice(end..end, behind.into_iter().map(OsString::from));
-    completed.splice(place..place, added.into_iter().map(OsString::from));
+    let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len());
+    completed.splice(end..end, added.into_iter().map(OsString::from));
     Ok(completed)
 }
 

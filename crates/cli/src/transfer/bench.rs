@@ -43,7 +43,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
     run((&control, sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
-            _ => gauge.bytes(),
+            _ => gauge.load(Ordering::Relaxed),
         };
         agree_as_sender(&control, sides, bytes)
     })
@@ -55,7 +55,7 @@ pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -
     let sink = Box::new(NullSink(gauge.clone()));
     let control = session.control().clone();
     let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
-    let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.bytes());
+    let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.load(Ordering::Relaxed));
     run((&control, sides, context), Side::Receives, (&gauge, None), start, agree)
 }
 
@@ -97,7 +97,7 @@ fn wait(
     gauge: &Gauge,
     total_bytes: Option<u64>,
 ) -> Result<(), Fault> {
-    let trace = || json!({ "bytes": gauge.bytes() });
+    let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
     let waker = watch.transfer.waker();
     let result = loop {
         match watch.transfer.wait_delivered(TICK) {
@@ -105,7 +105,7 @@ fn wait(
             Ok(false) => {}
             Err(error) => break Err(fault::of(error)),
         }
-        let bytes = gauge.bytes();
+        let bytes = gauge.load(Ordering::Relaxed);
         watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
         if let Some(fault) = watch.reason_to_stop() {
             break Err(fault);
@@ -123,35 +123,38 @@ fn wait(
 fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
     control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
     control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
-    let theirs = loop {
-        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
-            Some(ControlMessage::Finish(summary)) => break summary.bytes,
-            None => {}
-            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
-        }
-    };
+    let theirs = hear(control, sides, |message| match message {
+        ControlMessage::Finish(summary) => Some(summary.bytes),
+        _ => None,
+    })?;
     compare(bytes, theirs)
 }
 
 fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    let theirs = loop {
-        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
-            Some(ControlMessage::ObjectSent { bytes }) => break bytes,
-            None => {}
-            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
-        }
-    };
+    let theirs = hear(control, sides, |message| match message {
+        ControlMessage::ObjectSent { bytes } => Some(*bytes),
+        _ => None,
+    })?;
     control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
-    control
-        .send(ControlMessage::Finish(Summary {
-            entries: 0,
-            failed: 0,
-            bytes,
-            digest: [0; 32],
-            notes: Notes::default(),
-        }))
-        .map_err(fault::of)?;
+    let summary = Summary { entries: 0, failed: 0, bytes, digest: [0; 32], notes: Notes::default() };
+    control.send(ControlMessage::Finish(summary)).map_err(fault::of)?;
     compare(bytes, theirs)
+}
+
+/// The number that the other side's last message has.
+fn hear(
+    control: &Control,
+    sides: &Sides,
+    number: impl Fn(&ControlMessage) -> Option<u64>,
+) -> Result<u64, Fault> {
+    loop {
+        let message = control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
+        let Some(message) = sides.take(message) else { continue };
+        if let Some(number) = number(&message) {
+            return Ok(number);
+        }
+        tracing::debug!("unexpected {} at the end of a bench", message.name());
+    }
 }
 
 fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
@@ -170,20 +173,11 @@ const AHEAD: u64 = 128 << 10;
 /// Seed of the pattern. Any will do: it only must not compress or look like zeros.
 const SEED: u64 = 0x6861_756c;
 
-/// Where a bench stands, seen from outside of the data thread.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Gauge {
-    bytes: Arc<AtomicU64>,
-}
-
-impl Gauge {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-}
+/// Bytes that a bench has moved, seen from outside of the data thread.
+type Gauge = Arc<AtomicU64>;
 
 /// Bytes without end, up to a limit.
-pub(crate) struct MemorySource {
+struct MemorySource {
     pattern: Vec<u8>,
     limit: BenchLimit,
     /// Counts from when the first bytes are asked for.
@@ -195,7 +189,7 @@ pub(crate) struct MemorySource {
 }
 
 impl MemorySource {
-    pub(crate) fn new(limit: BenchLimit, gauge: Gauge) -> Self {
+    fn new(limit: BenchLimit, gauge: Gauge) -> Self {
         let mut pattern = vec![0; PATTERN];
         Rng::from_seed(SEED).fill(&mut pattern);
         Self { pattern, limit, started: None, upto: 0, read: 0, ended: false, gauge }
@@ -233,17 +227,17 @@ impl ObjectSource for MemorySource {
     }
 
     fn release(&mut self, offset: u64) {
-        self.gauge.bytes.fetch_max(offset, Ordering::Relaxed);
+        self.gauge.fetch_max(offset, Ordering::Relaxed);
     }
 }
 
 /// Takes everything and keeps nothing.
-pub(crate) struct NullSink(pub(crate) Gauge);
+struct NullSink(Gauge);
 
 impl ObjectSink for NullSink {
     fn deliver(&mut self, _data: &[u8], pieces: &[Piece]) {
         let bytes: usize = pieces.iter().map(|piece| piece.range.len()).sum();
-        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn limit(&mut self) -> u64 {
@@ -290,6 +284,6 @@ mod tests {
         let gauge = Gauge::default();
         let mut sink = NullSink(gauge.clone());
         sink.deliver(&[0; 30], &[Piece { offset: 0, range: 0..10 }, Piece { offset: 50, range: 20..30 }]);
-        assert_eq!(gauge.bytes(), 20);
+        assert_eq!(gauge.load(Ordering::Relaxed), 20);
     }
 }

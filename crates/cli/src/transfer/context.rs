@@ -7,7 +7,7 @@ use haul_diagnosis::Model;
 use haul_engine::Role;
 
 use crate::args::{Command, TransferOptions};
-use crate::config::{Origin, Setting};
+use crate::config::Setting;
 use crate::fault::{self, Fault};
 use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::{Preset, Recipe, Settings, session_key};
@@ -57,11 +57,10 @@ impl Context {
         cancel: Cancel,
     ) -> Result<Self, Fault> {
         let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
-        let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {
             settings: build(preset, settings)?.settings,
             loss_model: None,
-            named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
+            named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
             transfer: command.transfer(),
             items: Items::Hidden,
             quotas: Quotas::default(),

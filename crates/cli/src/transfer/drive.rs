@@ -110,7 +110,7 @@ fn run(
         }
     };
     sides.watch(&transfer);
-    let part = sender.and_then(|sender| context.quotas.join(sender, &transfer));
+    let part = sender.and_then(|sender| context.quotas.join(sender.clone(), Arc::downgrade(&transfer)));
     let watch = Watch::start(context, &transfer, side, progress);
     let stopped_by = look_after(&job, part.as_ref(), watch);
     drop(part);
