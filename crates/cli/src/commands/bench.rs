@@ -10,7 +10,7 @@ use crate::endpoint;
 use crate::output::RunReport;
 use crate::transfer::bench::{receive, send};
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
 use crate::transfer::outcome;
 use crate::transfer::plan::DryRun;
@@ -31,7 +31,7 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
+    let sides = Sides::new(&session, cpu, &url.host);
     let carried = if args.reverse {
         receive(&mut session, &sides, context)
     } else {

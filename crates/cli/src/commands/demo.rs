@@ -10,13 +10,11 @@ use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::{Fault, Selection};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::args::DemoArgs;
-use crate::demo::{
-    CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpBeside, TcpFlow, flow, told,
-};
+use crate::demo::{CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpFlow, flow, told};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, percent};
 use crate::transfer::context::Context;
@@ -139,32 +137,52 @@ pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), 
     Ok(())
 }
 
-/// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved.
+/// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved. What of them is known, for
+/// scripts.
 ///
 /// # Errors
 /// Only that somebody wants to stop: what cannot be shown is left out with a reason.
-pub(crate) fn beside(
+fn beside(
     context: &Context,
     spec: &PathSpec,
     ours: &RunReport,
-    left_out: Option<String>,
-) -> Result<TcpBeside, Fault> {
-    let mut beside = TcpBeside { path: spec.rate, left_out, ..TcpBeside::default() };
+    mut left_out: Option<String>,
+) -> Result<Value, Fault> {
+    let (mut flows, mut missing, mut table) = (Vec::new(), Vec::new(), Vec::new());
     for congestion in CONGESTIONS {
-        if beside.left_out.is_some() {
+        if left_out.is_some() {
             break;
         }
         match one_flow(context, spec, congestion, ours.bytes) {
-            Ok(flow) => beside.flows.push(flow),
-            Err(FlowError::Missing(error)) => beside.missing.push((congestion.to_owned(), error.to_string())),
-            Err(error) => beside.left_out = Some(error.to_string()),
+            Ok(flow) => {
+                table.push(row(&name(congestion), flow.goodput(), spec.rate, &remark(&flow, ours)));
+                context.events.write("tcp", flow.json(spec.rate));
+                flows.push(flow.json(spec.rate));
+            }
+            Err(FlowError::Missing(why)) => {
+                let why = format!("the kernel does not have it ({why})");
+                table.push(format!("  {:<22}  not shown: {why}", name(congestion)));
+                context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
+                missing.push(json!({ "congestion": congestion, "why": why }));
+            }
+            Err(FlowError::Failed(error)) => left_out = Some(error.to_string()),
         }
         if context.cancel.is_requested() {
             return Err(context.cancel.fault(""));
         }
     }
-    show(context, &beside, ours);
-    Ok(beside)
+    if !flows.is_empty() {
+        context.say("Each alone on this path:  goodput        share of it");
+        context.say(row("haul", ours.goodput, spec.rate, ""));
+    }
+    for line in table {
+        context.say(line);
+    }
+    if let Some(why) = &left_out {
+        context.say(format!("TCP on this path is left out: {why}"));
+        context.events.write("tcp", json!({ "left_out": why }));
+    }
+    Ok(json!({ "flows": flows, "missing": missing, "left_out": left_out }))
 }
 
 fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
@@ -180,25 +198,6 @@ fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) ->
 
 fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
-}
-
-fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
-    if !beside.flows.is_empty() {
-        context.say("Each alone on this path:  goodput        share of it");
-        context.say(row("haul", ours.goodput, beside.path, ""));
-    }
-    for flow in &beside.flows {
-        context.say(row(&name(&flow.congestion), flow.goodput(), beside.path, &remark(flow, ours)));
-        context.events.write("tcp", flow.json(beside.path));
-    }
-    for (congestion, why) in &beside.missing {
-        context.say(format!("  {:<22}  not shown: {why}", name(congestion)));
-        context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
-    }
-    if let Some(why) = &beside.left_out {
-        context.say(format!("TCP on this path is left out: {why}"));
-        context.events.write("tcp", json!({ "left_out": why }));
-    }
 }
 
 pub(super) fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {

@@ -7,7 +7,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::{Name, out_json, without_keys};
-use crate::demo::TcpBeside;
 use crate::fault::{Fault, FaultCode, Host, here, place};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +127,7 @@ pub(crate) struct RunReport {
     pub files_fault: Option<Fault>,
     /// TCP on the same path, in the demo.
     #[serde(skip)]
-    pub tcp: Option<TcpBeside>,
+    pub tcp: Option<Value>,
     /// The same without acting upon why packets were lost, in the demo.
     #[serde(skip)]
     pub without_verdict: Option<Box<RunReport>>,
@@ -268,7 +267,7 @@ pub(crate) fn json_value(report: &RunReport) -> Value {
     });
     // In the demo only.
     if let Some(tcp) = &report.tcp {
-        object["tcp"] = tcp.json();
+        object["tcp"] = tcp.clone();
     }
     if let Some(other) = &report.without_verdict {
         object["without_verdict"] = json_value(other);

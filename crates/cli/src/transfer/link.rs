@@ -7,13 +7,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Control, EngineError, Transfer, Waker};
+use haul_engine::{Control, EngineError, Session, Transfer, Waker};
 use haul_mover::{ControlLink, Wake};
 use haul_wire::control::{ControlMessage, Counted, Fault, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::facts::{Facts, counted};
+use crate::transfer::facts::{Cpu, Facts, counted};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
@@ -39,8 +39,9 @@ struct State {
 }
 
 impl Sides {
-    /// Of a session that begins now.
-    pub(crate) fn new(facts: Facts) -> Arc<Self> {
+    /// Of a session that begins now; `other` is the other machine.
+    pub(crate) fn new(session: &Session, cpu: Cpu, other: &impl ToString) -> Arc<Self> {
+        let facts = Facts::of(session, cpu, other);
         let (started, hasher) = (Instant::now(), RandomState::new());
         Arc::new(Self { facts, started, state: Mutex::default(), hasher })
     }

@@ -14,7 +14,7 @@ use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
 use crate::transfer::policy::Policy;
 use crate::transfer::sessions::Pulse;
@@ -47,7 +47,7 @@ pub(crate) fn answer(
         Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
-    let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
+    let sides = Sides::new(&session, cpu, &session.peer().ip());
     let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
     let report = serve_request(&mut session, &request, policy, &sides, (&quiet, started));
     let report = report.unwrap_or_else(|fault| {

@@ -16,7 +16,7 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
 use crate::transfer::plan::Negotiated;
 use crate::transfer::watch::interrupted;
@@ -161,7 +161,7 @@ pub(crate) fn over(
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
+    let sides = Sides::new(&session, cpu, &url.host);
     let moved = match work(&mut session, &sides) {
         Ok(moved) => moved,
         Err(fault) => {

@@ -40,9 +40,10 @@ pub(crate) fn copy(
     agreed: &mut dyn FnMut(Negotiated),
 ) -> Result<RunReport, Fault> {
     let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
-    let mut parties = Parties::start(context, args, (plan, at, serves), detach)?;
+    // The one that connects ends first.
+    let (_server, mut client) = start(context, args, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
-    let report = parties.follow(context, detach, &progress, agreed);
+    let report = follow(&mut client, context, detach, &progress, agreed);
     progress.finish();
     let preset = context.settings.preset.clone();
     let mut report = RunReport { preset, ..report? };
@@ -64,78 +65,71 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
     if cancel.is_requested() { fault } else { fault.from_peer() }
 }
 
-/// What ssh leads to. The one that connects ends first.
-struct Parties {
-    client: Remote,
-    _server: Option<Served>,
+/// The server that ssh starts, if one is needed, and the machine that connects, which knows its job.
+fn start(
+    context: &Context,
+    args: &SshArgs,
+    (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
+    detach: bool,
+) -> Result<(Option<Served>, Remote), Fault> {
+    let options = options(context)?;
+    let command = SshCommand::new(args)?;
+    let start = |host| Served::start(context, &command, host, &put(context, plan));
+    let server = serves.map(start).transpose()?;
+    let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
+    let job = Job {
+        words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
+        hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
+        dry_run: context.transfer.receive_policy.run == RunMode::ListChanges,
+        names: context.transfer.receive_policy.run == RunMode::Verbose,
+        detach,
+        actions: plan.actions(),
+        ports: command.ports().map(str::to_owned),
+        recipe: context.settings.stack.to_toml(),
+    };
+    client.tell(&job)?;
+    Ok((server, client))
 }
 
-impl Parties {
-    fn start(
-        context: &Context,
-        args: &SshArgs,
-        (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
-        detach: bool,
-    ) -> Result<Self, Fault> {
-        let options = options(context)?;
-        let command = SshCommand::new(args)?;
-        let start = |host| Served::start(context, &command, host, &put(context, plan));
-        let server = serves.map(start).transpose()?;
-        let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
-        let job = Job {
-            words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
-            hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
-            dry_run: context.transfer.receive_policy.run == RunMode::ListChanges,
-            names: context.transfer.receive_policy.run == RunMode::Verbose,
-            detach,
-            actions: plan.actions(),
-            ports: command.ports().map(str::to_owned),
-            recipe: context.settings.stack.to_toml(),
-        };
-        client.tell(&job)?;
-        Ok(Self { client, _server: server })
-    }
-
-    /// Shows how it goes until it has ended, or until this machine lets go of it.
-    fn follow(
-        &mut self,
-        context: &Context,
-        detach: bool,
-        progress: &Progress,
-        agreed: &mut dyn FnMut(Negotiated),
-    ) -> Result<RunReport, Fault> {
-        let mut watched = Watched::new();
-        let mut asked_to_stop: Option<Instant> = None;
-        loop {
-            match self.client.listen(TICK) {
-                Ok(line) => watched.take(&line, &self.client, context, progress),
-                Err(RecvTimeoutError::Timeout) => {}
-                // Ctrl-C at a terminal reaches ssh as well.
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
-                        (true, true) => watched.left(&self.client),
-                        (true, false) => interrupted(&context.cancel),
-                        (false, _) => watched.lost(&self.client),
-                    });
-                }
+/// Shows how it goes until it has ended, or until this machine lets go of it.
+fn follow(
+    client: &mut Remote,
+    context: &Context,
+    detach: bool,
+    progress: &Progress,
+    agreed: &mut dyn FnMut(Negotiated),
+) -> Result<RunReport, Fault> {
+    let mut watched = Watched::new();
+    let mut asked_to_stop: Option<Instant> = None;
+    loop {
+        match client.listen(TICK) {
+            Ok(line) => watched.take(&line, client, context, progress),
+            Err(RecvTimeoutError::Timeout) => {}
+            // Ctrl-C at a terminal reaches ssh as well.
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
+                    (true, true) => watched.left(client),
+                    (true, false) => interrupted(&context.cancel),
+                    (false, _) => watched.lost(client),
+                });
             }
-            if let Some(negotiated) = watched.negotiated.take() {
-                agreed(negotiated);
-            }
-            if let Some(report) = watched.report.take() {
-                return Ok(report);
-            }
-            progress.update(watched.snapshot());
-            if context.cancel.is_requested() && detach {
-                return Err(watched.left(&self.client));
-            }
-            if context.cancel.is_requested() && asked_to_stop.is_none() {
-                self.client.hang_up();
-                asked_to_stop = Some(Instant::now());
-            }
-            if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-                return Err(interrupted(&context.cancel));
-            }
+        }
+        if let Some(negotiated) = watched.negotiated.take() {
+            agreed(negotiated);
+        }
+        if let Some(report) = watched.report.take() {
+            return Ok(report);
+        }
+        progress.update(watched.snapshot());
+        if context.cancel.is_requested() && detach {
+            return Err(watched.left(client));
+        }
+        if context.cancel.is_requested() && asked_to_stop.is_none() {
+            client.hang_up();
+            asked_to_stop = Some(Instant::now());
+        }
+        if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
+            return Err(interrupted(&context.cancel));
         }
     }
 }
