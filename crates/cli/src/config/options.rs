@@ -207,15 +207,14 @@ pub(super) fn words(options: &[OptionSpec], matches: &ArgMatches) -> Vec<(String
 }
 
 fn spell(option: &OptionSpec, scope: &ArgMatches) -> Vec<OsString> {
-    let name = format!("--{}", option.long);
-    if option.kind == Kind::Switch {
-        return scope.get_flag(&option.id).then(|| name.into()).into_iter().collect();
+    if matches!(option.kind, Kind::Switch | Kind::Count) {
+        let value = raw(scope, option).unwrap_or_default();
+        let words = option.kind.spell(&option.long, &value).unwrap_or_default();
+        return words.into_iter().map(OsString::from).collect();
     }
-    if option.kind == Kind::Count {
-        return vec![name.into(); usize::from(scope.get_count(&option.id))];
-    }
-    let with = |value| [name.as_ref(), "=".as_ref(), value].into_iter().collect();
-    scope.get_raw(&option.id).into_iter().flatten().map(with).collect()
+    let name = format!("--{}=", option.long);
+    let values = scope.get_raw(&option.id).into_iter().flatten();
+    values.map(|value| [name.as_ref(), value].into_iter().collect()).collect()
 }
 
 #[cfg(test)]

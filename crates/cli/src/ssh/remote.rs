@@ -192,7 +192,7 @@ impl Drop for Remote {
         // With an ssh that others share as their master, the other side's end is enough.
         if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
             // It is our child and not waited for, so the number is still its own.
-            let _ = Pid::from_raw(self.child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             wait(&mut self.child, GRACE);
         }
     }

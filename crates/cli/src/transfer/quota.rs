@@ -40,7 +40,7 @@ struct Table {
     since: Instant,
 }
 
-/// See the module's text. Without a capacity everybody sends as fast as its path permits.
+/// Without a capacity everybody sends as fast as its path permits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quotas(Option<Arc<Mutex<Table>>>);
 

@@ -142,11 +142,8 @@ pub(crate) fn with_own_server<R: Send>(
     let listener = Listener::bind(listen_options((ip, 0).into(), policy)).map_err(fault::of)?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
-        while !is_over.load(Ordering::Relaxed) {
-            if let Some(incoming) = listener.accept(POLL) {
-                answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
-                return;
-            }
+        if let Some(incoming) = next_client(&listener, || is_over.load(Ordering::Relaxed)) {
+            answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
         }
     };
     thread::scope(|scope| {

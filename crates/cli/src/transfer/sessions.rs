@@ -55,7 +55,6 @@ impl Pulse {
     }
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     limits: SessionLimits,

@@ -20,7 +20,6 @@ const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do about an interruption.
 pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
 
-/// See the module's text.
 pub(crate) struct Watch<'a> {
     pub(crate) context: &'a Context,
     pub(crate) transfer: &'a Transfer,
