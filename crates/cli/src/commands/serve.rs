@@ -141,17 +141,14 @@ impl Server<'_> {
             // The client has not got them.
             self.context.say(summary.notes().behind(&session));
         }
-        match &report.error {
-            Some(fault) => tell(shown(fault).behind(&session)),
-            None if is_dry => self.context.say(format!("{peer} {request}: dry run, nothing was moved")),
-            None if summary.is_nothing_done() => {
-                self.context.say(format!("{peer} {request}: nothing was moved"));
-            }
-            None if report.bytes == 0 && report.files == 0 => {
-                self.context.say(format!("{peer} {request}: done"));
-            }
-            None => self.context.say(format!("{peer} {request}: {}", summary.moved())),
-        }
+        let done = match &report.error {
+            Some(fault) => return tell(shown(fault).behind(&session)),
+            None if is_dry => "dry run, nothing was moved".to_owned(),
+            None if summary.is_nothing_done() => "nothing was moved".to_owned(),
+            None if report.bytes == 0 && report.files == 0 => "done".to_owned(),
+            None => summary.moved(),
+        };
+        self.context.say(format!("{session}{done}"));
     }
 }
 

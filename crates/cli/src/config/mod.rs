@@ -145,8 +145,8 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Value
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
     let mut chosen = Values::new();
     let is_chosen = |chosen: &Values, long: &str| {
-        let is_off =
-            |value: &str| truth(value) == Some(false) && option(long).is_some_and(OptionSpec::is_switch);
+        let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
+        let is_off = |value: &str| is_switch && truth(value) == Some(false);
         chosen.get(long).is_some_and(|(_, value)| !is_off(value))
     };
     for layer in layers {

@@ -78,10 +78,6 @@ impl OptionSpec {
         all
     }
 
-    pub(super) fn is_switch(&self) -> bool {
-        self.kind == Kind::Switch
-    }
-
     fn new(arg: &Arg) -> Option<Self> {
         let long = arg.get_long()?.to_owned();
         let kind = match arg.get_action() {

@@ -89,13 +89,9 @@ pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
     let words = ["send", "replace", "resume", "keep", "adjust", "link", "mkdir", "delete"];
     let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
     for item in items {
-        let mut value = match item.action {
-            Action::Send { size } | Action::Replace { size } => json!({ "size": size }),
-            Action::Resume { have, size } => json!({ "have": have, "size": size }),
-            Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
-                json!({})
-            }
-        };
+        // serde gives the fields of a variant under its name.
+        let fields = json!(item.action).as_object().and_then(|variant| variant.values().next().cloned());
+        let mut value = fields.unwrap_or_else(|| json!({}));
         Name(item.path.as_bytes().to_vec()).put(&mut value, "path");
         lists.entry(item.action.as_str()).or_default().push(value);
     }

@@ -22,13 +22,15 @@ const TICK: Duration = Duration::from_millis(5);
 /// How to run ssh, and haul on the other side.
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
-    program: OsString,
+    pub(super) program: OsString,
     /// What stands behind the program in `--ssh`.
     words: Vec<OsString>,
     /// What ssh and scp take alike, but for the name of the port's.
     options: Vec<(&'static str, OsString)>,
-    binary: String,
-    ports: Option<String>,
+    /// What is started on the other side.
+    pub(super) binary: String,
+    /// The ports that the other side may use.
+    pub(crate) ports: Option<String>,
 }
 
 impl SshCommand {
@@ -49,16 +51,6 @@ impl SshCommand {
         }
         let ports = args.port_range.map(|range| range.to_string());
         Ok(Self { program, words: words.collect(), options, binary, ports })
-    }
-
-    /// ssh's name, for people.
-    pub(super) fn program(&self) -> String {
-        self.program.to_string_lossy().into_owned()
-    }
-
-    /// What is started on the other side, for people.
-    pub(super) fn binary(&self) -> &str {
-        &self.binary
     }
 
     /// The command that leads to `host`, up to and with it, for a person's shell.
@@ -86,11 +78,6 @@ impl SshCommand {
         let options = options.flat_map(|(name, value)| [OsString::from(name), value]);
         let to = format!("{}:", host.in_brackets());
         shown(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
-    }
-
-    /// The ports that the other side may use, for people.
-    pub(crate) fn ports(&self) -> Option<&str> {
-        self.ports.as_deref()
     }
 
     /// ssh, up to and with the host.

@@ -49,7 +49,7 @@ impl Ended {
                 FaultCode::VersionMismatch,
                 format!(
                     "`{}` on {host} is older than haul here ({}) and does not know copies over ssh",
-                    command.binary(),
+                    command.binary,
                     env!("CARGO_PKG_VERSION")
                 ),
                 "upgrade it there; --remote-binary names another haul",
@@ -78,7 +78,7 @@ impl Ended {
         let version = command.version(host);
         match code {
             NOT_EXECUTABLE => lasting(
-                format!("`{}` on {host} cannot be run", command.binary()),
+                format!("`{}` on {host} cannot be run", command.binary),
                 "check its permissions (chmod +x), and that it was built for that machine",
             ),
             0 => {
@@ -132,7 +132,7 @@ pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&st
 /// There is no such ssh.
 pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
     lasting(
-        format!("cannot run `{}`: {error}", command.program()),
+        format!("cannot run `{}`: {error}", command.program.display()),
         "install an ssh client (for example the package openssh-client), or name another with --ssh",
     )
 }
@@ -140,7 +140,7 @@ pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
 fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
     let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
     lasting(
-        format!("there is no program `{}` on {host}", command.binary()),
+        format!("there is no program `{}` on {host}", command.binary),
         format!(
             "install haul there: one file is enough, `{}` if the machines are alike; where the shell does not find \
              it, say where it is: --remote-binary ./haul (relative to the home directory)",

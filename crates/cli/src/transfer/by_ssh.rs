@@ -66,7 +66,7 @@ pub(crate) fn at_server<R: MayFail + Send>(
     };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
-    let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
+    let way_out = |fault| with_way_out(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
     let mut is_done = true;
     let result = work(url).map_fault(|fault| {
@@ -101,14 +101,13 @@ impl<T> MayFail for Result<T, Fault> {
 /// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
 pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Result<HaulUrl, Fault> {
     let with = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
-    let mut tried = match candidates(hosts, addresses).as_slice() {
-        [] => return Ok(url.clone()),
+    let candidates = candidates(hosts, addresses);
+    if let [] | [_] = candidates.as_slice() {
         // Nothing to choose from: the transfer itself shows whether it is right.
-        [only] => return Ok(with(only)),
-        several => several.iter().map(with).collect::<Vec<_>>(),
-    };
+        return Ok(candidates.first().map_or_else(|| url.clone(), with));
+    }
     let mut faults = Vec::new();
-    for url in tried.drain(..) {
+    for url in candidates.iter().map(with) {
         match session::negotiate(context, &url) {
             Ok(_) => return Ok(url),
             Err(fault) if is_of_the_way(&fault) => faults.push((url.host, fault)),
@@ -127,12 +126,8 @@ fn is_of_the_way(fault: &Fault) -> bool {
 fn none(faults: &[(String, Fault)]) -> Fault {
     let tried: Vec<String> =
         faults.iter().map(|(host, fault)| format!("by {host}: {}", fault.message)).collect();
-    let is_udp = |fault: &Fault| fault.code == FaultCode::UdpBlocked;
-    let code = if faults.iter().any(|(_, fault)| is_udp(fault)) {
-        FaultCode::UdpBlocked
-    } else {
-        FaultCode::Unreachable
-    };
+    let is_udp = faults.iter().any(|(_, fault)| fault.code == FaultCode::UdpBlocked);
+    let code = if is_udp { FaultCode::UdpBlocked } else { FaultCode::Unreachable };
     Fault::new(code, format!("no way to the server that ssh has started: {}", tried.join("; ")), "")
 }
 

@@ -21,7 +21,7 @@ const MOST_TOLD: usize = 10_000;
 /// What this side will tell of itself, and what the other side has told.
 #[derive(Debug)]
 pub(crate) struct Sides {
-    facts: Facts,
+    pub(crate) facts: Facts,
     started: Instant,
     state: Mutex<State>,
     hasher: RandomState,
@@ -116,10 +116,6 @@ impl Sides {
             }
         }
         message
-    }
-
-    pub(crate) fn facts(&self) -> &Facts {
-        &self.facts
     }
 
     /// The other side's numbers, if it has told them.

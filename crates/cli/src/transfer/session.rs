@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::args::TransferOptions;
 use crate::fault;
 use crate::output::RunReport;
+use crate::settings::ciphers;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
@@ -37,7 +38,7 @@ pub(crate) fn open(
     let purpose = request.name();
     let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
     let mut options = ConnectOptions::new(request, context.settings.asked(limit));
-    options.ciphers = context.settings.crypto.ciphers();
+    options.ciphers = ciphers(context.settings.crypto);
     let mut session = connect_unless(&context.cancel, url.clone(), options)?;
     session.set_loss_model(context.loss_model.clone());
     context.events.write(
@@ -166,7 +167,7 @@ pub(crate) fn over(
         Ok(moved) => moved,
         Err(fault) => {
             session.control().abort(fault.clone());
-            let is_local = sides.facts().other.is_none();
+            let is_local = sides.facts.other.is_none();
             return context.failed(if is_local { fault } else { fault::here(fault) });
         }
     };

@@ -84,7 +84,7 @@ fn start(
         names: context.transfer.receive_policy.run == RunMode::Verbose,
         detach,
         actions: plan.actions(),
-        ports: command.ports().map(str::to_owned),
+        ports: command.ports.clone(),
         recipe: context.settings.stack.to_toml(),
     };
     client.tell(&job)?;

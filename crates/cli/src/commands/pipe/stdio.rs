@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::args::{Assignment, PipeArgs};
 use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Recipe as Chosen};
+use crate::settings::{Preset, Recipe as Chosen, ciphers};
 
 /// Read at a time.
 const PIECE: usize = 64 << 10;
@@ -128,7 +128,7 @@ impl Carrier {
         }
         let settings = Chosen::build(&preset, given.as_slice())?.settings;
         let options = Options {
-            ciphers: settings.crypto.ciphers(),
+            ciphers: ciphers(settings.crypto),
             offload: settings.offload,
             socket_buffer: Some(settings.socket_buffer),
             ..options.clone()
