@@ -140,8 +140,9 @@ fn items(job: &Job, reporter: &Reporter) -> Items {
     if job.detach {
         return Items::To(Arc::new(|item| tell(item_line(item))));
     }
-    let event = reporter.blocking();
-    Items::To(Arc::new(move |item| event("item", &json!({ "item": item }))))
+    // It waits for room without a limit: when the reader is gone, writing fails and nobody waits.
+    let lines = reporter.lines.clone();
+    Items::To(Arc::new(move |item| drop(lines.send(line("item", &json!({ "item": item }))))))
 }
 
 fn not_understood(error: StartError) -> Fault {
@@ -212,13 +213,6 @@ impl Reporter {
     /// An event that must not be lost; `fields` is an object.
     pub(crate) fn event(&self, name: &str, fields: &Value) {
         self.tell(&line(name, fields));
-    }
-
-    /// Queues events and waits for room without a limit. When the reader is gone, writing fails and nobody waits.
-    pub(crate) fn blocking(&self) -> impl Fn(&str, &Value) + Send + Sync + use<> {
-        let lines = self.lines.clone();
-        // Without the thread that writes there is nobody to tell.
-        move |name, fields| drop(lines.send(line(name, fields)))
     }
 
     /// Waits a while until all is written. Writers must be gone.

@@ -12,7 +12,6 @@ use crate::transfer::bench::{receive, send};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
-use crate::transfer::outcome;
 use crate::transfer::plan::DryRun;
 use crate::transfer::session::{negotiate, open};
 
@@ -32,12 +31,11 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
     let sides = Sides::new(&session, cpu, &url.host);
-    let carried = if args.reverse {
+    let report = if args.reverse {
         receive(&mut session, &sides, context)
     } else {
         send(&mut session, limit, &sides, context)
     };
-    let report = outcome::of_memory(context, &sides, carried);
     context.trace_end(&report);
     Ok(report)
 }

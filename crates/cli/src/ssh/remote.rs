@@ -94,7 +94,12 @@ impl Remote {
         let until = Instant::now() + READY_WITHIN;
         while !cancel.is_requested() {
             if Instant::now() >= until {
-                return Err(self.not_ready());
+                let (host, minutes) = (&self.host, READY_WITHIN.as_secs() / 60);
+                return Err(Fault::new(
+                    FaultCode::Unreachable,
+                    format!("haul was not ready at {host} within {minutes} minutes: waited for ssh"),
+                    "answer what ssh asks, and look whether it gets there by itself",
+                ));
             }
             match scanned.recv_timeout(TICK) {
                 Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.host),
@@ -121,16 +126,6 @@ impl Remote {
         let tail = self.tail.lock();
         let stderr = String::from_utf8_lossy(&tail).into_owned();
         Ended { status, stdout, stderr }.fault(command, &self.host)
-    }
-
-    fn not_ready(&self) -> Fault {
-        let minutes = READY_WITHIN.as_secs() / 60;
-        let message = format!("haul was not ready at {} within {minutes} minutes: waited for ssh", self.host);
-        Fault::new(
-            FaultCode::Unreachable,
-            message,
-            "answer what ssh asks, and look whether it gets there by itself",
-        )
     }
 
     fn interrupted(&self) -> Fault {

@@ -11,11 +11,12 @@ use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Su
 use serde_json::json;
 
 use crate::fault;
-use crate::output::{Progress, Snapshot};
+use crate::output::{Progress, RunReport, Snapshot};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
 use crate::transfer::drive::{Measured, stop};
 use crate::transfer::link::Sides;
+use crate::transfer::outcome::of_memory;
 use crate::transfer::watch::{Watch, for_peer};
 
 /// How often a run is looked after.
@@ -23,15 +24,8 @@ const TICK: Duration = Duration::from_millis(5);
 /// How long the other side may take for its last words.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
-/// How a bench ended on one side.
-pub(crate) struct Carried {
-    /// Bytes that both sides agree on.
-    pub bytes: Result<u64, Fault>,
-    pub measured: Measured,
-}
-
 /// Sends memory until the limit is reached and everything has arrived.
-pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> Carried {
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let source = MemorySource::new(limit, gauge.clone());
     let total = match limit {
@@ -50,7 +44,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 }
 
 /// Receives memory until everything has arrived.
-pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> Carried {
+pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
     let control = session.control().clone();
@@ -66,13 +60,13 @@ fn run(
     (gauge, total): (&Gauge, Option<u64>),
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
     agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
-) -> Carried {
+) -> RunReport {
     let started = Instant::now();
     let transfer = match Waker::new().map_err(fault::of).and_then(start) {
         Ok(transfer) => Arc::new(transfer),
         Err(fault) => {
             control.abort(fault.clone());
-            return Carried { bytes: Err(fault), measured: Measured::default() };
+            return of_memory(context, sides, Err(fault), &Measured::default());
         }
     };
     sides.watch(&transfer);
@@ -86,7 +80,7 @@ fn run(
         Err(fault) => control.abort(for_peer(fault, context)),
     }
     let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
-    Carried { bytes, measured: stop(transfer, moving, &context.events) }
+    of_memory(context, sides, bytes, &stop(transfer, moving, &context.events))
 }
 
 /// Shows how it goes until every byte has arrived.

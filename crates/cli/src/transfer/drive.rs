@@ -155,7 +155,7 @@ pub(crate) fn stop(transfer: Arc<Transfer>, moving: Span, events: &EventLog) -> 
 fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
-    let mut idle = Unchanged::new();
+    let mut idle = Unchanged::default();
     let mut stopped_by: Option<(Fault, Instant)> = None;
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
         std::thread::sleep(tick(started.elapsed()));

@@ -9,7 +9,6 @@ use haul_proto::limit_of_receiver;
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
-use crate::transfer::bench::Carried;
 use crate::transfer::context::Context;
 use crate::transfer::counters;
 use crate::transfer::drive::{Measured, Moved};
@@ -38,12 +37,16 @@ pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
 }
 
 /// The report of a run without files.
-pub(crate) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> RunReport {
-    let Carried { bytes, measured } = carried;
-    let mut report = of_measured(context, &sides.facts, &measured);
+pub(crate) fn of_memory(
+    context: &Context,
+    sides: &Sides,
+    bytes: Result<u64, Fault>,
+    measured: &Measured,
+) -> RunReport {
+    let mut report = of_measured(context, &sides.facts, measured);
     match bytes {
         Ok(bytes) => report.bytes = bytes,
-        Err(fault) => fail(&mut report, fault, &measured),
+        Err(fault) => fail(&mut report, fault, measured),
     }
     complete(report, measured.moving, sides, measured.counters.as_ref())
 }

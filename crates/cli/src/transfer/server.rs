@@ -91,12 +91,8 @@ fn serve_request(
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
             })?
         }
-        Request::BenchSend => {
-            return Ok(outcome::of_memory(context, sides, bench::receive(session, sides, context)));
-        }
-        Request::BenchReceive => {
-            return Ok(outcome::of_memory(context, sides, bench::send(session, limit, sides, context)));
-        }
+        Request::BenchSend => return Ok(bench::receive(session, sides, context)),
+        Request::BenchReceive => return Ok(bench::send(session, limit, sides, context)),
         Request::Check => return check_path(session).map(|()| context.report(RunReport::default())),
         // The policy has refused them before.
         Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {

@@ -127,7 +127,11 @@ pub(crate) fn download(
         sources: sources.to_vec(),
         selection: selection.clone(),
         growth: context.transfer.growth,
-        run: what_a_sender_is_told(context.transfer.receive_policy.run),
+        // A sender only has to know whether anything is done at all: names are said on this side.
+        run: match context.transfer.receive_policy.run {
+            RunMode::Verbose => RunMode::Move,
+            run => run,
+        },
         preserve: context.transfer.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides| {
@@ -139,14 +143,6 @@ pub(crate) fn download(
         };
         Ok(drive::receive(session, sides, context, context.transfer.receive_policy, begin)?.resumable())
     })
-}
-
-/// A sender only has to know whether anything is done at all: names are said on this side.
-fn what_a_sender_is_told(run: RunMode) -> RunMode {
-    match run {
-        RunMode::Verbose => RunMode::Move,
-        run => run,
-    }
 }
 
 /// Opens a session, does `work` in it, and reports.

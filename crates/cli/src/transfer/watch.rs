@@ -43,7 +43,7 @@ impl<'a> Watch<'a> {
         let controls = ControlSocket::open(context.role, side);
         // From now on the transfer keeps what it tells of windows.
         write_windows(&context.events, transfer);
-        let (heard, now, judged) = (Unchanged::new(), Instant::now(), LimitEvidence::default());
+        let (heard, now, judged) = (Unchanged::default(), Instant::now(), LimitEvidence::default());
         Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
     }
 
