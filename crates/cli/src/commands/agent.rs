@@ -17,6 +17,7 @@ use crate::args::{Command, CpArgs};
 use crate::commands::cp::{self, How};
 use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
 use crate::config::{Resolved, Sources, StartError, resolve};
+use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{EventLog, Items, Lines, RunReport, Summary, WriteLine, item_line, tell};
 use crate::settings::{Preset, Settings};
@@ -24,7 +25,7 @@ use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
 use crate::transfer::by_ssh::{reach, with_way_out};
 use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, Machine, Way};
+use crate::transfer::plan::{CopyPlan, Way};
 use crate::transfer::select::chosen;
 use crate::transfer::session::negotiate;
 
@@ -114,15 +115,10 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     if !is_local && (!matches!(way, Way::Send(_) | Way::Fetch(..)) || plan.url_mut().is_none()) {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
-    let run = match (job.dry_run, job.names) {
-        (true, _) => RunMode::ListChanges,
-        (false, true) => RunMode::Verbose,
-        (false, false) => RunMode::Move,
-    };
     let stack = haulage::Recipe::parse(&job.recipe)
         .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let mut quiet = Context::quiet(&command, &Preset::default_preset(), &settings, cancel)?;
-    quiet.transfer.receive_policy.run = run;
+    quiet.transfer.receive_policy.run = job.run;
     let context = Context {
         settings: Settings { stack, ..quiet.settings },
         items: items(job, reporter),
@@ -134,7 +130,7 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
 
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
 fn items(job: &Job, reporter: &Reporter) -> Items {
-    if !job.dry_run && !job.names {
+    if job.run == RunMode::Move {
         return Items::Hidden;
     }
     if job.detach {
@@ -167,7 +163,7 @@ fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> 
     if let Some(url) = plan.url_mut() {
         *url = reach(&context, url, &job.hosts).map_err(way_out)?;
     }
-    if let (true, Some(url)) = (job.dry_run, plan.url_mut()) {
+    if let (RunMode::ListChanges, Some(url)) = (job.run, plan.url_mut()) {
         let negotiated = negotiate(&context, url).map_err(way_out)?;
         reporter.event("plan", &json!({ "negotiated": negotiated }));
     }

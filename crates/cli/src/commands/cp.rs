@@ -9,12 +9,13 @@ use haul_wire::control::{Fault, Selection};
 use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
+use crate::endpoint::Machine;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, Summary, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
 use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, DryRun, Machine, Way};
+use crate::transfer::plan::{CopyPlan, DryRun, Way};
 use crate::transfer::select::chosen;
 use crate::transfer::session::{download, negotiate, upload};
 

@@ -5,7 +5,7 @@ mod busy;
 pub(crate) use busy::receiver;
 
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, Rate, Span};
@@ -19,7 +19,6 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, percent};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
-use crate::transfer::plan::path_bytes;
 use crate::transfer::policy::Policy;
 use crate::transfer::server::with_own_server;
 use crate::transfer::session::upload;
@@ -84,7 +83,13 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();
-                Ok(upload(context, &url, path_bytes(&[source]), &Selection::default(), Cpu::DataThread))
+                Ok(upload(
+                    context,
+                    &url,
+                    vec![source.into_os_string().into_vec()],
+                    &Selection::default(),
+                    Cpu::DataThread,
+                ))
             })
         })?
     })

@@ -6,13 +6,13 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 
 use crate::args::SshArgs;
+use crate::endpoint::{self, Machine};
+use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
 use crate::transfer::context::Context;
-use crate::transfer::plan::Machine;
 use crate::transfer::server::at_own_server;
 use crate::transfer::session;
-use crate::{endpoint, fault};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {

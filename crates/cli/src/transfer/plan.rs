@@ -2,41 +2,18 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt;
 
 use haul_base::printable_bytes;
 use haul_engine::HaulUrl;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Machine, place};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
-use crate::ssh::{SshHost, SshPath};
+use crate::ssh::SshHost;
 use crate::transfer::facts::Cpu;
 
-/// A machine that takes part in a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Machine {
-    Here,
-    /// It runs `haul serve`. The path of its URL does not count.
-    Url(HaulUrl),
-    /// ssh starts a server there.
-    Ssh(SshHost),
-}
-
 impl Machine {
-    /// The machine and the path of an end.
-    fn split(end: Endpoint) -> (Self, Vec<u8>) {
-        match end {
-            Endpoint::Local(path) => (Self::Here, path.into_os_string().into_vec()),
-            Endpoint::Url(mut url) => {
-                let path = std::mem::take(&mut url.path);
-                (Self::Url(url), path)
-            }
-            Endpoint::Ssh(SshPath { host, path }) => (Self::Ssh(host), path),
-        }
-    }
-
     /// Whether sources on both are those of one session. The same machine by another port of ssh is another one: a
     /// container, or what a tunnel leads to.
     fn is_same(&self, other: &Self) -> bool {
@@ -102,10 +79,10 @@ impl CopyPlan {
         if words.is_empty() {
             return Err(missing("a destination is"));
         }
-        let (to, path) = Machine::split(Endpoint::parse(destination)?);
+        let (to, path) = place(destination)?;
         let mut plan = Self { sources: Vec::new(), to, path };
         for word in words {
-            let (machine, path) = Machine::split(Endpoint::parse(word)?);
+            let (machine, path) = place(word)?;
             match plan.sources.iter_mut().find(|(known, _)| known.is_same(&machine)) {
                 Some((_, paths)) => paths.push(path),
                 None => plan.sources.push((machine, vec![path])),
@@ -192,11 +169,6 @@ impl CopyPlan {
 
 fn missing(what: &str) -> Fault {
     fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST")
-}
-
-/// The bytes of paths, as they travel.
-pub(crate) fn path_bytes(paths: &[PathBuf]) -> Vec<Vec<u8>> {
-    paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect()
 }
 
 /// What two machines have agreed on, by name.

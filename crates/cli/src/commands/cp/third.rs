@@ -12,13 +12,14 @@ use serde_json::Value;
 use super::put;
 use crate::args::SshArgs;
 use crate::config::heading_in_cp;
+use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, Machine, Negotiated, local_word};
+use crate::transfer::plan::{CopyPlan, Negotiated, local_word};
 use crate::transfer::watch::interrupted;
 
 /// How soon an interruption is noticed.
@@ -80,8 +81,7 @@ fn start(
     let job = Job {
         words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
         hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
-        dry_run: context.transfer.receive_policy.run == RunMode::ListChanges,
-        names: context.transfer.receive_policy.run == RunMode::Verbose,
+        run: context.transfer.receive_policy.run,
         detach,
         actions: plan.actions(),
         ports: command.ports.clone(),
