@@ -141,7 +141,7 @@ impl Start<'_> {
                 commands::agent::run()
             }
             Command::Cp(args) => {
-                commands::cp::check_streams(&args.paths, &self.resolved.typed)?;
+                commands::cp::check_streams(&args.paths, &self.resolved.typed, args.transfer.dry_run)?;
                 if args.transfer.dry_run {
                     return self.moving(|context| commands::cp::dry_run(context, args));
                 }

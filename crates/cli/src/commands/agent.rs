@@ -100,7 +100,6 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
     report
 }
 
-/// A job that is understood.
 type Prepared = (Context, CopyPlan, Box<CpArgs>);
 
 fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, Fault> {

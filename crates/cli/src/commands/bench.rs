@@ -40,7 +40,6 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     Ok(report)
 }
 
-/// What `haul bench` would do.
 pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
     let url = url_of(args)?;
     context.check_loss_model(!args.reverse)?;

@@ -95,7 +95,6 @@ fn put(context: &Context, plan: &CopyPlan) -> Permit {
 
 /// Looks, and prints what it sees on stdout. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
-    stdio::refuse_dry_run(&args.paths)?;
     let (plan, selection) = parse(context, args)?;
     let mut dry = DryRun { actions: plan.actions(), negotiated: Vec::new() };
     let mut say = |negotiated| {

@@ -18,7 +18,6 @@ use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 /// A copy answers within 50 ms, on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lists the copies, shows one, or changes it. Gives the exit code.
 pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.copy else {
         list(as_object);

@@ -135,18 +135,16 @@ impl Remote {
 
     /// Tells the other side something, as a line of JSON on its stdin.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
-        self.write_line(what).map_err(|error| {
+        let write = |stdin: Option<&mut ChildStdin>| {
+            let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
+            let mut line = serde_json::to_vec(what)?;
+            line.push(b'\n');
+            stdin.write_all(&line).and_then(|()| stdin.flush())
+        };
+        write(self.stdin.as_mut()).map_err(|error: io::Error| {
             let message = format!("the ssh connection to {} was lost: {error}", self.host);
             Fault::new(FaultCode::ControlLost, message, "run the same command again")
         })
-    }
-
-    fn write_line(&mut self, what: &impl Serialize) -> io::Result<()> {
-        let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut line = serde_json::to_vec(what)?;
-        line.push(b'\n');
-        stdin.write_all(&line)?;
-        stdin.flush()
     }
 
     /// Closes the other side's stdin, which asks it to stop.

@@ -125,7 +125,6 @@ impl CopyPlan {
         sources.map(|one| Self { sources: vec![one], ..self.clone() }).collect()
     }
 
-    /// Whether this machine sends.
     pub(crate) fn is_sent_from_here(&self) -> bool {
         matches!(self.way(), Ok(Way::Send(_)))
     }
@@ -139,7 +138,6 @@ impl CopyPlan {
         })
     }
 
-    /// How many sources there are.
     pub(crate) fn count(&self) -> usize {
         self.sources.iter().map(|(_, paths)| paths.len()).sum()
     }

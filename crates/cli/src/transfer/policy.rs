@@ -68,7 +68,6 @@ impl Policy {
         ReceiveOptions { permit, min_free, set_memory, ..options }
     }
 
-    /// Whether a request is within the rules.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         match request {
             Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(

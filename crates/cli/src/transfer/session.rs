@@ -28,7 +28,6 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long a dry run waits for packets to get through.
 const CHECK: Duration = Duration::from_secs(6);
 
-/// A session with the server of `url`.
 pub(crate) fn open(
     context: &Context,
     url: &HaulUrl,
@@ -93,7 +92,6 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
     Err(interrupted(cancel))
 }
 
-/// Sends files to the place that `url` names.
 pub(crate) fn upload(
     context: &Context,
     url: &HaulUrl,

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 
 use crate::output::{Stall, clock};
 
-/// How many there may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
     pub total: usize,

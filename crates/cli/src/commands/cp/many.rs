@@ -23,6 +23,7 @@ pub(crate) fn copy_all(
     plan: &CopyPlan,
     copy: impl Fn(&Context, &CopyPlan) -> RunReport + Sync,
 ) -> RunReport {
+    let crashed = || RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""));
     let only_looks = context.transfer.receive_policy.run == RunMode::ListChanges;
     if !only_looks && let Some(fault) = without_destination(plan) {
         return context.failed(fault);
@@ -81,10 +82,6 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
         None if summary.is_nothing_to_do() => format!("{what}: nothing to do"),
         None => format!("{what}: {}", summary.moved()),
     }
-}
-
-fn crashed() -> RunReport {
-    RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""))
 }
 
 pub(crate) struct Of {

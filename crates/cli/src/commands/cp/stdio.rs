@@ -49,7 +49,7 @@ fn of_application(mut report: RunReport, storage: &str) -> RunReport {
 
 /// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
 /// copies of files, and does not count.
-pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
+pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
     // Stdin is one file without a name or a length; stdout takes files that somebody has chosen.
@@ -62,14 +62,8 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), 
     };
     match typed.iter().find(means_nothing) {
         Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),
-        None => Ok(()),
-    }
-}
-
-/// A stream cannot be looked at without reading it.
-pub(crate) fn refuse_dry_run(words: &[OsString]) -> Result<(), Fault> {
-    match split(words) {
-        Some(_) => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),
+        // A stream cannot be looked at without reading it.
+        None if dry_run => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),
         None => Ok(()),
     }
 }
