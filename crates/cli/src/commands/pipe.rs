@@ -15,12 +15,12 @@ use haul_host::peak_memory;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, LossModel, OpenError, Options, Recipe, SendError, StreamStatistics,
-    StreamsPermitted, WaitError,
+    ListenOptions, Listener, LossModel, OpenError, Options, SendError, StreamStatistics, StreamsPermitted,
+    WaitError,
 };
 use zeroize::Zeroizing;
 
-use self::stdio::{Carrier, Framing, Input, Reader, write};
+use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
@@ -174,29 +174,24 @@ impl Pipe<'_> {
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
-        let direction = if self.args.reverse { RECEIVING } else { SENDING };
-        let directed = |mut recipe: Recipe| {
-            recipe.name.insert_str(0, direction);
-            recipe
-        };
-        match Carrier::choose(self.args, &options)? {
-            Carrier::Bytes(recipe, options) if self.args.reverse => {
-                let reader = ByteReader::open(url, &directed(recipe), &options).wait();
-                self.receive_bytes(reader.map_err(refused)?)
+        let (mut recipe, options) = stdio::choose(self.args, options)?;
+        let is_stream = recipe.has("object");
+        if !is_stream {
+            if options.loss_model.is_some() {
+                check_signatures(&recipe)?;
             }
-            Carrier::Bytes(recipe, options) => {
-                let writer = ByteWriter::open(url, &directed(recipe), &options).wait();
-                self.send_bytes(writer.map_err(refused)?)
+            // Before there is another side that would have to be told.
+            stdio::framing(self.args.frame, &recipe)?;
+        }
+        recipe.name.insert_str(0, if self.args.reverse { RECEIVING } else { SENDING });
+        match (is_stream, self.args.reverse) {
+            (true, true) => {
+                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(refused)?)
             }
-            Carrier::Messages(recipe) => {
-                if options.loss_model.is_some() {
-                    check_signatures(&recipe)?;
-                }
-                // Before there is another side that would have to be told.
-                stdio::framing(self.args.frame, &recipe)?;
-                let connection = Connection::open(url, &directed(recipe), &options).wait();
-                self.talk(&connection.map_err(refused)?)
+            (true, false) => {
+                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(refused)?)
             }
+            (false, _) => self.talk(&Connection::open(url, &recipe, &options).wait().map_err(refused)?),
         }
     }
 
