@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_base::{Piece, Rng};
-use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_engine::{Counters, Session, Transfer, Waker};
 use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
 use serde_json::json;
@@ -32,14 +32,14 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    let (control, side) = (session.control().clone(), Side::Sends(session.law()));
+    let side = Side::Sends(session.law());
     let start = |waker| session.start_sending(Box::new(source), waker).map_err(fault::of);
-    run((&control, sides, context), side, (&gauge, total), start, |transfer| {
+    run((sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
             _ => gauge.load(Ordering::Relaxed),
         };
-        agree_as_sender(&control, sides, bytes)
+        agree_as_sender(sides, bytes)
     })
 }
 
@@ -47,15 +47,14 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let control = session.control().clone();
     let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
-    let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.load(Ordering::Relaxed));
-    run((&control, sides, context), Side::Receives, (&gauge, None), start, agree)
+    let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
+    run((sides, context), Side::Receives, (&gauge, None), start, agree)
 }
 
 /// Runs the data path to its end, and has both sides `agree` on how much that was.
 fn run(
-    (control, sides, context): (&Control, &Sides, &Context),
+    (sides, context): (&Sides, &Context),
     side: Side,
     (gauge, total): (&Gauge, Option<u64>),
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
@@ -65,32 +64,26 @@ fn run(
     let transfer = match Waker::new().map_err(fault::of).and_then(start) {
         Ok(transfer) => Arc::new(transfer),
         Err(fault) => {
-            control.abort(fault.clone());
+            sides.control.abort(fault.clone());
             return of_memory(context, sides, Err(fault), &Measured::default());
         }
     };
     sides.watch(&transfer);
     let watch = Watch::start(context, &transfer, side, Progress::start(&context.style));
-    let delivered = wait(watch, sides, control, gauge, total);
+    let delivered = wait(watch, sides, gauge, total);
     let moving = started.elapsed().into();
     let bytes = delivered.and_then(|()| agree(&transfer));
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
-        Ok(_) => drop(control.close()),
-        Err(fault) => control.abort(for_peer(fault, context)),
+        Ok(_) => drop(sides.control.close()),
+        Err(fault) => sides.control.abort(for_peer(fault, context)),
     }
     let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
     of_memory(context, sides, bytes, &stop(transfer, moving, &context.events))
 }
 
 /// Shows how it goes until every byte has arrived.
-fn wait(
-    mut watch: Watch<'_>,
-    sides: &Sides,
-    control: &Control,
-    gauge: &Gauge,
-    total_bytes: Option<u64>,
-) -> Result<(), Fault> {
+fn wait(mut watch: Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
     let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
     let waker = watch.transfer.waker();
     let result = loop {
@@ -104,7 +97,7 @@ fn wait(
         if let Some(fault) = watch.reason_to_stop() {
             break Err(fault);
         }
-        if let Some(error) = control.failure() {
+        if let Some(error) = sides.control.failure() {
             break Err(sides.fault(error));
         }
         // The source ends by the clock, which nothing else tells the data thread.
@@ -114,35 +107,31 @@ fn wait(
     result
 }
 
-fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
-    control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
-    let theirs = hear(control, sides, |message| match message {
+fn agree_as_sender(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+    sides.control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
+    let theirs = hear(sides, |message| match message {
         ControlMessage::Finish(summary) => Some(summary.bytes),
         _ => None,
     })?;
     compare(bytes, theirs)
 }
 
-fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    let theirs = hear(control, sides, |message| match message {
+fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    let theirs = hear(sides, |message| match message {
         ControlMessage::ObjectSent { bytes } => Some(*bytes),
         _ => None,
     })?;
-    control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+    sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
     let summary = Summary { entries: 0, failed: 0, bytes, digest: [0; 32], notes: Notes::default() };
-    control.send(ControlMessage::Finish(summary)).map_err(fault::of)?;
+    sides.control.send(ControlMessage::Finish(summary)).map_err(fault::of)?;
     compare(bytes, theirs)
 }
 
 /// The number that the other side's last message has.
-fn hear(
-    control: &Control,
-    sides: &Sides,
-    number: impl Fn(&ControlMessage) -> Option<u64>,
-) -> Result<u64, Fault> {
+fn hear(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
     loop {
-        let message = control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
+        let message = sides.control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
         let Some(message) = sides.take(message) else { continue };
         if let Some(number) = number(&message) {
             return Ok(number);
