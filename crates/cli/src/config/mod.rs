@@ -99,9 +99,8 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let chosen = choose(&options, &typed, &layers);
 
     let completed = complete(argv, &typed, &options, &chosen)?;
-    let matches = Cli::command()
-        .try_get_matches_from(&completed)
-        .map_err(|error| name_origin(error, &options, &chosen))?;
+    let matches =
+        Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command);
@@ -197,16 +196,14 @@ fn bad_value(origin: &Origin, long: &str, value: &str, problem: &str) -> Fault {
 }
 
 /// Says which place a value came from that clap did not accept.
-fn name_origin(error: clap::Error, options: &[OptionSpec], chosen: &Values) -> StartError {
+fn name_origin(error: clap::Error, chosen: &Values) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };
     let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
     match chosen.get(long) {
-        Some((origin, value)) if options.iter().any(|o| o.long == long) => {
-            bad_value(origin, long, value, &problem(&error)).into()
-        }
-        _ => error.into(),
+        Some((origin, value)) => bad_value(origin, long, value, &problem(&error)).into(),
+        None => error.into(),
     }
 }
 

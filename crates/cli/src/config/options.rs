@@ -158,15 +158,12 @@ pub(super) fn rows(
     let shown = options.iter().filter(|option| option.kind != Kind::Set);
     shown
         .map(|option| {
-            let chosen_value = chosen.get(&option.long);
-            let origin = match chosen_value {
+            let origin = match chosen.get(&option.long) {
                 _ if is_typed(typed, option) => Origin::Flag(option.long.clone()),
                 Some((origin, _)) => origin.clone(),
                 None => Origin::Default,
             };
-            // Without a command nothing was completed, so the chosen value stands for itself.
-            let value = raw(matches, option).or_else(|| chosen_value.map(|(_, value)| value.clone()));
-            ConfigRow { key: key(&option.long), value, origin: origin.to_string() }
+            ConfigRow { key: key(&option.long), value: raw(matches, option), origin: origin.to_string() }
         })
         .collect()
 }

@@ -260,42 +260,39 @@ impl Watched {
 
     /// ssh has ended, and the transfer not.
     fn lost(&self, client: &Remote) -> Fault {
-        let host = &client.host;
-        if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
-            let message =
-                format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
-            let fault = Fault::new(FaultCode::ControlLost, message, tail(client, log));
-            return Fault { retryable: false, ..fault };
-        }
-        if let Some(Loose { log, .. }) = &self.loose {
-            let message =
-                format!("the ssh connection to {host} was lost before the transfer was seen to begin");
-            return Fault::new(FaultCode::ControlLost, message, tail(client, log));
-        }
-        Fault::new(
-            FaultCode::ControlLost,
-            format!("the ssh connection to {host} was lost, and the transfer stops there"),
-            "run the same command again; with --detach the transfer would go on without this end",
-        )
+        let (how, hint) = match &self.loose {
+            Some(loose) if self.is_on_its_own => {
+                ("; the transfer goes on there by itself", tail(client, &loose.log))
+            }
+            Some(loose) => (" before the transfer was seen to begin", tail(client, &loose.log)),
+            None => (
+                ", and the transfer stops there",
+                "run the same command again; with --detach the transfer would go on without this end"
+                    .to_owned(),
+            ),
+        };
+        let message = format!("the ssh connection to {} was lost{how}", client.host);
+        let fault = Fault::new(FaultCode::ControlLost, message, hint);
+        Fault { retryable: fault.retryable && !self.is_on_its_own, ..fault }
     }
 
     /// A person has stopped watching.
     fn left(&self, client: &Remote) -> Fault {
         let host = &client.host;
-        let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
-        match &self.loose {
-            Some(Loose { log, .. }) if self.is_on_its_own => fault(
+        let (message, hint) = match &self.loose {
+            Some(loose) if self.is_on_its_own => (
                 format!("no longer watching; the transfer goes on at {host} by itself"),
-                tail(client, log),
+                tail(client, &loose.log),
             ),
-            Some(Loose { log, .. }) => {
-                fault("interrupted before the transfer was seen to begin".to_owned(), tail(client, log))
+            Some(loose) => {
+                ("interrupted before the transfer was seen to begin".to_owned(), tail(client, &loose.log))
             }
-            None => fault(
+            None => (
                 format!("interrupted; whether the transfer has begun on {host} is not known"),
                 format!("`{} pgrep -a haul` shows it", client.way),
             ),
-        }
+        };
+        Fault::new(FaultCode::Interrupted, message, hint)
     }
 }
 
