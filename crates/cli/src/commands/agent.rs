@@ -108,10 +108,13 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     // What the person has is in the words; what this machine has configured is for its own users.
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
     let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
-    let mut plan = CopyPlan::parse(&args.paths)?;
-    let (way, is_for_here) = (plan.way()?, plan.to == Machine::Here);
-    let is_local = is_for_here && matches!(way, Way::Send(_));
-    if !is_local && (!matches!(way, Way::Send(_) | Way::Fetch(..)) || plan.url_mut().is_none()) {
+    let plan = CopyPlan::parse(&args.paths)?;
+    let leads_on = match plan.way()? {
+        Way::Send(_) => matches!(plan.to, Machine::Ssh(_)),
+        Way::Fetch(from, _) => matches!(from, Machine::Ssh(_)),
+        Way::Many | Way::Between { .. } => true,
+    };
+    if leads_on {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
     let stack = haulage::Recipe::parse(&job.recipe)

@@ -57,7 +57,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if let Some(file) = url_file {
         file.write(&url)?;
     }
-    announce(context, args, &listener, &url);
+    announce(context, args, offer, &listener, &url);
     context.say(filesystem::words(&restricted, &args.root, offer));
     let sessions = Sessions::new(SessionLimits {
         total: args.max_sessions.into(),
@@ -153,7 +153,7 @@ impl Server<'_> {
 }
 
 /// Prints the URL, which is the result that people and scripts wait for.
-fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &HaulUrl) {
+fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listener, url: &HaulUrl) {
     let (file, address) = (args.url_file.as_deref(), listener.local_addr());
     match file {
         _ if context.json => {
@@ -166,9 +166,8 @@ fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &Haul
         None => out_url(url),
         Some(file) => context.say(format!("the URL is in {}", file.display())),
     }
-    let access = if args.read_only { "for reading" } else { "for reading and writing" };
     context.say(format!(
-        "serving {} {access} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
+        "serving {} for {offer} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
         args.root.display()
     ));
 }

@@ -136,7 +136,7 @@ impl EmulatedPath {
         self.inside(|emulator| &emulator.world.b, work)
     }
 
-    /// Does `work` where the client is. Threads and processes that it starts stay there.
+    /// The same where the client is.
     pub(crate) fn at_client<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Fault> + Send,
