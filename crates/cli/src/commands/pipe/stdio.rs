@@ -111,14 +111,13 @@ const VIZ_FRAME: Bytes = Bytes(1_000);
 /// stream of bytes, any other as messages.
 pub(crate) fn choose(args: &PipeArgs, options: Options) -> Result<(Recipe, Options), Fault> {
     let preset = Preset::find(args.preset.as_deref().unwrap_or("bulk"))?;
-    let rate = args.rate.map(|ceiling| ceiling.to_string());
-    let given = rate.clone().map(|value| Setting {
+    let given = args.rate.clone().map(|value| Setting {
         origin: Origin::Flag("rate".to_owned()),
         assignment: Assignment { key: "rate".to_owned(), value },
     });
     let stack = Chosen::collect(&preset, given.as_slice())?.settings.stack;
     if !stack.has("object") {
-        return Ok((in_messages(stack, rate.as_deref())?, options));
+        return Ok((in_messages(stack, args.rate.as_deref())?, options));
     }
     let settings = Chosen::build(&preset, given.as_slice())?.settings;
     let options = Options {
@@ -213,11 +212,10 @@ mod carrier_tests {
     use haul_base::Rate;
 
     use super::*;
-    use crate::args::Ceiling;
 
     /// The recipe, and whether it carries bytes.
     fn choose(preset: &str, rate: Option<Rate>) -> Result<(Recipe, bool), Fault> {
-        let rate = rate.map(Ceiling::At);
+        let rate = rate.map(|rate| format!("{}bit", rate.as_bps()));
         let args = PipeArgs { preset: Some(preset.to_owned()), rate, ..PipeArgs::default() };
         super::choose(&args, Options::default()).map(|(recipe, _)| (recipe.clone(), recipe.has("object")))
     }
