@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use clap::CommandFactory;
 use haul_base::printable_bytes;
+use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use crate::args::{Cli, Command, CpArgs, Global, RecipeArgs, TransferOptions};
-use crate::config::{ConfigRow, Resolved, Show, Sources, StartError, resolve};
-use crate::demo::Namespaces;
+use crate::args::{Cli, Command, Global, TransferOptions};
+use crate::config::{Resolved, Show, Sources, StartError, resolve};
+use crate::demo::acquire_namespaces;
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, lost_result, out, out_json,
+    EventLog, Items, Lines, ProgressStyle, RunReport, Summary, json_value, lost_result, out, out_json,
     out_verbatim, tell, without_keys,
 };
 use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
-use crate::transfer::plan::DryRun;
 use crate::{commands, logging};
 
 /// Runs the program with this process's arguments and environment.
@@ -52,7 +52,8 @@ fn raise_open_files() {
 fn start(argv: &[OsString]) -> u8 {
     let wants_json = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     match resolve(argv, &Sources::of_process()) {
-        Ok(resolved) => act(argv, &resolved).unwrap_or_else(|fault| fail(&resolved.global, fault)),
+        Ok(resolved) => act(argv, &resolved)
+            .unwrap_or_else(|fault| finish(&resolved.global, &RunReport::failed(fault), None)),
         Err(StartError::Clap(error)) => {
             let code = error.exit_code() as u8;
             if error.use_stderr() {
@@ -63,7 +64,9 @@ fn start(argv: &[OsString]) -> u8 {
             }
             code
         }
-        Err(StartError::Fault(fault)) => fail(&Global { json: wants_json(), ..Global::default() }, fault),
+        Err(StartError::Fault(fault)) => {
+            finish(&Global { json: wants_json(), ..Global::default() }, &RunReport::failed(fault), None)
+        }
     }
 }
 
@@ -81,13 +84,8 @@ fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     tell(lines);
     if wants_json {
         let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        out_json(&json(&RunReport::failed(fault::usage(message, "see --help"))));
+        out_json(&json_value(&RunReport::failed(fault::usage(message, "see --help"))));
     }
-}
-
-/// Reports a run that failed before it began.
-fn fail(global: &Global, fault: Fault) -> u8 {
-    finish(global, &RunReport::failed(fault), None)
 }
 
 fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
@@ -96,10 +94,16 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     for note in notes.iter().filter(|_| !global.quiet) {
         tell(format_args!("note: {note}"));
     }
-    let preset = preset(&command.transfer().recipe)?;
+    let preset = command.transfer().recipe.preset;
+    let preset = preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)?;
     if global.show_config {
         let recipe = Recipe::collect(&preset, settings)?;
-        show_config(global, &[rows.clone(), recipe.rows()].concat());
+        let rows = [rows.clone(), recipe.rows()].concat();
+        if global.json {
+            out_json(&serde_json::json!(rows));
+        } else {
+            out(Show(&rows));
+        }
         return Ok(0);
     }
     Start { argv, preset, resolved }.run()
@@ -119,7 +123,12 @@ impl Start<'_> {
             Command::Presets(args) => commands::presets::run(args, json),
             Command::Diagnose(args) => commands::diagnose::run(args, json),
             Command::Train(args) => commands::train::run(args, json),
-            Command::Completions { shell } => Ok(completions(*shell)),
+            Command::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut Cli::command(), "haul", &mut script);
+                out_verbatim(String::from_utf8_lossy(&script).trim_end());
+                Ok(0)
+            }
             Command::Man => man(),
             Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
@@ -131,29 +140,33 @@ impl Start<'_> {
                 hide_memory();
                 commands::agent::run()
             }
-            Command::Cp(args) => self.copy(args),
-            Command::Bench(args) if args.transfer.dry_run => {
-                self.moving(|context| Ok(plan(json, &commands::bench::plan(context, args)?)))
+            Command::Cp(args) => {
+                commands::cp::check_streams(&args.paths, &self.resolved.typed, args.transfer.dry_run)?;
+                if args.transfer.dry_run {
+                    return self.moving(|context| commands::cp::dry_run(context, args));
+                }
+                self.reporting(|context| commands::cp::run(context, args))
             }
+            Command::Bench(args) if args.transfer.dry_run => self.moving(|context| {
+                let plan = commands::bench::plan(context, args)?;
+                if json {
+                    out_json(&plan.value());
+                } else {
+                    out(&plan);
+                }
+                Ok(0)
+            }),
             Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args, Cpu::ALL)),
             Command::Demo(args) => {
                 // Before anything starts a thread, and while this process may be looked into: it may enter a user
                 // namespace.
-                let namespaces = Namespaces::acquire();
+                let namespaces = acquire_namespaces();
                 self.reporting(|context| commands::demo::run(context, args, &namespaces))
             }
             Command::Serve(args) => self.moving(|context| commands::serve::run(context, args)),
             Command::Doctor(args) => self.moving(|context| commands::doctor::run(context, args)),
             Command::DemoReceiver { ip } => self.moving(|context| commands::demo::receiver(context, *ip)),
         }
-    }
-
-    fn copy(&self, args: &CpArgs) -> Result<u8, Fault> {
-        commands::cp::check_streams(&args.paths, &self.resolved.typed)?;
-        if args.transfer.dry_run {
-            return self.moving(|context| commands::cp::dry_run(context, args));
-        }
-        self.reporting(|context| commands::cp::run(context, args))
     }
 
     fn moving(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
@@ -178,13 +191,18 @@ impl Start<'_> {
 
     fn context(&self) -> Result<Context, Fault> {
         let Resolved { global, command, settings, words, typed, .. } = self.resolved;
-        let items = ItemStyle::choose(global, command);
-        let mut quiet = Context::quiet(command, &self.preset, settings, signals::watch(hangup(command))?)?;
+        let items = Items::choose(global, command);
+        // A server that ssh has started needs ssh only until its session stands.
+        let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
+        let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
+        let mut quiet = Context::quiet(command, &self.preset, settings, cancel)?;
         let TransferOptions { recipe, events, receive_policy, .. } = &mut quiet.transfer;
-        *receive_policy = items.receive_policy(*receive_policy);
+        if matches!(items, Items::Changes) {
+            receive_policy.run = RunMode::Verbose;
+        }
         let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         Ok(Context {
-            items: Items::new(items),
+            items,
             loss_model: model.map(Arc::new),
             events: events.as_deref().map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
             style: ProgressStyle::choose(global),
@@ -204,19 +222,11 @@ fn hide_memory() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// A server that ssh has started needs ssh only until its session stands.
-fn hangup(command: &Command) -> Hangup {
-    match command {
-        Command::Serve(args) if args.for_ssh => Hangup::PassesBy,
-        _ => Hangup::Stops,
-    }
-}
-
 /// Prints the outcome and gives the exit code.
 fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
     let code = report.exit_code();
     if global.json {
-        out_json(&json(report));
+        out_json(&json_value(report));
     }
     let summary = Summary(report);
     tell(if global.quiet || global.json { summary.problems() } else { summary.into() });
@@ -227,34 +237,6 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
         tell(format_args!("Run it again with: {command}{rest}"));
     }
     code
-}
-
-fn plan(json: bool, plan: &DryRun) -> u8 {
-    if json {
-        out_json(&plan.value().to_string());
-    } else {
-        out(plan);
-    }
-    0
-}
-
-fn preset(recipe: &RecipeArgs) -> Result<Preset, Fault> {
-    recipe.preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)
-}
-
-fn show_config(global: &Global, rows: &[ConfigRow]) {
-    if global.json {
-        out_json(&serde_json::to_string(rows).expect("texts always have a JSON form"));
-    } else {
-        out(Show(rows));
-    }
-}
-
-fn completions(shell: clap_complete::Shell) -> u8 {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "haul", &mut script);
-    out_verbatim(String::from_utf8_lossy(&script).trim_end());
-    0
 }
 
 /// One page: the program, then each command.

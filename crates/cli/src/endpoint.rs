@@ -4,21 +4,27 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use haul_engine::HaulUrl;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::fault::{self, Fault};
-use crate::ssh::SshPath;
+use crate::ssh::{SshHost, SshPath};
 
+/// A machine that takes part in a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    Local(PathBuf),
+pub(crate) enum Machine {
+    Here,
+    /// It runs `haul serve`. The path of its URL does not count.
     Url(HaulUrl),
-    Ssh(SshPath),
+    /// ssh starts a server there.
+    Ssh(SshHost),
 }
+
+/// A path on a machine.
+pub(crate) type Place = (Machine, Vec<u8>);
 
 /// The environment variable that may hold a URL.
 pub(crate) const VARIABLE: &str = "HAUL_URL";
@@ -30,36 +36,41 @@ const LONGEST: usize = 64 << 10;
 /// The scheme of URLs that `haul serve` prints.
 const SCHEME: &str = "haul://";
 
-impl Endpoint {
-    /// Tells paths, URLs and `host:path` apart, the last in the manner of scp: a colon before the first slash
-    /// makes a name remote, so that a local `a:b` is written `./a:b`. `@FILE`, `@-` and `@env` are a URL that stands
-    /// in a file, on the first line of stdin, or in the environment, `:PATH` behind them a place below it.
-    pub(crate) fn parse(word: &OsStr) -> Result<Self, Fault> {
-        if word.is_empty() {
-            return Err(fault::usage("an empty name is no path", "write . for the current directory"));
-        }
-        if let Some(from) = word.as_bytes().strip_prefix(b"@") {
-            return url_from(from).map(Self::Url);
-        }
-        let text = word.to_str().unwrap_or_default();
-        if text.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME)) {
-            return parse_url(text).map(Self::Url);
-        }
-        if is_damaged_url(text) {
-            return Err(fault::usage(
-                "this begins nearly as a URL of `haul serve`, and would be taken for a host of ssh",
-                "copy the whole URL as `haul serve` prints it, in quotes; a local name like that has ./ in front",
-            ));
-        }
-        let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
-        if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
-            return Err(fault::usage(
-                format!("`{scheme}://` is not a kind of URL that this program knows"),
-                "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh",
-            ));
-        }
-        Ok(SshPath::parse(word)?.map_or_else(|| Self::Local(PathBuf::from(word)), Self::Ssh))
+/// Tells paths, URLs and `host:path` apart, the last in the manner of scp: a colon before the first slash
+/// makes a name remote, so that a local `a:b` is written `./a:b`. `@FILE`, `@-` and `@env` are a URL that stands
+/// in a file, on the first line of stdin, or in the environment, `:PATH` behind them a place below it.
+pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
+    let on_server = |mut url: HaulUrl| {
+        let path = std::mem::take(&mut url.path);
+        (Machine::Url(url), path)
+    };
+    if word.is_empty() {
+        return Err(fault::usage("an empty name is no path", "write . for the current directory"));
     }
+    if let Some(from) = word.as_bytes().strip_prefix(b"@") {
+        return url_from(from).map(on_server);
+    }
+    let text = word.to_str().unwrap_or_default();
+    if text.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME)) {
+        return parse_url(text).map(on_server);
+    }
+    if is_damaged_url(text) {
+        return Err(fault::usage(
+            "this begins nearly as a URL of `haul serve`, and would be taken for a host of ssh",
+            "copy the whole URL as `haul serve` prints it, in quotes; a local name like that has ./ in front",
+        ));
+    }
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+    if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
+        return Err(fault::usage(
+            format!("`{scheme}://` is not a kind of URL that this program knows"),
+            "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh",
+        ));
+    }
+    Ok(match SshPath::parse(word)? {
+        Some(SshPath { host, path }) => (Machine::Ssh(host), path),
+        None => (Machine::Here, word.as_bytes().to_vec()),
+    })
 }
 
 /// The URL of a command that takes one: the word, or what the environment has. `usage` says what to type.
@@ -166,8 +177,12 @@ mod tests {
 
     use super::*;
 
-    fn parse(text: &str) -> Result<Endpoint, Fault> {
-        Endpoint::parse(OsStr::new(text))
+    fn parse(text: &str) -> Result<Place, Fault> {
+        place(OsStr::new(text))
+    }
+
+    fn on_server(path: &str) -> Place {
+        (Machine::Url(url(b"")), path.as_bytes().to_vec())
     }
 
     fn url(path: &[u8]) -> HaulUrl {
@@ -178,18 +193,18 @@ mod tests {
     #[test]
     fn paths_and_urls_are_told_apart() {
         for path in ["a", "./a:b", "/x:y/z", "a/b:c", "..", "dir/", "-", "a b", "./@x", "a@b"] {
-            assert_eq!(parse(path), Ok(Endpoint::Local(path.into())));
+            assert_eq!(parse(path), Ok((Machine::Here, path.into())));
         }
         let text = url(b"p").to_string();
         for text in [text.clone(), text.replace("haul:", "HAUL:")] {
-            assert_eq!(parse(&text), Ok(Endpoint::Url(url(b"p"))));
+            assert_eq!(parse(&text), Ok(on_server("p")));
         }
     }
 
     #[test]
     fn a_url_may_stand_in_a_file_with_a_place_below_it() {
-        let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("url");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("url");
         let word = |below: &str| format!("@{}{below}", file.display());
         for (inside, below, path) in [
             ("", "", ""),
@@ -199,7 +214,7 @@ mod tests {
             ("in/", ":", "in/"),
         ] {
             std::fs::write(&file, format!("\n {}\n", url(inside.as_bytes()))).unwrap();
-            assert_eq!(parse(&word(below)), Ok(Endpoint::Url(url(path.as_bytes()))), "{inside} {below}");
+            assert_eq!(parse(&word(below)), Ok(on_server(path)), "{inside} {below}");
         }
         std::fs::write(&file, "haul://h:1/?k=AQSECRET").unwrap();
         let wrong = parse(&word("")).unwrap_err();
@@ -214,7 +229,7 @@ mod tests {
     #[test]
     fn names_with_a_host_are_for_ssh() {
         for text in ["host:path", "me@host:/abs", "host:", "a:b", "ssh://host/x"] {
-            assert!(matches!(parse(text), Ok(Endpoint::Ssh(_))), "{text}");
+            assert!(matches!(parse(text), Ok((Machine::Ssh(_), _))), "{text}");
         }
         assert!(parse(":x").unwrap_err().message.contains("names no host"));
         assert!(parse("https://x/").unwrap_err().message.contains("https://"));
@@ -229,14 +244,14 @@ mod tests {
             let wrong = parse(&format!("{start}?k=AQSECRET")).unwrap_err();
             assert!(!wrong.to_string().contains("SECRET") && wrong.hint.contains("whole URL"), "{wrong}");
         }
-        assert!(matches!(parse("haul:x"), Ok(Endpoint::Ssh(_))));
-        assert!(matches!(parse("./haul:x?k=y"), Ok(Endpoint::Local(_))));
+        assert!(matches!(parse("haul:x"), Ok((Machine::Ssh(_), _))));
+        assert!(matches!(parse("./haul:x?k=y"), Ok((Machine::Here, _))));
     }
 
     #[test]
     fn bytes_that_are_no_text_are_a_path() {
         let word = OsStr::from_bytes(b"\xff:\xfe");
-        assert_eq!(Endpoint::parse(word), Ok(Endpoint::Local(word.into())));
+        assert_eq!(place(word), Ok((Machine::Here, word.as_bytes().to_vec())));
     }
 
     proptest! {

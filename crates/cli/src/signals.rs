@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::iterator::exfiltrator::origin::{Origin, Process};
+use signal_hook::iterator::exfiltrator::origin::Origin;
 use signal_hook::low_level::signal_name;
 
 use crate::fault::{self, Fault, FaultCode};
@@ -40,15 +40,7 @@ struct StopRequest {
 struct Stop {
     signal: i32,
     /// Who sent it; the kernel sends those of a terminal.
-    sender: Option<Sender>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Sender {
-    pid: i32,
-    user: u32,
-    /// The name of its program, if it was still there when it was looked for.
-    program: Option<String>,
+    sender: Option<String>,
 }
 
 impl Cancel {
@@ -92,33 +84,31 @@ impl Cancel {
     }
 
     fn take(&self, origin: &Origin) {
-        let stop = Stop { signal: origin.signal, sender: origin.process.map(Sender::of) };
-        let said = stop.to_string();
-        let is_sent = stop.sender.is_some();
+        let stop = Stop {
+            signal: origin.signal,
+            sender: origin.process.map(|process| sender(process.pid, process.uid)),
+        };
+        if stop.sender.is_some() {
+            tracing::warn!("stopping: {stop}");
+        } else {
+            tracing::info!("stopping: {stop}");
+        }
         let _ = self.0.by.set(stop);
         self.request();
-        if is_sent {
-            tracing::warn!("stopping: {said}");
-        } else {
-            tracing::info!("stopping: {said}");
-        }
     }
 }
 
-impl Sender {
-    fn of(process: Process) -> Self {
-        let program = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
-        let program = program.map(|name| name.trim_end().to_owned());
-        Self { pid: process.pid, user: process.uid, program }
-    }
+/// A process for people, with its program's name if it was still there when it was looked for.
+fn sender(pid: i32, user: u32) -> String {
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let program = program.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim_end()));
+    format!("process {pid}{program} of user {user}")
 }
 
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name(self.signal))?;
-        let Some(Sender { pid, user, program }) = &self.sender else { return Ok(()) };
-        let program = program.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
-        write!(f, " from process {pid}{program} of user {user}")
+        let from = self.sender.as_ref().map_or_else(String::new, |sender| format!(" from {sender}"));
+        write!(f, "{}{from}", name(self.signal))
     }
 }
 
@@ -284,11 +274,13 @@ mod tests {
     #[test]
     fn the_signal_and_its_sender_are_told_here_and_the_signal_alone_to_the_peer() {
         let cancel = Cancel::default();
-        let sender = Sender { pid: 42, user: 7, program: Some("timeout".to_owned()) };
-        cancel.0.by.set(Stop { signal: SIGTERM, sender: Some(sender) }).unwrap();
+        let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        cancel.0.by.set(Stop { signal: SIGTERM, sender: Some(sender(pid, 7)) }).unwrap();
         cancel.request();
+        let by = format!("SIGTERM from process {pid} ({}) of user 7", own.trim_end());
         let own = cancel.fault("again");
-        assert_eq!(own.message, "interrupted by SIGTERM from process 42 (timeout) of user 7");
+        assert_eq!(own.message, format!("interrupted by {by}"));
         let told = cancel.fault_for_peer(Role::Server, "again");
         assert_eq!(told.message, "the server was stopped by SIGTERM");
         let theirs = told.from_peer();

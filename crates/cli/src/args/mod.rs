@@ -22,7 +22,7 @@ pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolic
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
-pub(crate) use values::{Assignment, Ceiling, Diagnosis, with_tip};
+pub(crate) use values::{Assignment, Diagnosis, with_tip};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]
@@ -186,8 +186,8 @@ pub(crate) struct RecipeArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
     /// Ceiling that is never exceeded, for example 800Mbit, or unlimited
-    #[arg(long)]
-    pub rate: Option<Ceiling>,
+    #[arg(long, value_parser = values::ceiling)]
+    pub rate: Option<String>,
     /// Control law of the rate
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
@@ -365,8 +365,8 @@ pub(crate) struct PipeArgs {
     #[arg(long, value_name = "SIZE")]
     pub frame: Option<Bytes>,
     /// Ceiling that is never exceeded, or unlimited; with viz the rate itself
-    #[arg(long)]
-    pub rate: Option<Ceiling>,
+    #[arg(long, value_parser = values::ceiling)]
+    pub rate: Option<String>,
     /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends bytes
     #[arg(long, value_name = "FILE")]
     pub diagnosis_model: Option<PathBuf>,

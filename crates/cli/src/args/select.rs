@@ -59,24 +59,27 @@ pub(crate) struct SelectArgs {
     pub copy_links: bool,
 }
 
-/// Makes a rule of an option's value.
-type MakeRule = fn(&OsStr) -> RuleArg;
-
-/// A pattern that can be compiled.
-fn pattern(word: OsString) -> Result<OsString, haul_mover::BadPattern> {
-    check_pattern(word.as_bytes()).map(|()| word)
-}
-
 fn rule_options() -> [Arg; 3] {
+    // A pattern that can be compiled.
+    let pattern = |verdict| {
+        OsStringValueParser::new().try_map(move |word: OsString| {
+            check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word))
+        })
+    };
+    let file = OsStringValueParser::new().map(|word| RuleArg::ExcludeFrom(PathBuf::from(word)));
     let option = |name: &'static str| Arg::new(name).long(name).action(clap::ArgAction::Append);
-    let of_pattern =
-        |name| option(name).value_name("PATTERN").value_parser(OsStringValueParser::new().try_map(pattern));
     [
-        of_pattern("exclude").help("Leave out what matches, for example '*.tmp' or /build/; repeatable"),
-        of_pattern("include").help("Send what matches, whatever later rules say; the first match counts"),
+        option("exclude")
+            .value_name("PATTERN")
+            .value_parser(pattern(Verdict::Exclude))
+            .help("Leave out what matches, for example '*.tmp' or /build/; repeatable"),
+        option("include")
+            .value_name("PATTERN")
+            .value_parser(pattern(Verdict::Include))
+            .help("Send what matches, whatever later rules say; the first match counts"),
         option("exclude-from")
             .value_name("FILE")
-            .value_parser(OsStringValueParser::new())
+            .value_parser(file)
             .help("Patterns to leave out from a file, one per line (+ includes)"),
     ]
 }
@@ -93,16 +96,10 @@ impl Args for RuleArgs {
 
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let kinds: [(&str, MakeRule); 3] = [
-            ("exclude", |word| RuleArg::of(Verdict::Exclude, word)),
-            ("include", |word| RuleArg::of(Verdict::Include, word)),
-            ("exclude-from", |word| RuleArg::ExcludeFrom(PathBuf::from(word))),
-        ];
         let mut found: Vec<(usize, RuleArg)> = Vec::new();
-        for (name, make) in kinds {
+        for name in ["exclude", "include", "exclude-from"] {
             let indices = matches.indices_of(name).into_iter().flatten();
-            let words = matches.get_many::<OsString>(name).into_iter().flatten();
-            found.extend(indices.zip(words).map(|(index, word)| (index, make(word))));
+            found.extend(indices.zip(matches.get_many(name).into_iter().flatten().cloned()));
         }
         found.sort_by_key(|(index, _)| *index);
         Ok(Self(found.into_iter().map(|(_, rule)| rule).collect()))

@@ -17,14 +17,15 @@ use crate::args::{Command, CpArgs};
 use crate::commands::cp::{self, How};
 use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
 use crate::config::{Resolved, Sources, StartError, resolve};
+use crate::endpoint::Machine;
 use crate::fault;
-use crate::output::{EventLog, ItemStyle, Items, Lines, RunReport, Summary, item_line, tell};
+use crate::output::{EventLog, Items, Lines, RunReport, Summary, WriteLine, item_line, tell};
 use crate::settings::{Preset, Settings};
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
 use crate::transfer::by_ssh::{reach, with_way_out};
 use crate::transfer::context::Context;
-use crate::transfer::plan::CopyPlan;
+use crate::transfer::plan::{CopyPlan, Way};
 use crate::transfer::select::chosen;
 use crate::transfer::session::negotiate;
 
@@ -99,7 +100,6 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
     report
 }
 
-/// A job that is understood.
 type Prepared = (Context, CopyPlan, Box<CpArgs>);
 
 fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, Fault> {
@@ -108,23 +108,23 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     // What the person has is in the words; what this machine has configured is for its own users.
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
     let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
-    let mut plan = CopyPlan::parse(&args.paths)?;
-    if !matches!(plan, CopyPlan::Local { .. }) && plan.url_mut().is_none() {
+    let plan = CopyPlan::parse(&args.paths)?;
+    let leads_on = match plan.way()? {
+        Way::Send(_) => matches!(plan.to, Machine::Ssh(_)),
+        Way::Fetch(from, _) => matches!(from, Machine::Ssh(_)),
+        Way::Many | Way::Between { .. } => true,
+    };
+    if leads_on {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
-    let run = match (job.dry_run, job.names) {
-        (true, _) => RunMode::ListChanges,
-        (false, true) => RunMode::Verbose,
-        (false, false) => RunMode::Move,
-    };
     let stack = haulage::Recipe::parse(&job.recipe)
         .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let mut quiet = Context::quiet(&command, &Preset::default_preset(), &settings, cancel)?;
-    quiet.transfer.receive_policy.run = run;
+    quiet.transfer.receive_policy.run = job.run;
     let context = Context {
         settings: Settings { stack, ..quiet.settings },
         items: items(job, reporter),
-        events: EventLog::to(Box::new(reporter.writer()), "stdout".to_owned()),
+        events: EventLog::to(lossy(reporter.lines.clone()), "stdout".to_owned()),
         ..quiet
     };
     Ok((context, plan, args.clone()))
@@ -132,14 +132,15 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
 
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
 fn items(job: &Job, reporter: &Reporter) -> Items {
-    if !job.dry_run && !job.names {
-        return Items::new(ItemStyle::Hidden);
+    if job.run == RunMode::Move {
+        return Items::Hidden;
     }
     if job.detach {
-        return Items::to(Arc::new(|item| tell(item_line(item))));
+        return Items::To(Arc::new(|item| tell(item_line(item))));
     }
-    let event = reporter.blocking();
-    Items::to(Arc::new(move |item| event("item", &json!({ "item": item }))))
+    // It waits for room without a limit: when the reader is gone, writing fails and nobody waits.
+    let lines = reporter.lines.clone();
+    Items::To(Arc::new(move |item| drop(lines.send(line("item", &json!({ "item": item }))))))
 }
 
 fn not_understood(error: StartError) -> Fault {
@@ -164,11 +165,11 @@ fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> 
     if let Some(url) = plan.url_mut() {
         *url = reach(&context, url, &job.hosts).map_err(way_out)?;
     }
-    if let (true, Some(url)) = (job.dry_run, plan.url_mut()) {
+    if let (RunMode::ListChanges, Some(url)) = (job.run, plan.url_mut()) {
         let negotiated = negotiate(&context, url).map_err(way_out)?;
         reporter.event("plan", &json!({ "negotiated": negotiated }));
     }
-    let selection = chosen(&args, plan.sources())?;
+    let selection = chosen(&args, plan.count())?;
     let mut report = cp::copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
     report.error = report.error.map(way_out);
     Ok(report)
@@ -212,18 +213,6 @@ impl Reporter {
         self.tell(&line(name, fields));
     }
 
-    /// Queues events and waits for room without a limit. When the reader is gone, writing fails and nobody waits.
-    pub(crate) fn blocking(&self) -> impl Fn(&str, &Value) + Send + Sync + use<> {
-        let lines = self.lines.clone();
-        // Without the thread that writes there is nobody to tell.
-        move |name, fields| drop(lines.send(line(name, fields)))
-    }
-
-    /// Queues lines that may be dropped.
-    pub(crate) fn writer(&self) -> LossyLines {
-        LossyLines(self.lines.clone())
-    }
-
     /// Waits a while until all is written. Writers must be gone.
     pub(crate) fn finish(self) {
         let Self { lines, is_through } = self;
@@ -239,19 +228,12 @@ fn line(name: &str, fields: &Value) -> Vec<u8> {
     format!("{}\n", Value::Object(object)).into_bytes()
 }
 
-/// Takes a line at a time, and drops those for which there is no room.
-#[derive(Debug)]
-pub(crate) struct LossyLines(Sender<Vec<u8>>);
-
-impl Write for LossyLines {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = self.0.try_send(line.to_vec());
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
+/// Takes lines, and drops those for which there is no room.
+fn lossy(lines: Sender<Vec<u8>>) -> WriteLine {
+    Box::new(move |line| {
+        let _ = lines.try_send(line.to_vec());
         Ok(())
-    }
+    })
 }
 
 #[cfg(test)]
@@ -261,7 +243,7 @@ mod tests {
     #[test]
     fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
         let (lines, waiting) = bounded(2);
-        let events = EventLog::to(Box::new(LossyLines(lines)), "stdout".to_owned());
+        let events = EventLog::to(lossy(lines), "stdout".to_owned());
         for event in ["a", "b", "c"] {
             events.write(event, Value::Null);
         }

@@ -10,9 +10,8 @@ use crate::endpoint;
 use crate::output::RunReport;
 use crate::transfer::bench::{receive, send};
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
-use crate::transfer::outcome;
 use crate::transfer::plan::DryRun;
 use crate::transfer::session::{negotiate, open};
 
@@ -27,30 +26,28 @@ pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
 fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {
     let url = url_of(args)?;
     context.check_loss_model(!args.reverse)?;
-    let limit = limit_of(args);
+    let limit = match args.bytes {
+        Some(bytes) => BenchLimit::Bytes(bytes.0),
+        None => BenchLimit::Micros(args.time.unwrap_or(DEFAULT_TIME).as_micros()),
+    };
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
-    let carried = if args.reverse {
+    let sides = Sides::new(&session, cpu, &url.host);
+    let report = if args.reverse {
         receive(&mut session, &sides, context)
     } else {
         send(&mut session, limit, &sides, context)
     };
-    let report = outcome::of_memory(context, &sides, carried);
     context.trace_end(&report);
     Ok(report)
 }
 
-/// What `haul bench` would do.
 pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
     let url = url_of(args)?;
     context.check_loss_model(!args.reverse)?;
-    let amount = match limit_of(args) {
-        BenchLimit::Bytes(bytes) => haul_base::Bytes(bytes).to_string(),
-        BenchLimit::Micros(micros) => format!("for {}", Span::from_micros(micros)),
-        BenchLimit::Unlimited => "without end".to_owned(),
-    };
+    let time = || format!("for {}", args.time.unwrap_or(DEFAULT_TIME));
+    let amount = args.bytes.map_or_else(time, |bytes| bytes.to_string());
     let verb = if args.reverse { "receive" } else { "send" };
     let actions = vec![format!("{verb} memory {amount}, server {}", url.authority())];
     Ok(DryRun { actions, negotiated: negotiate(context, &url)? })
@@ -58,11 +55,4 @@ pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault>
 
 fn url_of(args: &BenchArgs) -> Result<HaulUrl, Fault> {
     endpoint::url(args.url.as_deref(), "haul bench [OPTIONS] URL")
-}
-
-fn limit_of(args: &BenchArgs) -> BenchLimit {
-    match args.bytes {
-        Some(bytes) => BenchLimit::Bytes(bytes.0),
-        None => BenchLimit::Micros(args.time.unwrap_or(DEFAULT_TIME).as_micros()),
-    }
 }

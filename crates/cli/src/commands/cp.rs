@@ -9,15 +9,14 @@ use haul_wire::control::{Fault, Selection};
 use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
+use crate::endpoint::Machine;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, Summary, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
 use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::plan::{CopyPlan, DryRun, path_bytes};
+use crate::transfer::plan::{CopyPlan, DryRun, Way};
 use crate::transfer::select::chosen;
-use crate::transfer::server::at_own_server;
 use crate::transfer::session::{download, negotiate, upload};
 
 pub(crate) use stdio::check_options as check_streams;
@@ -42,11 +41,11 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
 fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     let plan = CopyPlan::parse(&args.paths)?;
     context.check_loss_model(plan.is_sent_from_here())?;
-    if args.ssh.detach && !matches!(plan, CopyPlan::Third(_)) {
+    if args.ssh.detach && !matches!(plan.way()?, Way::Between { .. }) {
         return Err(by_ssh::not_detached());
     }
-    let selection = chosen(args, plan.sources())?;
-    if args.sync.delete && matches!(plan, CopyPlan::Many(_)) {
+    let selection = chosen(args, plan.count())?;
+    if args.sync.delete && plan.way()? == Way::Many {
         // Each is a session of its own that knows of nothing but its own set.
         return Err(fault::usage(
             "--delete with sources on several machines is not in this release: each would remove what the others bring",
@@ -57,7 +56,7 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
 }
 
 pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    traced(context, plan, || Ok(one(context, plan, how)))
+    traced(context, plan, || one(context, plan, how))
 }
 
 /// Does `work` between the beginning and the end of a trace.
@@ -69,33 +68,33 @@ fn traced(context: &Context, plan: &CopyPlan, work: impl FnOnce() -> Result<RunR
 }
 
 /// The copy without its place in a trace.
-fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
+fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fault> {
     let How { selection, ssh } = how;
-    let result = match plan {
-        CopyPlan::Upload { sources, to, path } => {
-            let permit =
-                Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve);
-            at_server(context, ssh, to, &permit, |url| {
-                let url = HaulUrl { path: path.clone(), ..url };
-                upload(context, &url, path_bytes(sources), selection, Cpu::ALL)
+    match plan.way()? {
+        Way::Send(sources) => at_server(context, ssh, &plan.to, &put(context, plan), |url| {
+            let url = HaulUrl { path: plan.path.clone(), ..url };
+            upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
+        }),
+        Way::Fetch(from, sources) => {
+            let permit = Permit::Get(sources.to_vec());
+            at_server(context, ssh, from, &permit, |url| {
+                download(context, &url, sources, selection, &plan.path)
             })
         }
-        CopyPlan::Download { from, sources, to } => {
-            let permit = Permit::Get(sources.clone());
-            at_server(context, ssh, from, &permit, |url| download(context, &url, sources, selection, to))
-        }
-        CopyPlan::Third(third) => third::copy(context, ssh, third, &mut |_| {}),
-        CopyPlan::Many(plans) => Ok(many::copy_all(context, plans, |each, plan| one(each, plan, how))),
-        CopyPlan::Local { sources, to } => at_own_server(context, to, |url| {
-            upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
-        }),
-    };
-    result.unwrap_or_else(|fault| context.failed(fault))
+        Way::Between { at, serves } => third::copy(context, ssh, (plan, at, serves), &mut |_| {}),
+        Way::Many => Ok(many::copy_all(context, plan, |each, plan| {
+            one(each, plan, how).unwrap_or_else(|fault| each.failed(fault))
+        })),
+    }
+}
+
+/// What a server that ssh starts at the destination is to do.
+fn put(context: &Context, plan: &CopyPlan) -> Permit {
+    Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
 /// Looks, and prints what it sees on stdout. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
-    stdio::refuse_dry_run(&args.paths)?;
     let (plan, selection) = parse(context, args)?;
     let mut dry = DryRun { actions: plan.actions(), negotiated: Vec::new() };
     let mut say = |negotiated| {
@@ -104,24 +103,30 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
             out(&dry);
         }
     };
-    let report = if let CopyPlan::Third(third) = &plan {
+    let ask = |machine: &Machine, permit| {
+        at_server(context, &args.ssh, machine, &permit, |url| negotiate(context, &url))?
+    };
+    let how = How { selection: &selection, ssh: &args.ssh };
+    let report = match plan.way()? {
         // Asking for it anew would start ssh twice on either machine.
-        traced(context, &plan, || third::copy(context, &args.ssh, third, &mut say))
-    } else {
-        say(match plan.other_end(context) {
-            Some((server, permit)) => {
-                at_server(context, &args.ssh, server, &permit, |url| negotiate(context, &url))??
-            }
-            None => Vec::new(),
-        });
-        copy(context, &plan, How { selection: &selection, ssh: &args.ssh })
+        Way::Between { at, serves } => {
+            traced(context, &plan, || third::copy(context, &args.ssh, (&plan, at, serves), &mut say))
+        }
+        way => {
+            say(match way {
+                Way::Send(_) if plan.to != Machine::Here => ask(&plan.to, put(context, &plan))?,
+                Way::Fetch(from, sources) => ask(from, Permit::Get(sources.to_vec()))?,
+                _ => Vec::new(),
+            });
+            copy(context, &plan, how)
+        }
     };
     // Of several machines, others may have been looked at.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);
     }
     if context.json {
-        out_json(&object(&dry, context, &report).to_string());
+        out_json(&object(&dry, context, &report));
     } else {
         tell(Summary(&report).failures());
         context.say(Summary(&report).notes());

@@ -1,7 +1,7 @@
 //! `haul ctl`: lists the copies that run on this machine, shows one, and changes its control law.
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,6 @@ use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 /// A copy answers within 50 ms, on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lists the copies, shows one, or changes it. Gives the exit code.
 pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.copy else {
         list(as_object);
@@ -26,13 +25,11 @@ pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     };
     let path = directory().join(name);
     let set = args.changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
-    let told = ask(&path, &ControlRequest { set }).map_err(|error| match error {
-        Failure::Gone => fault::usage(
+    let told = ask(&path, &ControlRequest { set })?.ok_or_else(|| {
+        fault::usage(
             format!("no copy with the process {name} runs here as this user"),
             "`haul ctl` lists those that run",
-        ),
-        Failure::Refused(fault) => fault,
-        Failure::Io(error) => fault::io(format!("the copy {name} does not answer"), &error),
+        )
     })?;
     show(name, &told, as_object);
     Ok(0)
@@ -43,31 +40,28 @@ fn parameter(key: &str) -> String {
     key.strip_prefix("rate_control.").unwrap_or(key).to_owned()
 }
 
-enum Failure {
-    Gone,
-    Refused(Fault),
-    Io(std::io::Error),
-}
-
-fn ask(path: &Path, request: &ControlRequest) -> Result<Value, Failure> {
-    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::ConnectionRefused | ErrorKind::NotFound => Failure::Gone,
-        _ => Failure::Io(error),
-    })?;
+/// What the copy at this socket replies; `None` if there is none.
+fn ask(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
     let reply = (|| {
+        let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line)?;
         Ok(serde_json::from_str::<Value>(&line)?)
     })();
-    let reply: Value = reply.map_err(Failure::Io)?;
+    let reply = match reply.map_err(|error: io::Error| (error.kind(), error)) {
+        Ok(reply) => reply,
+        Err((ErrorKind::ConnectionRefused | ErrorKind::NotFound, _)) => return Ok(None),
+        Err((_, error)) => {
+            let name = path.file_name().unwrap_or_default().display();
+            return Err(fault::io(format!("the copy {name} does not answer"), &error));
+        }
+    };
     let error = &reply["error"];
     match error["message"].as_str() {
-        Some(message) => {
-            Err(Failure::Refused(fault::usage(message, error["hint"].as_str().unwrap_or_default())))
-        }
-        None => Ok(reply),
+        Some(message) => Err(fault::usage(message, error["hint"].as_str().unwrap_or_default())),
+        None => Ok(Some(reply)),
     }
 }
 
@@ -78,8 +72,8 @@ fn running() -> Vec<(String, Value)> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with(UNNAMED))?;
             match ask(&entry.path(), &ControlRequest::default()) {
-                Ok(told) => Some((name, told)),
-                Err(Failure::Gone) => {
+                Ok(Some(told)) => Some((name, told)),
+                Ok(None) => {
                     let _ = fs::remove_file(entry.path());
                     None
                 }
@@ -141,9 +135,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ask = |name: &str| ask(&directory.path().join(name), &ControlRequest::default());
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("7")).unwrap());
-        assert!(matches!(ask("7"), Err(Failure::Gone)));
-        assert!(matches!(ask("8"), Err(Failure::Gone)));
+        assert!(matches!(ask("7"), Ok(None)));
+        assert!(matches!(ask("8"), Ok(None)));
         // The system does not let us ask, which says nothing of the copy: its socket must not be removed.
-        assert!(matches!(ask(&"9".repeat(200)), Err(Failure::Io(_))));
+        assert!(ask(&"9".repeat(200)).is_err_and(|fault| fault.message.contains("does not answer")));
     }
 }

@@ -5,24 +5,20 @@ mod busy;
 pub(crate) use busy::receiver;
 
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::{Fault, Selection};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::args::DemoArgs;
-use crate::demo::{
-    CONGESTIONS, DirectionCounts, EmulatedPath, FileSet, FileSetSpec, FlowError, Namespaces, PathSpec,
-    TcpBeside, TcpFlow, flow,
-};
+use crate::demo::{CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpFlow, flow, told};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, percent};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
-use crate::transfer::plan::path_bytes;
 use crate::transfer::policy::Policy;
 use crate::transfer::server::with_own_server;
 use crate::transfer::session::upload;
@@ -42,12 +38,9 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
     let spec = path(context, args);
-    let path = EmulatedPath::start(&spec, namespaces)?;
-    if let Some(why) = path.why_relay() {
-        context.say(through_relay(why));
-    }
+    let path = start(context, &spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
-    show_counts(context, &path.counts()?);
+    show_counts(context, &path)?;
     report.capacity = Some((spec.rate, "path"));
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
         let why = path.why_relay().map(str::to_owned);
@@ -73,7 +66,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     if let Some(path) = &args.path {
         return Ok(path.clone());
     }
-    let set = FileSet::plan(&FileSetSpec { size: args.size, files: args.files, seed: args.seed });
+    let set = FileSet::plan(args.size, args.files, args.seed);
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
@@ -90,83 +83,111 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();
-                Ok(upload(context, &url, path_bytes(&[source]), &Selection::default(), Cpu::DataThread))
+                Ok(upload(
+                    context,
+                    &url,
+                    vec![source.into_os_string().into_vec()],
+                    &Selection::default(),
+                    Cpu::DataThread,
+                ))
             })
         })?
     })
 }
 
-/// The MTU of the emulated path: Ethernet's.
-const MTU: u16 = 1_500;
-
 /// The emulated path, and words about it.
 pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
-    context.say(describe(&spec));
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, seed: args.seed };
+    let (loss, queue) = (spec.loss.get(), spec.queue());
+    context.say(format!(
+        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {queue}, seed {}",
+        spec.rate,
+        spec.rtt,
+        loss * 100.0,
+        spec.seed
+    ));
     context.events.write(
         "start",
         json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
-            "seed": spec.seed, "queue_bytes": spec.queue().0,
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": loss,
+            "seed": spec.seed, "queue_bytes": queue.0,
         }),
     );
     spec
 }
 
-fn describe(spec: &PathSpec) -> String {
-    format!(
-        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {}, seed {}",
-        spec.rate,
-        spec.rtt,
-        spec.loss.get() * 100.0,
-        spec.queue(),
-        spec.seed
-    )
-}
-
-/// Says why the path is not between network namespaces.
-pub(super) fn through_relay(why: &str) -> String {
-    format!(
-        "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
-    )
+/// Makes the path, and says why if it is not between network namespaces.
+pub(super) fn start(
+    context: &Context,
+    spec: &PathSpec,
+    namespaces: &Namespaces,
+) -> Result<EmulatedPath, Fault> {
+    let path = EmulatedPath::start(spec, namespaces)?;
+    if let Some(why) = path.why_relay() {
+        context.say(format!(
+            "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
+        ));
+    }
+    Ok(path)
 }
 
 /// What the path did to the packets: the truth that the report can be held against.
-pub(super) fn show_counts(context: &Context, counts: &[DirectionCounts; 2]) {
-    for (name, direction) in ["Data", "Back"].into_iter().zip(counts) {
-        context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
-        let mut event = json!(direction);
+pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
+    for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
+        let (words, mut event) = told(way);
+        context.say(format!("{name}:  {words}"));
         event["direction"] = json!(name.to_lowercase());
         context.events.write("path", event);
     }
+    Ok(())
 }
 
-/// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved.
+/// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved. What of them is known, for
+/// scripts.
 ///
 /// # Errors
 /// Only that somebody wants to stop: what cannot be shown is left out with a reason.
-pub(crate) fn beside(
+fn beside(
     context: &Context,
     spec: &PathSpec,
     ours: &RunReport,
-    left_out: Option<String>,
-) -> Result<TcpBeside, Fault> {
-    let mut beside = TcpBeside { path: spec.rate, left_out, ..TcpBeside::default() };
+    mut left_out: Option<String>,
+) -> Result<Value, Fault> {
+    let (mut flows, mut missing, mut table) = (Vec::new(), Vec::new(), Vec::new());
     for congestion in CONGESTIONS {
-        if beside.left_out.is_some() {
+        if left_out.is_some() {
             break;
         }
         match one_flow(context, spec, congestion, ours.bytes) {
-            Ok(flow) => beside.flows.push(flow),
-            Err(FlowError::Missing(error)) => beside.missing.push((congestion.to_owned(), error.to_string())),
-            Err(error) => beside.left_out = Some(error.to_string()),
+            Ok(flow) => {
+                table.push(row(&name(congestion), flow.goodput(), spec.rate, &remark(&flow, ours)));
+                context.events.write("tcp", flow.json(spec.rate));
+                flows.push(flow.json(spec.rate));
+            }
+            Err(FlowError::Missing(why)) => {
+                let why = format!("the kernel does not have it ({why})");
+                table.push(format!("  {:<22}  not shown: {why}", name(congestion)));
+                context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
+                missing.push(json!({ "congestion": congestion, "why": why }));
+            }
+            Err(FlowError::Failed(error)) => left_out = Some(error.to_string()),
         }
         if context.cancel.is_requested() {
             return Err(context.cancel.fault(""));
         }
     }
-    show(context, &beside, ours);
-    Ok(beside)
+    if !flows.is_empty() {
+        context.say("Each alone on this path:  goodput        share of it");
+        context.say(row("haul", ours.goodput, spec.rate, ""));
+    }
+    for line in table {
+        context.say(line);
+    }
+    if let Some(why) = &left_out {
+        context.say(format!("TCP on this path is left out: {why}"));
+        context.events.write("tcp", json!({ "left_out": why }));
+    }
+    Ok(json!({ "flows": flows, "missing": missing, "left_out": left_out }))
 }
 
 fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
@@ -182,25 +203,6 @@ fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) ->
 
 fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
-}
-
-fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
-    if !beside.flows.is_empty() {
-        context.say("Each alone on this path:  goodput        share of it");
-        context.say(row("haul", ours.goodput, beside.path, ""));
-    }
-    for flow in &beside.flows {
-        context.say(row(&name(&flow.congestion), flow.goodput(), beside.path, &remark(flow, ours)));
-        context.events.write("tcp", flow.json(beside.path));
-    }
-    for (congestion, why) in &beside.missing {
-        context.say(format!("  {:<22}  not shown: {why}", name(congestion)));
-        context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
-    }
-    if let Some(why) = &beside.left_out {
-        context.say(format!("TCP on this path is left out: {why}"));
-        context.events.write("tcp", json!({ "left_out": why }));
-    }
 }
 
 pub(super) fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {

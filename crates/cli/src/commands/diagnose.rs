@@ -97,7 +97,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
         let sample = Sample::of(signature, words);
         let diagnosis = joined.judge(model, &sample, signature, words);
         if as_object {
-            let object = json!({
+            out_json(&json!({
                 "file": file.display().to_string(),
                 "window": number,
                 "packets": sample.packets,
@@ -109,8 +109,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
                 "p_host": diagnosis.p_host,
                 "p_network": diagnosis.p_network(),
                 "verdict": diagnosis.cause().name(),
-            });
-            out_json(&object.to_string());
+            }));
         } else {
             let name = file.display();
             let name = if one { name.to_string() } else { format!("{name}, window {number}") };

@@ -1,9 +1,7 @@
 //! `haul status` and `haul clean`: show and remove what transfers that were cut off have left behind.
 
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::PathBuf;
 
 use haul_base::{Span, printable_bytes};
 use haul_mover::{JournalReport, JournalState, find_journals, remove_journal, subdirectories};
@@ -49,7 +47,14 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     }
     if as_object {
         let removed: Vec<Value> = removed.iter().map(as_json).collect();
-        let left: Vec<Value> = left.iter().map(|(found, why)| left_as_json(found, why)).collect();
+        let left: Vec<Value> = left
+            .iter()
+            .map(|(found, why)| {
+                let mut object = as_json(found);
+                object["why"] = json!(why);
+                object
+            })
+            .collect();
         let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": left });
         out_fields(fields, search.faults.first());
         return search.end();
@@ -113,29 +118,33 @@ impl Found {
 impl Search {
     /// Looks into these directories (none: this one), and below them.
     fn run(PlaceArgs { directories, recursive }: &PlaceArgs) -> Self {
-        let here = vec![PathBuf::from(".")];
-        let now = SystemTime::now();
         let mut search = Self::default();
-        let mut waiting: Vec<PathBuf> =
-            if directories.is_empty() { here } else { directories.iter().rev().cloned().collect() };
+        let mut waiting: Vec<PathBuf> = directories.iter().rev().cloned().collect();
+        if directories.is_empty() {
+            waiting.push(PathBuf::from("."));
+        }
         while let Some(directory) = waiting.pop() {
-            if let Err(error) = search.look(&directory, now) {
-                search.faults.push(fault::io(format!("cannot look into {}", directory.display()), &error));
-            } else if *recursive {
-                // What cannot be listed any more has been reported above or has gone.
-                waiting.extend(below(&directory).unwrap_or_default());
+            match find_journals(&directory) {
+                Ok(journals) => search.found.extend(journals.into_iter().map(|journal| {
+                    // A time in the future is no age.
+                    let age = journal.modified.elapsed().unwrap_or_default().into();
+                    Found { directory: directory.clone(), journal, age }
+                })),
+                Err(error) => {
+                    search
+                        .faults
+                        .push(fault::io(format!("cannot look into {}", directory.display()), &error));
+                    continue;
+                }
+            }
+            if *recursive {
+                // What cannot be listed any more has been reported above or has gone. The last name comes first.
+                let mut names = subdirectories(&directory).unwrap_or_default();
+                names.sort_unstable_by(|a, b| b.cmp(a));
+                waiting.extend(names.into_iter().map(|name| directory.join(name)));
             }
         }
         search
-    }
-
-    fn look(&mut self, directory: &Path, now: SystemTime) -> io::Result<()> {
-        for journal in find_journals(directory)? {
-            // A time in the future is no age.
-            let age = now.duration_since(journal.modified).unwrap_or_default().into();
-            self.found.push(Found { directory: directory.to_owned(), journal, age });
-        }
-        Ok(())
     }
 
     /// Says what went wrong and gives the exit code.
@@ -145,13 +154,6 @@ impl Search {
         }
         self.faults.first().map_or(0, |fault| fault.code.exit_code())
     }
-}
-
-/// The directories in a directory, the last name first. Links are not followed.
-fn below(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut names = subdirectories(directory)?;
-    names.sort_unstable_by(|a, b| b.cmp(a));
-    Ok(names.into_iter().map(|name| directory.join(name)).collect())
 }
 
 /// Files that are named; the others are counted.
@@ -218,12 +220,6 @@ fn as_json(found: &Found) -> Value {
         "files": journal.files.iter().map(file).collect::<Vec<_>>(),
     });
     Name::from(found.directory.as_os_str()).put(&mut object, "directory");
-    object
-}
-
-fn left_as_json(found: &Found, why: &str) -> Value {
-    let mut object = as_json(found);
-    object["why"] = json!(why);
     object
 }
 

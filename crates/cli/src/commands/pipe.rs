@@ -15,18 +15,18 @@ use haul_host::peak_memory;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, LossModel, OpenError, Options, Recipe, SendError, StreamStatistics,
-    StreamsPermitted, WaitError,
+    ListenOptions, Listener, LossModel, OpenError, Options, SendError, StreamStatistics, StreamsPermitted,
+    WaitError,
 };
 use zeroize::Zeroizing;
 
-use self::stdio::{Carrier, Framing, Input, Reader, write};
+use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault::{self, shown};
-use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
+use crate::output::{CpuSeconds, Packets, RunReport, json_value, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::context::check_signatures;
@@ -48,24 +48,27 @@ const BOTH_OR_NEITHER: &str = "give --reverse on both sides, or on neither, and 
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
 
-#[derive(Clone, Debug, Default)]
+/// What was carried.
+#[derive(Default)]
 struct Tally {
-    bytes: u64,
+    report: RunReport,
     messages: u64,
     /// Messages that are missing between the first and the last that came.
     lost: u64,
-    recipe: String,
-    rtt: Option<Span>,
-    packets: Packets,
 }
 
 impl Tally {
-    /// The same with what a connection knows at its end.
+    /// The same with what a conversation knows at its end.
+    fn with(mut self, recipe: &str, rtt: Option<Span>, packets: Packets) -> Self {
+        without_direction(recipe).clone_into(&mut self.report.preset);
+        (self.report.rtt, self.report.packets) = (rtt, packets);
+        self
+    }
+
     fn of(self, connection: &Connection) -> Self {
         let statistics = connection.statistics();
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
-        let recipe = without_direction(&connection.recipe().name).to_owned();
-        Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent }, ..self }
+        self.with(&connection.recipe().name, Some(statistics.rtt), Packets { sent, resent })
     }
 }
 
@@ -124,9 +127,9 @@ impl Pipe<'_> {
     /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
     fn print(&self, report: &RunReport) {
         if self.writes_stdout() {
-            tell_json(&json(report));
+            tell_json(&json_value(report));
         } else {
-            out_json(&json(report));
+            out_json(&json_value(report));
         }
     }
 
@@ -134,15 +137,11 @@ impl Pipe<'_> {
         let cpu = Some(facts::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
-            bytes: tally.bytes,
             elapsed,
-            goodput: Rate::from_transfer(tally.bytes, elapsed),
-            rtt: tally.rtt,
-            packets: tally.packets,
-            preset: tally.recipe,
+            goodput: Rate::from_transfer(tally.report.bytes, elapsed),
             cpu: CpuSeconds { sender, receiver },
             max_rss: peak_memory(),
-            ..RunReport::default()
+            ..tally.report
         }
     }
 
@@ -153,8 +152,8 @@ impl Pipe<'_> {
     }
 
     fn summary(&self, tally: &Tally, elapsed: Duration) {
-        let rate = Rate::from_transfer(tally.bytes, elapsed.into());
-        let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.bytes), elapsed.as_secs_f64());
+        let rate = Rate::from_transfer(tally.report.bytes, elapsed.into());
+        let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.report.bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
             let _ = write!(words, ", {} messages", tally.messages);
         }
@@ -175,28 +174,24 @@ impl Pipe<'_> {
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
-        let direction = if self.args.reverse { RECEIVING } else { SENDING };
-        let directed = |mut recipe: Recipe| {
-            recipe.name.insert_str(0, direction);
-            recipe
-        };
-        match Carrier::choose(self.args, &options)? {
-            Carrier::Bytes(recipe, options) if self.args.reverse => {
-                let reader = ByteReader::open(url, &directed(recipe), &options).wait();
-                self.receive_bytes(reader.map_err(refused)?)
+        let (mut recipe, options) = stdio::choose(self.args, options)?;
+        let is_stream = recipe.has("object");
+        if !is_stream {
+            if options.loss_model.is_some() {
+                check_signatures(&recipe)?;
             }
-            Carrier::Bytes(recipe, options) => {
-                let writer = ByteWriter::open(url, &directed(recipe), &options).wait();
-                self.send_bytes(writer.map_err(refused)?)
+            // Before there is another side that would have to be told.
+            stdio::framing(self.args.frame, &recipe)?;
+        }
+        recipe.name.insert_str(0, if self.args.reverse { RECEIVING } else { SENDING });
+        match (is_stream, self.args.reverse) {
+            (true, true) => {
+                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(refused)?)
             }
-            Carrier::Messages(recipe) => {
-                if options.loss_model.is_some() {
-                    check_signatures(&recipe)?;
-                }
-                let framing = stdio::framing(self.args.frame, &recipe)?;
-                let connection = Connection::open(url, &directed(recipe), &options).wait();
-                self.talk(&connection.map_err(refused)?, Ok(framing), !self.args.reverse)
+            (true, false) => {
+                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(refused)?)
             }
+            (false, _) => self.talk(&Connection::open(url, &recipe, &options).wait().map_err(refused)?),
         }
     }
 
@@ -215,10 +210,7 @@ impl Pipe<'_> {
         let listener = Listener::bind_with(options).map_err(fault::of)?;
         self.announce(&listener)?;
         match self.next_client(&listener, &is_misdirected)? {
-            Accepted::Messages(connection) => {
-                let framing = stdio::framing(self.args.frame, &connection.recipe());
-                self.talk(&connection, framing, self.args.reverse)
-            }
+            Accepted::Messages(connection) => self.talk(&connection),
             Accepted::Reader(reader) => self.receive_bytes(*reader),
             Accepted::Writer(writer) => self.send_bytes(*writer),
         }
@@ -287,17 +279,12 @@ impl Pipe<'_> {
         Ok(())
     }
 
-    /// `framing` counts only where this side sends.
-    fn talk(
-        &self,
-        connection: &Connection,
-        framing: Result<Framing, Fault>,
-        sends: bool,
-    ) -> Result<Tally, Fault> {
-        let done = match framing {
-            Ok(framing) if sends => self.send_messages(connection, framing),
-            Err(fault) if sends => Err(fault),
-            _ => self.receive_messages(connection),
+    fn talk(&self, connection: &Connection) -> Result<Tally, Fault> {
+        let done = if self.writes_stdout() {
+            self.receive_messages(connection)
+        } else {
+            let framing = stdio::framing(self.args.frame, &connection.recipe());
+            framing.and_then(|framing| self.send_messages(connection, framing))
         };
         done.inspect_err(|_| {
             connection.abort();
@@ -316,14 +303,13 @@ impl Pipe<'_> {
                 Some(0) => break,
                 Some(read) => {
                     self.write(&mut writer, &buffer[..read])?;
-                    tally.bytes += read as u64;
+                    tally.report.bytes += read as u64;
                 }
             }
         }
         self.finish(&mut writer)?;
         let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
-        let recipe = without_direction(writer.recipe()).to_owned();
-        Ok(Tally { recipe, rtt, packets: Packets { sent, resent }, ..tally })
+        Ok(tally.with(writer.recipe(), rtt, Packets { sent, resent }))
     }
 
     /// Unless it should end.
@@ -366,13 +352,12 @@ impl Pipe<'_> {
         loop {
             let read = self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
             let read = read.map_err(|error| stream_fault(&error))?;
-            tally.bytes += read as u64;
+            tally.report.bytes += read as u64;
             if read == 0 || self.reader_is_gone(&buffer[..read])? {
                 break;
             }
         }
-        let recipe = without_direction(reader.recipe()).to_owned();
-        Ok(Tally { recipe, rtt: reader.statistics().rtt, ..tally })
+        Ok(tally.with(reader.recipe(), reader.statistics().rtt, Packets::default()))
     }
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
@@ -387,7 +372,7 @@ impl Pipe<'_> {
                 Some([]) => break,
                 Some(message) => {
                     self.send(connection, message)?;
-                    tally.bytes += message.len() as u64;
+                    tally.report.bytes += message.len() as u64;
                     tally.messages += 1;
                 }
             }
@@ -430,7 +415,7 @@ impl Pipe<'_> {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));
-                    tally.bytes += message.data.len() as u64;
+                    tally.report.bytes += message.data.len() as u64;
                     tally.messages += 1;
                     if self.reader_is_gone(&message.data)? {
                         break;

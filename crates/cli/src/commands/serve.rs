@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 use self::filesystem::Offer;
 use crate::args::ServeArgs;
 use crate::fault::{self, shown};
-use crate::output::{RunReport, Summary, json_value, out_json, out_url, out_verbatim, tell};
+use crate::output::{RunReport, Summary, json_value, out_json, out_url, tell};
 use crate::signals::INTERRUPTED;
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
     // Before the first thread that hears strangers is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
-    let confinement = filesystem::restrict(&root, offer);
+    let restricted = filesystem::restrict(&root, offer);
     let listener = match args.port_range {
         Some(range) => bind_within(&options, &[args.listen.ip()], range)?,
         None => Listener::bind(options).map_err(fault::of)?,
@@ -57,8 +57,8 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if let Some(file) = url_file {
         file.write(&url)?;
     }
-    announce(context, args, &listener, &url);
-    context.say(confinement.words(&args.root));
+    announce(context, args, offer, &listener, &url);
+    context.say(filesystem::words(&restricted, &args.root, offer));
     let sessions = Sessions::new(SessionLimits {
         total: args.max_sessions.into(),
         per_address: args.max_per_address.into(),
@@ -130,11 +130,10 @@ impl Server<'_> {
 
     fn log(&self, peer: SocketAddr, request: &str, is_dry: bool, report: &RunReport) {
         if self.context.json {
-            let line = json!({
+            out_json(&json!({
                 "schema": 1, "event": "session", "peer": peer.to_string(), "request": request,
                 "dry_run": is_dry, "result": json_value(report),
-            });
-            out_json(&line.to_string());
+            }));
         }
         let (summary, session) = (Summary(report), format!("{peer} {request}: "));
         tell(summary.failures().behind(&session));
@@ -142,41 +141,35 @@ impl Server<'_> {
             // The client has not got them.
             self.context.say(summary.notes().behind(&session));
         }
-        match &report.error {
-            Some(fault) => tell(shown(fault).behind(&session)),
-            None if is_dry => self.context.say(format!("{peer} {request}: dry run, nothing was moved")),
-            None if summary.is_nothing_done() => {
-                self.context.say(format!("{peer} {request}: nothing was moved"));
-            }
-            None if report.bytes == 0 && report.files == 0 => {
-                self.context.say(format!("{peer} {request}: done"));
-            }
-            None => self.context.say(format!("{peer} {request}: {}", summary.moved())),
-        }
+        let done = match &report.error {
+            Some(fault) => return tell(shown(fault).behind(&session)),
+            None if is_dry => "dry run, nothing was moved".to_owned(),
+            None if summary.is_nothing_done() => "nothing was moved".to_owned(),
+            None if report.bytes == 0 && report.files == 0 => "done".to_owned(),
+            None => summary.moved(),
+        };
+        self.context.say(format!("{session}{done}"));
     }
 }
 
 /// Prints the URL, which is the result that people and scripts wait for.
-fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &HaulUrl) {
-    let file = args.url_file.as_deref();
-    let address = listener.local_addr();
-    match (context.json, file) {
-        (true, None) => out_verbatim(&listening(address, "url", &url.to_string())),
-        (true, Some(path)) => out_json(&listening(address, "url_file", &path.to_string_lossy())),
-        (false, None) => out_url(url),
-        (false, Some(path)) => context.say(format!("the URL is in {}", path.display())),
+fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listener, url: &HaulUrl) {
+    let (file, address) = (args.url_file.as_deref(), listener.local_addr());
+    match file {
+        _ if context.json => {
+            // With a file for the URL, the URL stands nowhere else.
+            let (key, place) = file
+                .map_or_else(|| ("url", url.to_string()), |file| ("url_file", file.to_string_lossy().into()));
+            let address = address.to_string();
+            out_json(&json!({ "schema": 1, "event": "listening", key: place, "address": address }));
+        }
+        None => out_url(url),
+        Some(file) => context.say(format!("the URL is in {}", file.display())),
     }
-    let access = if args.read_only { "for reading" } else { "for reading and writing" };
     context.say(format!(
-        "serving {} {access} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
+        "serving {} for {offer} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
         args.root.display()
     ));
-}
-
-/// What a server says when it listens, for scripts. With a file for the URL, the URL stands nowhere else.
-fn listening(address: SocketAddr, key: &str, place: &str) -> String {
-    let line = json!({ "schema": 1, "event": "listening", key: place, "address": address.to_string() });
-    line.to_string()
 }
 
 /// A file that the URL will be written to, by a thread from before the filesystem was restricted: it need not lie where

@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use crate::args::TrainArgs;
 use crate::commands::diagnose::signatures_of;
 use crate::fault::{self, Fault};
-use crate::output::{out_json, out_verbatim};
+use crate::output::{out_fields, out_verbatim};
 
 /// Parts that are held out in turn.
 const FOLDS: usize = 10;
@@ -103,10 +103,9 @@ fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
     let confusion = |of: &Confusion| json!({ "correct": of.correct, "wrong": of.wrong, "inconclusive": of.inconclusive, "out_of_range": of.out_of_range });
     let cause = |r2: f64, bins: &[Bin], held: &Confusion| json!({ "r2": r2, "bins": bins_object(bins), "held_out": confusion(held) });
     json!({
-        "schema": 1, "ok": true, "model_hash": hash,
+        "model_hash": hash,
         "host": cause(trained.host_r2, &trained.host_bins, &held_out[0]),
         "network": cause(trained.network_r2, &trained.network_bins, &held_out[1]),
-        "error": null,
     })
 }
 
@@ -129,7 +128,7 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
         .map_err(|error| fault::io(format_args!("cannot write {}", args.output.display()), &error))?;
     let model_hash = blake3::hash(text.as_bytes()).to_hex();
     if as_object {
-        out_json(&object(&trained, &held_out, &model_hash).to_string());
+        out_fields(object(&trained, &held_out, &model_hash), None);
     } else {
         out_verbatim(&report(&trained, &held_out, &model_hash));
     }

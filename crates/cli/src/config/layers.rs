@@ -23,12 +23,8 @@ const CORRECT: &str = "correct the file: it is TOML, and `haul --show-config` li
 /// What the file says to `command`.
 pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Result<Layer, Fault> {
     let text = text_of(path, File::open(path), CORRECT)?;
-    parse(command, options, path, &text)
-}
-
-pub(super) fn parse(command: &str, options: &[OptionSpec], path: &Path, text: &str) -> Result<Layer, Fault> {
     let table: Table = text.parse().map_err(|error| {
-        fault::usage(format!("{}: {}", path.display(), toml_problem(text, &error)), CORRECT)
+        fault::usage(format!("{}: {}", path.display(), toml_problem(&text, &error)), CORRECT)
     })?;
     let mut reader = Reader { path, layer: Layer::default() };
     let commands = OptionSpec::commands();
@@ -183,10 +179,11 @@ fn assignments(origin: &Origin, text: &str) -> Result<Vec<Setting>, Fault> {
 fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
     let known: Vec<String> =
         OptionSpec::of_all_commands().iter().map(|option| options::variable(&option.long)).collect();
-    let is_other = |name: &String| OTHERS.contains(&name.as_str()) || name.starts_with(OF_THE_LAB);
-    for name in sources.names_with_prefix("HAUL_") {
-        if !known.contains(&name) && !is_other(&name) {
-            let near = suggestion(&name, known.iter().map(String::as_str));
+    let is_other = |name: &str| OTHERS.contains(&name) || name.starts_with(OF_THE_LAB);
+    let names = sources.variables.keys().filter_map(|name| name.to_str());
+    for name in names.filter(|name| name.starts_with("HAUL_")) {
+        if !known.iter().any(|known| known == name) && !is_other(name) {
+            let near = suggestion(name, known.iter().map(String::as_str));
             notes.push(format!("nothing reads the environment variable {name}{near}"));
         }
     }
@@ -221,11 +218,6 @@ impl Sources {
             Some(text) => Ok(Some(text.to_owned())),
             None => Err(fault::usage(format!("environment variable {name} is not valid UTF-8"), "")),
         }
-    }
-
-    pub(super) fn names_with_prefix(&self, prefix: &str) -> Vec<String> {
-        let names = self.variables.keys().filter_map(|name| name.to_str());
-        names.filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
     }
 
     pub(super) fn system_file(&self) -> Option<PathBuf> {

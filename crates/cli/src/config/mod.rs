@@ -99,9 +99,8 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let chosen = choose(&options, &typed, &layers);
 
     let completed = complete(argv, &typed, &options, &chosen)?;
-    let matches = Cli::command()
-        .try_get_matches_from(&completed)
-        .map_err(|error| name_origin(error, &options, &chosen))?;
+    let matches =
+        Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command);
@@ -127,7 +126,7 @@ fn layers(
 }
 
 fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
-    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    let scope = options::scope(matches);
     scope.try_contains_id(&option.id).unwrap_or(false)
         && scope.value_source(&option.id) == Some(ValueSource::CommandLine)
 }
@@ -145,8 +144,8 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Value
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
     let mut chosen = Values::new();
     let is_chosen = |chosen: &Values, long: &str| {
-        let is_off =
-            |value: &str| truth(value) == Some(false) && option(long).is_some_and(OptionSpec::is_switch);
+        let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
+        let is_off = |value: &str| is_switch && truth(value) == Some(false);
         chosen.get(long).is_some_and(|(_, value)| !is_off(value))
     };
     for layer in layers {
@@ -167,34 +166,27 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Value
     chosen
 }
 
-/// The command line with the chosen values written into it: lists at the end, since the order counts and what was
-/// typed comes first, and with what includes before what excludes; the others right behind the command's name.
+/// The command line with the chosen values written behind it. The order of lists counts: what was typed comes first, and
+/// what includes before what excludes.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
     chosen: &Values,
 ) -> Result<Vec<OsString>, Fault> {
-    let (mut added, mut behind) = (Vec::new(), Vec::new());
+    let mut added = Vec::new();
     for (long, (origin, value)) in chosen {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
         let words = kind.spell(long, value).map_err(|problem| bad_value(origin, long, value, &problem))?;
-        match kind {
-            Kind::List if long == "include" => drop(behind.splice(0..0, words)),
-            Kind::List => behind.extend(words),
-            _ => added.extend(words),
-        }
+        let at = if long == "include" { 0 } else { added.len() };
+        added.splice(at..at, words);
     }
-    // Options before the command take no values, so the first word that is none is the command.
-    let is_word = |word: &OsString| !word.as_encoded_bytes().starts_with(b"-");
     let mut completed = argv.to_vec();
     if typed.subcommand_name().is_none() {
         completed.push(OsString::from(COMMAND_SHOWN));
     }
-    let place = completed.iter().skip(1).position(is_word).map_or(completed.len(), |p| p + 2);
-    let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len()).max(place);
-    completed.splice(end..end, behind.into_iter().map(OsString::from));
-    completed.splice(place..place, added.into_iter().map(OsString::from));
+    let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len());
+    completed.splice(end..end, added.into_iter().map(OsString::from));
     Ok(completed)
 }
 
@@ -204,16 +196,14 @@ fn bad_value(origin: &Origin, long: &str, value: &str, problem: &str) -> Fault {
 }
 
 /// Says which place a value came from that clap did not accept.
-fn name_origin(error: clap::Error, options: &[OptionSpec], chosen: &Values) -> StartError {
+fn name_origin(error: clap::Error, chosen: &Values) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };
     let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
     match chosen.get(long) {
-        Some((origin, value)) if options.iter().any(|o| o.long == long) => {
-            bad_value(origin, long, value, &problem(&error)).into()
-        }
-        _ => error.into(),
+        Some((origin, value)) => bad_value(origin, long, value, &problem(&error)).into(),
+        None => error.into(),
     }
 }
 

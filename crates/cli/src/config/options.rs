@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use serde::Serialize;
 
 use super::{Origin, Values, is_typed};
@@ -35,10 +35,19 @@ pub(super) struct OptionSpec {
 /// The heading of the help text of `haul cp` under which an option stands.
 pub(crate) fn heading_in_cp(long: &str) -> String {
     let root = Cli::command();
-    let own = root.find_subcommand("cp").into_iter().flat_map(clap::Command::get_arguments);
-    let mut all = own.chain(root.get_arguments());
-    let option = all.find(|option| option.get_long() == Some(long));
+    let option = arguments(&root, "cp").find(|option| option.get_long() == Some(long));
     option.and_then(Arg::get_help_heading).unwrap_or_default().to_owned()
+}
+
+/// Where the options of the command are that was typed.
+pub(super) fn scope(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, sub)| sub)
+}
+
+/// What `command` takes, the general options included.
+fn arguments<'a>(root: &'a Command, command: &str) -> impl Iterator<Item = &'a Arg> {
+    let own = root.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
+    own.chain(root.get_arguments())
 }
 
 /// The key of an option in a configuration file.
@@ -54,10 +63,7 @@ pub(super) fn variable(long: &str) -> String {
 impl OptionSpec {
     /// The options of `command`, the general ones included.
     pub(super) fn of_command(command: &str) -> Vec<Self> {
-        let root = Cli::command();
-        let general = root.get_arguments();
-        let own = root.find_subcommand(command).into_iter().flat_map(clap::Command::get_arguments);
-        own.chain(general).filter_map(Self::new).collect()
+        arguments(&Cli::command(), command).filter_map(Self::new).collect()
     }
 
     pub(super) fn commands() -> Vec<String> {
@@ -70,10 +76,6 @@ impl OptionSpec {
         all.sort_by(|a, b| a.long.cmp(&b.long));
         all.dedup_by(|a, b| a.long == b.long);
         all
-    }
-
-    pub(super) fn is_switch(&self) -> bool {
-        self.kind == Kind::Switch
     }
 
     fn new(arg: &Arg) -> Option<Self> {
@@ -156,21 +158,18 @@ pub(super) fn rows(
     let shown = options.iter().filter(|option| option.kind != Kind::Set);
     shown
         .map(|option| {
-            let chosen_value = chosen.get(&option.long);
-            let origin = match chosen_value {
+            let origin = match chosen.get(&option.long) {
                 _ if is_typed(typed, option) => Origin::Flag(option.long.clone()),
                 Some((origin, _)) => origin.clone(),
                 None => Origin::Default,
             };
-            // Without a command nothing was completed, so the chosen value stands for itself.
-            let value = raw(matches, option).or_else(|| chosen_value.map(|(_, value)| value.clone()));
-            ConfigRow { key: key(&option.long), value, origin: origin.to_string() }
+            ConfigRow { key: key(&option.long), value: raw(matches, option), origin: origin.to_string() }
         })
         .collect()
 }
 
 pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
-    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    let scope = scope(matches);
     if !scope.try_contains_id(&option.id).unwrap_or(false) {
         return None;
     }
@@ -187,7 +186,7 @@ pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
 /// Every option that has a value by any place, with its name and as a word, in the order of the command line;
 /// `--set` is left out.
 pub(super) fn words(options: &[OptionSpec], matches: &ArgMatches) -> Vec<(String, OsString)> {
-    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    let scope = scope(matches);
     let given = options.iter().filter(|option| option.kind != Kind::Set && is_typed(matches, option));
     let mut placed: Vec<(usize, (String, OsString))> = given
         .flat_map(|option| {
@@ -201,15 +200,14 @@ pub(super) fn words(options: &[OptionSpec], matches: &ArgMatches) -> Vec<(String
 }
 
 fn spell(option: &OptionSpec, scope: &ArgMatches) -> Vec<OsString> {
-    let name = format!("--{}", option.long);
-    if option.kind == Kind::Switch {
-        return scope.get_flag(&option.id).then(|| name.into()).into_iter().collect();
+    if matches!(option.kind, Kind::Switch | Kind::Count) {
+        let value = raw(scope, option).unwrap_or_default();
+        let words = option.kind.spell(&option.long, &value).unwrap_or_default();
+        return words.into_iter().map(OsString::from).collect();
     }
-    if option.kind == Kind::Count {
-        return vec![name.into(); usize::from(scope.get_count(&option.id))];
-    }
-    let with = |value| [name.as_ref(), "=".as_ref(), value].into_iter().collect();
-    scope.get_raw(&option.id).into_iter().flatten().map(with).collect()
+    let name = format!("--{}=", option.long);
+    let values = scope.get_raw(&option.id).into_iter().flatten();
+    values.map(|value| [name.as_ref(), value].into_iter().collect()).collect()
 }
 
 #[cfg(test)]

@@ -51,27 +51,9 @@ impl TcpFlow {
     }
 }
 
-/// TCP on the path of a demo.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct TcpBeside {
-    pub path: Rate,
-    pub flows: Vec<TcpFlow>,
-    /// Congestion controls that this kernel does not have, and in which words it said so.
-    pub missing: Vec<(String, String)>,
-    pub left_out: Option<String>,
-}
-
-impl TcpBeside {
-    pub(crate) fn json(&self) -> Value {
-        let flows: Vec<Value> = self.flows.iter().map(|flow| flow.json(self.path)).collect();
-        let missing = self.missing.iter().map(|(name, why)| json!({ "congestion": name, "why": why }));
-        json!({ "flows": flows, "missing": missing.collect::<Vec<_>>(), "left_out": self.left_out })
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FlowError {
-    #[error("the kernel does not have it ({0})")]
+    #[error("{0}")]
     Missing(io::Error),
     #[error("{0}")]
     Failed(#[from] io::Error),

@@ -11,48 +11,36 @@ use crate::signals::Cancel;
 
 /// Bytes written at a time.
 const BLOCK: usize = 1 << 20;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileSetSpec {
-    pub size: Bytes,
-    pub files: u32,
-    pub seed: u64,
-}
+/// Each after the one that it is in; the first stays empty.
+const DIRECTORIES: [&str; 4] = ["empty", "runs", "runs/2026", "runs/2026/november"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileSet {
     /// Relative paths and sizes, in the order in which they are made.
     pub files: Vec<(PathBuf, Bytes)>,
-    /// Directories, each after the one that it is in; one of them stays empty.
-    pub directories: Vec<PathBuf>,
-    pub links: Vec<(PathBuf, PathBuf)>,
     seed: u64,
 }
 
 impl FileSet {
     /// Plans a set: one file with half of the bytes, a few medium ones with most of the rest, many small
-    /// ones, one empty, in nested directories, and a symbolic link.
-    pub(crate) fn plan(spec: &FileSetSpec) -> Self {
-        let mut rng = Rng::from_seed(spec.seed);
-        let sizes = sizes(spec, &mut rng);
-        let directories = ["empty", "runs", "runs/2026", "runs/2026/november"].map(PathBuf::from).to_vec();
-        let mut files: Vec<(PathBuf, Bytes)> = Vec::with_capacity(sizes.len());
-        for (number, &size) in sizes.iter().enumerate() {
+    /// ones, one empty, in nested directories.
+    pub(crate) fn plan(size: Bytes, files: u32, seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        let sizes = sizes(size.0, u64::from(files.max(1)), &mut rng);
+        let place = |(number, &size): (usize, &u64)| {
             // The big one is at the top, the others anywhere but in the empty directory.
-            let place = if number == 0 { 0 } else { rng.below(directories.len() as u64) as usize };
-            let parent = if place == 0 { Path::new("") } else { &directories[place] };
-            files.push((parent.join(name(number, size)), Bytes(size)));
-        }
-        let links =
-            files.first().map(|(big, _)| (PathBuf::from("latest"), big.clone())).into_iter().collect();
-        Self { files, directories, links, seed: spec.seed }
+            let at = if number == 0 { 0 } else { rng.below(DIRECTORIES.len() as u64) as usize };
+            let parent = Path::new(if at == 0 { "" } else { DIRECTORIES[at] });
+            (parent.join(name(number, size)), Bytes(size))
+        };
+        Self { files: sizes.iter().enumerate().map(place).collect(), seed }
     }
 
     pub(crate) fn total(&self) -> Bytes {
         Bytes(self.files.iter().map(|(_, size)| size.0).sum())
     }
 
-    /// Writes the set below `root`, which must exist; stops between two blocks when `cancel` says so.
+    /// Writes the set and a symbolic link to its big file below `root`, which must exist; stops between two blocks when `cancel` says so.
     pub(crate) fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
         self.try_write(root, cancel).map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted => Fault::new(FaultCode::Interrupted, "interrupted", ""),
@@ -61,7 +49,7 @@ impl FileSet {
     }
 
     fn try_write(&self, root: &Path, cancel: &Cancel) -> io::Result<()> {
-        for directory in &self.directories {
+        for directory in DIRECTORIES {
             fs::create_dir_all(root.join(directory))?;
         }
         let mut block = vec![0; BLOCK];
@@ -79,14 +67,13 @@ impl FileSet {
                 left -= part.len() as u64;
             }
         }
-        self.links.iter().try_for_each(|(path, target)| std::os::unix::fs::symlink(target, root.join(path)))
+        std::os::unix::fs::symlink(&self.files[0].0, root.join("latest"))
     }
 }
 
 /// The sizes: half the bytes in the first file, most of the rest in every twelfth of the others, and the last one empty if
 /// there are several.
-fn sizes(spec: &FileSetSpec, rng: &mut Rng) -> Vec<u64> {
-    let (total, files) = (spec.size.0, u64::from(spec.files.max(1)));
+fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     let big = if files < 3 { total } else { total / 2 };
     let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };
     let weights: Vec<u64> = (0..files.saturating_sub(2)).map(weight).collect();
@@ -126,13 +113,13 @@ mod tests {
 
     use super::*;
 
-    fn spec(size: u64, files: u32) -> FileSetSpec {
-        FileSetSpec { size: Bytes(size), files, seed: 1 }
+    fn set_of(size: u64, files: u32) -> FileSet {
+        FileSet::plan(Bytes(size), files, 1)
     }
 
     #[test]
     fn the_usual_set_has_files_of_every_kind() {
-        let set = FileSet::plan(&spec(256_000_000, 64));
+        let set = set_of(256_000_000, 64);
         assert_eq!((set.files.len(), set.total()), (64, Bytes(256_000_000)));
         assert_eq!(set.files[0].1, Bytes(128_000_000));
         let count =
@@ -145,10 +132,10 @@ mod tests {
 
     #[test]
     fn equal_seeds_write_equal_trees() {
-        let set = FileSet::plan(&spec(3_000_000, 20));
+        let set = set_of(3_000_000, 20);
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         set.write(a.path(), &Cancel::default()).unwrap();
-        FileSet::plan(&spec(3_000_000, 20)).write(b.path(), &Cancel::default()).unwrap();
+        set_of(3_000_000, 20).write(b.path(), &Cancel::default()).unwrap();
         for (path, size) in &set.files {
             let bytes = fs::read(a.path().join(path)).unwrap();
             assert_eq!(bytes.len() as u64, size.0);
@@ -156,13 +143,13 @@ mod tests {
         }
         assert!(a.path().join("empty").read_dir().unwrap().next().is_none());
         assert_eq!(fs::read(a.path().join("latest")).unwrap().len(), 1_500_000);
-        let other = FileSet::plan(&FileSetSpec { seed: 2, ..spec(3_000_000, 20) });
+        let other = FileSet::plan(Bytes(3_000_000), 20, 2);
         assert_ne!(set, other);
     }
 
     #[test]
     fn a_place_that_takes_no_files_is_named() {
-        let fault = FileSet::plan(&spec(10, 1)).write(Path::new("/dev/null/dir"), &Cancel::default());
+        let fault = set_of(10, 1).write(Path::new("/dev/null/dir"), &Cancel::default());
         let fault = fault.unwrap_err();
         assert!(fault.message.contains("/dev/null/dir"), "{fault}");
     }
@@ -171,14 +158,14 @@ mod tests {
     fn writing_stops_when_asked_to() {
         let (dir, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
         cancel.request();
-        let fault = FileSet::plan(&spec(10, 1)).write(dir.path(), &cancel).unwrap_err();
+        let fault = set_of(10, 1).write(dir.path(), &cancel).unwrap_err();
         assert_eq!(fault.code, FaultCode::Interrupted);
     }
 
     proptest! {
         #[test]
         fn sizes_and_counts_are_as_asked(size in 0u64..1 << 40, files in 1u32..200, seed: u64) {
-            let set = FileSet::plan(&FileSetSpec { size: Bytes(size), files, seed });
+            let set = FileSet::plan(Bytes(size), files, seed);
             prop_assert_eq!(set.total(), Bytes(size));
             prop_assert_eq!(set.files.len(), files as usize);
             let mut paths: Vec<_> = set.files.iter().map(|(path, _)| path).collect();

@@ -5,6 +5,6 @@ mod beside;
 mod fileset;
 mod path;
 
-pub(crate) use beside::{CONGESTIONS, FlowError, TcpBeside, TcpFlow, flow};
-pub(crate) use fileset::{FileSet, FileSetSpec};
-pub(crate) use path::{DirectionCounts, EmulatedPath, Namespaces, PathSpec};
+pub(crate) use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
+pub(crate) use fileset::FileSet;
+pub(crate) use path::{EmulatedPath, Namespaces, PathSpec, acquire_namespaces, told};

@@ -1,7 +1,6 @@
 //! The demo's path, the stages that it is made of, and what happened to its packets. It lies between two network
 //! namespaces where they can be made, else it leads through a relay on the loopback interface.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
@@ -10,10 +9,12 @@ use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::{
     Emulator, EmulatorOptions, Names, Relay, Relayed, Side, Snapshot, TcpWindow, V4, WanError, acquire,
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::fault::{self, Fault, FaultCode};
 
+/// The MTU of the path: Ethernet's.
+const MTU: u32 = 1_500;
 /// The least number of packets that the bottleneck's queue holds.
 const MIN_QUEUE_PACKETS: u64 = 64;
 
@@ -26,14 +27,13 @@ pub(crate) struct PathSpec {
     pub rate: Rate,
     /// Share of the packets that get lost at random, in each direction.
     pub loss: Probability,
-    pub mtu: u16,
     pub seed: u64,
 }
 
 impl PathSpec {
     /// What the bottleneck's queue holds: one bandwidth-delay product, and at least 64 packets.
     pub(crate) fn queue(&self) -> Bytes {
-        let least = MIN_QUEUE_PACKETS * u64::from(self.mtu);
+        let least = MIN_QUEUE_PACKETS * u64::from(MTU);
         Bytes(self.rate.bytes_in(self.rtt).max(least))
     }
 
@@ -43,7 +43,7 @@ impl PathSpec {
         let queue = QueueSpec::TailDrop(Limit::Bytes(self.queue()));
         haul_sim::PathSpec {
             stages: vec![
-                StageSpec::Mtu(self.mtu.into()),
+                StageSpec::Mtu(MTU),
                 StageSpec::Bottleneck(BottleneckSpec { rate: self.rate, queue }),
                 StageSpec::Loss(self.loss),
                 StageSpec::Delay(self.rtt / 2),
@@ -52,81 +52,36 @@ impl PathSpec {
     }
 }
 
-/// What one direction has done: with datagrams through a relay, with all packets between namespaces.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct DirectionCounts {
-    pub offered: u64,
-    pub delivered: u64,
-    /// Bytes that came out: payload through a relay, IP packets between namespaces.
-    #[serde(skip)]
-    pub delivered_bytes: u64,
-    pub queue_full: u64,
-    pub random: u64,
-    pub too_large: u64,
-    /// Dropped because the emulation itself had no room or could not pass them on. On a machine that keeps up
-    /// these are none.
-    pub relay: u64,
-    /// Socket buffers (each up to 44 packets) that the kernel dropped because the relay came too late.
-    pub overrun: u64,
+/// What one direction has done, in words and for the trace: with datagrams through a relay, with all packets between
+/// namespaces.
+pub(crate) fn told(way: &Relayed) -> (String, Value) {
+    let [random, queue_full, too_large, relay] =
+        [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
+            .map(|reason| way.drops.of(reason));
+    let (offered, overrun) = (way.sent.packets, way.overrun);
+    let mut lost = vec![format!("{random} at random"), format!("{queue_full} at the full queue")];
+    // On a machine that keeps up, the emulation and its buffers lose none.
+    let others = [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")];
+    let others = others.into_iter().filter(|(number, _)| *number > 0);
+    lost.extend(others.map(|(number, why)| format!("{number} {why}")));
+    let (lost, bytes) = (lost.join(", "), Bytes(way.received.bytes));
+    let words = format!("{offered} packets, lost {lost}; {bytes} delivered");
+    let event = json!({
+        "offered": offered, "delivered": way.received.packets, "queue_full": queue_full, "random": random,
+        "too_large": too_large, "relay": relay, "overrun": overrun,
+    });
+    (words, event)
 }
 
-impl DirectionCounts {
-    /// Of a direction between namespaces; `device` is what the kernel dropped before the emulator had it.
-    fn of(way: &Snapshot, device: u64) -> Self {
-        let (sent, received, mut drops) = (way.sent, way.received, way.drops);
-        drops.count(DropReason::Carrier, device);
-        Relayed { sent, received, drops, overrun: 0 }.into()
-    }
-}
+/// Whether network namespaces can be made; if not, why.
+pub(crate) type Namespaces = Result<(), String>;
 
-impl From<Relayed> for DirectionCounts {
-    fn from(Relayed { sent, received, drops, overrun }: Relayed) -> Self {
-        Self {
-            offered: sent.packets,
-            delivered: received.packets,
-            delivered_bytes: received.bytes,
-            queue_full: drops.of(DropReason::QueueFull),
-            random: drops.of(DropReason::Random),
-            too_large: drops.of(DropReason::TooLarge),
-            relay: drops.of(DropReason::Carrier),
-            overrun,
-        }
-    }
-}
-
-impl fmt::Display for DirectionCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { offered, queue_full, random, too_large, relay, overrun, .. } = self;
-        write!(f, "{offered} packets, lost {random} at random, {queue_full} at the full queue")?;
-        for (number, why) in
-            [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")]
-        {
-            if *number > 0 {
-                write!(f, ", {number} {why}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Namespaces {
-    Possible,
-    /// With why not.
-    Impossible(String),
-}
-
-impl Namespaces {
-    /// Gets the right to make them. The process must have one thread only: it may enter a user namespace.
-    pub(crate) fn acquire() -> Self {
-        match acquire() {
-            Ok(_) => Self::Possible,
-            Err(error) => {
-                let hint = if error.is_missing_privilege() { "; root (sudo) has it" } else { "" };
-                Self::Impossible(format!("{error}{hint}"))
-            }
-        }
-    }
+/// Gets the right to make them. The process must have one thread only: it may enter a user namespace.
+pub(crate) fn acquire_namespaces() -> Namespaces {
+    acquire().map(drop).map_err(|error| {
+        let hint = if error.is_missing_privilege() { "; root (sudo) has it" } else { "" };
+        format!("{error}{hint}")
+    })
 }
 
 /// A running path; stops when dropped.
@@ -148,12 +103,12 @@ impl EmulatedPath {
     /// first.
     pub(crate) fn start(spec: &PathSpec, namespaces: &Namespaces) -> Result<Self, Fault> {
         let carrier = match namespaces {
-            Namespaces::Possible => match emulator(spec) {
+            Ok(()) => match emulator(spec) {
                 Ok(emulator) => Carrier::Namespaces(Box::new(emulator)),
                 Err(error @ WanError::Path(_)) => return Err(no_path(&error)),
                 Err(error) => Carrier::Relay(OnceLock::new(), error.to_string()),
             },
-            Namespaces::Impossible(why) => Carrier::Relay(OnceLock::new(), why.clone()),
+            Err(why) => Carrier::Relay(OnceLock::new(), why.clone()),
         };
         Ok(Self { spec: *spec, carrier })
     }
@@ -181,7 +136,7 @@ impl EmulatedPath {
         self.inside(|emulator| &emulator.world.b, work)
     }
 
-    /// Does `work` where the client is. Threads and processes that it starts stay there.
+    /// The same where the client is.
     pub(crate) fn at_client<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Fault> + Send,
@@ -210,12 +165,10 @@ impl EmulatedPath {
     }
 
     /// From the client to the server, and back.
-    pub(crate) fn counts(&self) -> Result<[DirectionCounts; 2], Fault> {
+    pub(crate) fn counts(&self) -> Result<[Relayed; 2], Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => counts(emulator),
-            Carrier::Relay(relay, _) => {
-                Ok(relay.get().map(Relay::counts).unwrap_or_default().map(Into::into))
-            }
+            Carrier::Relay(relay, _) => Ok(relay.get().map(Relay::counts).unwrap_or_default()),
         }
     }
 }
@@ -237,7 +190,7 @@ pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
         forth: &stages,
         back: &stages,
         seed: spec.seed,
-        mtu: spec.mtu.into(),
+        mtu: MTU,
         offload: true,
         window: TcpWindow::Path,
         cpu: None,
@@ -246,17 +199,19 @@ pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
     })
 }
 
-fn counts(emulator: &Emulator) -> Result<[DirectionCounts; 2], Fault> {
+fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
     let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
     let [up, down] = emulator.snapshots().ok_or_else(failed)?;
-    let device = |side: &Side| {
-        side.device_drops()
-            .map_err(|error| fault::io("the kernel does not tell what a device dropped", &error))
+    // What the kernel dropped before the emulator had it counts as the emulator's.
+    let way = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
+        let device = side.device_drops();
+        drops.count(
+            DropReason::Carrier,
+            device.map_err(|e| fault::io("the kernel does not tell what a device dropped", &e))?,
+        );
+        Ok(Relayed { sent, received, drops, overrun: 0 })
     };
-    Ok([
-        DirectionCounts::of(&up, device(&emulator.world.a)?),
-        DirectionCounts::of(&down, device(&emulator.world.b)?),
-    ])
+    Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
 }
 
 #[cfg(test)]
@@ -267,7 +222,7 @@ mod tests {
     fn the_queue_holds_one_bandwidth_delay_product_and_some_packets_at_least() {
         let spec = |rtt_ms, mbps| {
             let (rtt, rate) = (Span::from_millis(rtt_ms), Rate::from_mbps(mbps));
-            PathSpec { rtt, rate, loss: Probability::ZERO, mtu: 1_500, seed: 1 }
+            PathSpec { rtt, rate, loss: Probability::ZERO, seed: 1 }
         };
         assert_eq!(spec(100, 120).queue(), Bytes(1_500_000));
         assert_eq!(spec(0, 1_000).queue(), Bytes(96_000));

@@ -1,7 +1,7 @@
 //! The trace of a run: one JSON object per line, each with `t`, the seconds since the start, and `event`.
 
 use std::fs::File;
-use std::io::{Read as _, Write};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,12 +24,15 @@ pub(crate) struct EventLog {
     machine: Option<String>,
 }
 
+/// Takes a whole line, with its end.
+pub(crate) type WriteLine = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+
 struct Sink {
     /// For messages.
     name: String,
-    writer: Box<dyn Write + Send>,
+    write: WriteLine,
     /// The first failure to write; nothing is written after it.
-    broken: Option<std::io::Error>,
+    broken: Option<io::Error>,
 }
 
 impl EventLog {
@@ -45,14 +48,14 @@ impl EventLog {
                 "name another file with --events, or remove this one",
             ));
         }
-        let file = File::create(path)
+        let mut file = File::create(path)
             .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;
-        Ok(Self::to(Box::new(file), path.display().to_string()))
+        Ok(Self::to(Box::new(move |line| file.write_all(line)), path.display().to_string()))
     }
 
-    /// A log in `writer`, which gets whole lines, and which messages call `name`.
-    pub(crate) fn to(writer: Box<dyn Write + Send>, name: String) -> Self {
-        let sink = Arc::new(Mutex::new(Sink { name, writer, broken: None }));
+    /// A log in what `write` leads to, which messages call `name`.
+    pub(crate) fn to(write: WriteLine, name: String) -> Self {
+        let sink = Arc::new(Mutex::new(Sink { name, write, broken: None }));
         Self { started: Instant::now(), file: Some(sink), machine: None }
     }
 
@@ -72,16 +75,14 @@ impl EventLog {
         let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
         let mut sink = file.lock();
         if sink.broken.is_none() {
-            sink.broken = sink.writer.write_all(format!("{line}\n").as_bytes()).err();
+            sink.broken = (sink.write)(format!("{line}\n").as_bytes()).err();
         }
     }
 
     pub(crate) fn finish(&self) -> Result<(), Fault> {
         let Some(file) = &self.file else { return Ok(()) };
         let mut sink = file.lock();
-        let flushed = sink.writer.flush();
-        let problem = sink.broken.take().or(flushed.err());
-        match problem {
+        match sink.broken.take() {
             Some(e) => Err(fault::io(format!("cannot write the events to {}", sink.name), &e)),
             None => Ok(()),
         }

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use haul_mover::Tell;
-use haul_wire::control::{Action, Item, ReceivePolicy, RunMode};
+use haul_wire::control::{Action, Item};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Name, Progress, out, size};
 use crate::args::{Command, Global};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ItemStyle {
+/// What happens to what is known of each name.
+#[derive(Clone)]
+pub(crate) enum Items {
     Hidden,
     /// A line on stderr for each name that was made, changed or removed.
     Changes,
@@ -20,14 +21,16 @@ pub(crate) enum ItemStyle {
     /// Likewise, also for what stays as it is.
     AllLines,
     /// They are kept for the JSON object.
-    Collect,
+    Collect(Arc<Mutex<Vec<Item>>>),
+    /// Somebody else is told.
+    To(Tell),
 }
 
-impl ItemStyle {
+impl Items {
     pub(crate) fn choose(global: &Global, command: &Command) -> Self {
         let dry = matches!(command, Command::Cp(args) if args.transfer.dry_run);
         match (dry, global.json) {
-            (true, true) => Self::Collect,
+            (true, true) => Self::Collect(Arc::default()),
             (true, false) if global.verbose > 0 => Self::AllLines,
             (true, false) => Self::Lines,
             (false, false) if global.verbose > 0 && !global.quiet => Self::Changes,
@@ -35,55 +38,35 @@ impl ItemStyle {
         }
     }
 
-    /// The same policy, where the receiver says what is wanted here.
-    pub(crate) fn receive_policy(self, receive_policy: ReceivePolicy) -> ReceivePolicy {
-        match self {
-            Self::Changes => ReceivePolicy { run: RunMode::Verbose, ..receive_policy },
-            _ => receive_policy,
-        }
-    }
-}
-
-#[derive(Clone)]
-pub(crate) struct Items {
-    style: ItemStyle,
-    collected: Arc<Mutex<Vec<Item>>>,
-    elsewhere: Option<Tell>,
-}
-
-impl Items {
-    pub(crate) fn new(style: ItemStyle) -> Self {
-        Self { style, collected: Arc::default(), elsewhere: None }
-    }
-
-    /// To somebody else.
-    pub(crate) fn to(elsewhere: Tell) -> Self {
-        Self { elsewhere: Some(elsewhere), ..Self::new(ItemStyle::Hidden) }
-    }
-
     /// For the job; `None` if nobody is interested. Lines for people stand beside its `progress`.
     pub(crate) fn tell(&self, progress: &Progress) -> Option<Tell> {
-        let Self { style, collected, elsewhere } = self.clone();
-        if elsewhere.is_some() {
-            return elsewhere;
-        }
-        let progress = progress.clone();
-        (style != ItemStyle::Hidden)
-            .then(|| -> Tell { Arc::new(move |item| show(style, &collected, &progress, item)) })
+        let is_change = |item: &Item| item.action != Action::Keep;
+        Some(match self.clone() {
+            Self::Hidden => return None,
+            Self::To(tell) => tell,
+            Self::Collect(all) => Arc::new(move |item| all.lock().push(item.clone())),
+            Self::AllLines => Arc::new(|item| out(line(item))),
+            Self::Lines => Arc::new(move |item| {
+                if is_change(item) {
+                    out(line(item));
+                }
+            }),
+            Self::Changes => {
+                let progress = progress.clone();
+                Arc::new(move |item| {
+                    if is_change(item) {
+                        progress.say(&line(item));
+                    }
+                })
+            }
+        })
     }
 
     pub(crate) fn collected(&self) -> Vec<Item> {
-        self.collected.lock().clone()
-    }
-}
-
-fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, progress: &Progress, item: &Item) {
-    match style {
-        ItemStyle::Collect => collected.lock().push(item.clone()),
-        ItemStyle::Lines if item.action == Action::Keep => {}
-        ItemStyle::Lines | ItemStyle::AllLines => out(line(item)),
-        ItemStyle::Changes if item.action != Action::Keep => progress.say(&line(item)),
-        ItemStyle::Changes | ItemStyle::Hidden => {}
+        match self {
+            Self::Collect(all) => all.lock().clone(),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -106,13 +89,9 @@ pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
     let words = ["send", "replace", "resume", "keep", "adjust", "link", "mkdir", "delete"];
     let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
     for item in items {
-        let mut value = match item.action {
-            Action::Send { size } | Action::Replace { size } => json!({ "size": size }),
-            Action::Resume { have, size } => json!({ "have": have, "size": size }),
-            Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
-                json!({})
-            }
-        };
+        // serde gives the fields of a variant under its name.
+        let fields = json!(item.action).as_object().and_then(|variant| variant.values().next().cloned());
+        let mut value = fields.unwrap_or_else(|| json!({}));
         Name(item.path.as_bytes().to_vec()).put(&mut value, "path");
         lists.entry(item.action.as_str()).or_default().push(value);
     }

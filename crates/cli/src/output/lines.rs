@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use haul_base::{Printable, is_unprintable};
 use haul_engine::HaulUrl;
+use serde_json::Value;
 
 /// What stands in front of the secret in a URL, and how long the shortest secret is that is looked for: that of a whole
 /// URL has 87 characters or more.
@@ -110,13 +111,13 @@ pub(crate) fn out(lines: impl Into<Lines>) {
 }
 
 /// Writes a result for scripts to stdout: one line of JSON, which means the same whatever a terminal would obey in it.
-pub(crate) fn out_json(json: &str) {
-    out_verbatim(&inert(json));
+pub(crate) fn out_json(json: &Value) {
+    out_verbatim(&inert(&json.to_string()));
 }
 
 /// Likewise to stderr, where stdout is for data.
-pub(crate) fn tell_json(json: &str) {
-    let _ = writeln!(io::stderr(), "{}", inert(json));
+pub(crate) fn tell_json(json: &Value) {
+    let _ = writeln!(io::stderr(), "{}", inert(&json.to_string()));
 }
 
 /// Writes to stdout what this program has generated, or the contents of a file of the person who runs it, as it is.

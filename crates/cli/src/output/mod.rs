@@ -8,16 +8,15 @@ mod progress;
 mod report;
 mod summary;
 
-pub(crate) use events::EventLog;
-pub(crate) use items::{ItemStyle, Items};
-pub(crate) use items::{item_lists, line as item_line};
+pub(crate) use events::{EventLog, WriteLine};
+pub(crate) use items::{Items, item_lists, line as item_line};
 pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub(crate) use name::Name;
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
 pub(crate) use report::{
-    ByCause, CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, json, json_value, out_fields,
+    CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, by_cause, json_value, out_fields,
 };
 pub(crate) use summary::Summary;
 use summary::lost_by;

@@ -1,35 +1,25 @@
 //! Names of files, which may hold any bytes, in JSON.
 
-use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use data_encoding::BASE64;
 use haul_base::printable_bytes;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Travelling", into = "Travelling")]
 pub(crate) struct Name(pub Vec<u8>);
 
 impl Name {
-    /// As text; what is not UTF-8 is replaced.
-    pub(crate) fn text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
-    }
-
-    /// All of its bytes in base64 (RFC 4648, section 4), if the text is not all of it.
-    pub(crate) fn base64(&self) -> Option<String> {
-        std::str::from_utf8(&self.0).is_err().then(|| BASE64.encode(&self.0))
-    }
-
-    /// Puts the name into a JSON object: as text under `key`, and, if that is not all of it, in base64 under `key` with
-    /// `_b64` behind it.
+    /// Puts the name into a JSON object: as text under `key`, and, if that is not all of it, in base64 (RFC 4648, section 4)
+    /// under `key` with `_b64` behind it.
     pub(crate) fn put(&self, object: &mut Value, key: &str) {
-        object[key] = Value::from(self.text());
-        if let Some(base64) = self.base64() {
-            object[format!("{key}_b64")] = Value::from(base64);
+        object[key] = Value::from(String::from_utf8_lossy(&self.0));
+        if std::str::from_utf8(&self.0).is_err() {
+            object[format!("{key}_b64")] = Value::from(BASE64.encode(&self.0));
         }
     }
 }
@@ -55,25 +45,23 @@ impl fmt::Display for Name {
 /// As it travels between two programs of this project.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Travelling<'a> {
-    Text(Cow<'a, str>),
-    Bytes(Cow<'a, [u8]>),
+enum Travelling {
+    Text(String),
+    Bytes(Vec<u8>),
 }
 
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let travelling = std::str::from_utf8(&self.0)
-            .map_or_else(|_| Travelling::Bytes(Cow::from(&self.0)), |text| Travelling::Text(text.into()));
-        travelling.serialize(to)
+impl From<Name> for Travelling {
+    fn from(name: Name) -> Self {
+        String::from_utf8(name.0).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
     }
 }
 
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(Self(match Travelling::deserialize(from)? {
-            Travelling::Text(text) => text.into_owned().into_bytes(),
-            Travelling::Bytes(bytes) => bytes.into_owned(),
-        }))
+impl From<Travelling> for Name {
+    fn from(travelling: Travelling) -> Self {
+        Self(match travelling {
+            Travelling::Text(text) => text.into_bytes(),
+            Travelling::Bytes(bytes) => bytes,
+        })
     }
 }
 

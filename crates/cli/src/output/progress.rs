@@ -99,16 +99,16 @@ struct Shown {
     started: Instant,
     drawn: Option<Instant>,
     meter: Meter,
-    parts: Vec<PartState>,
+    parts: Vec<Part>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum PartState {
-    /// Nothing is known of it.
-    Waiting,
-    Running(Snapshot),
+/// One of the transfers that are shown as one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    /// What is known of it.
+    last: Option<Snapshot>,
     /// It moves no more, whatever is missing.
-    Over(Snapshot),
+    is_over: bool,
 }
 
 impl Progress {
@@ -127,7 +127,7 @@ impl Progress {
             started: Instant::now(),
             drawn: None,
             meter: Meter::default(),
-            parts: vec![PartState::Waiting; count],
+            parts: vec![Part::default(); count],
         }));
         (0..count).map(|at| Self { shown: Arc::clone(&shown), at }).collect()
     }
@@ -135,7 +135,7 @@ impl Progress {
     /// Takes the latest state; draws if it is time to. Call it several times a second.
     pub(crate) fn update(&self, snapshot: Snapshot) {
         let mut shown = self.shown.lock();
-        shown.parts[self.at] = PartState::Running(snapshot);
+        shown.parts[self.at].last = Some(snapshot);
         shown.draw();
     }
 
@@ -152,11 +152,8 @@ impl Progress {
     /// The transfer has ended, well or not. When all have that are shown as one, the line goes.
     pub(crate) fn finish(&self) {
         let mut shown = self.shown.lock();
-        shown.parts[self.at] = PartState::Over(match shown.parts[self.at] {
-            PartState::Running(last) | PartState::Over(last) => last,
-            PartState::Waiting => Snapshot::default(),
-        });
-        let is_over = shown.parts.iter().all(|part| matches!(part, PartState::Over(_)));
+        shown.parts[self.at].is_over = true;
+        let is_over = shown.parts.iter().all(|part| part.is_over);
         if let Some(bar) = shown.bar.as_ref().filter(|_| is_over) {
             bar.finish_and_clear();
         }
@@ -264,28 +261,20 @@ fn percent_done(bytes: u64, total: u64) -> String {
 }
 
 /// There is a total as soon as all that have not ended know theirs. The latest word of any counts as contact.
-fn sum(parts: &[PartState]) -> Snapshot {
+fn sum(parts: &[Part]) -> Snapshot {
     let mut sum = Snapshot { total_bytes: Some(0), ..Snapshot::default() };
-    let mut silences: Vec<Span> = Vec::new();
-    let mut stalls: Vec<Option<Stall>> = Vec::new();
-    for part in parts {
-        let (snapshot, total) = match *part {
-            PartState::Waiting => (Snapshot::default(), None),
-            PartState::Running(snapshot) => {
-                silences.push(snapshot.silent_for);
-                stalls.push(snapshot.stall);
-                (snapshot, snapshot.total_bytes)
-            }
-            PartState::Over(snapshot) => (snapshot, Some(snapshot.bytes)),
-        };
+    for Part { last, is_over } in parts {
+        let snapshot = last.unwrap_or_default();
+        let total = if *is_over { Some(snapshot.bytes) } else { snapshot.total_bytes };
         sum.bytes += snapshot.bytes;
         sum.total_bytes = sum.total_bytes.zip(total).map(|(all, one)| all + one);
         sum.files = sum.files.into_iter().chain(snapshot.files).reduce(|all, one| all + one);
         sum.lost.merge(&snapshot.lost);
     }
-    sum.silent_for = silences.into_iter().min().unwrap_or(Span::ZERO);
+    let running = || parts.iter().filter(|part| !part.is_over).filter_map(|part| part.last);
+    sum.silent_for = running().map(|snapshot| snapshot.silent_for).min().unwrap_or(Span::ZERO);
     // What one still does is progress of all.
-    let all_stall: Option<Vec<Stall>> = stalls.into_iter().collect();
+    let all_stall: Option<Vec<Stall>> = running().map(|snapshot| snapshot.stall).collect();
     sum.stall = all_stall.and_then(|stalls| stalls.into_iter().min_by_key(|stall| stall.lasts));
     sum
 }

@@ -1,15 +1,12 @@
 //! What is known about a run when it is over.
 
-use std::borrow::Cow;
-
 use haul_base::{Cause, CauseCounts, Rate, Span};
 use haul_mover::SOME_FAILED;
 use haul_proto::Limit;
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 
 use super::{Name, out_json, without_keys};
-use crate::demo::TcpBeside;
 use crate::fault::{Fault, FaultCode, Host, here, place};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,7 +127,7 @@ pub(crate) struct RunReport {
     pub files_fault: Option<Fault>,
     /// TCP on the same path, in the demo.
     #[serde(skip)]
-    pub tcp: Option<TcpBeside>,
+    pub tcp: Option<Value>,
     /// The same without acting upon why packets were lost, in the demo.
     #[serde(skip)]
     pub without_verdict: Option<Box<RunReport>>,
@@ -208,120 +205,79 @@ impl RunReport {
 const SCHEMA: u32 = 1;
 
 /// Lost packets by the names of their causes.
-pub(crate) struct ByCause(pub CauseCounts);
+pub(crate) fn by_cause(lost: CauseCounts) -> Value {
+    Cause::ALL.into_iter().map(|cause| (cause.name(), lost.of(cause))).collect()
+}
 
-impl Serialize for ByCause {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(Cause::ALL.map(|cause| (cause.name(), self.0.of(cause))))
+/// A fault as scripts get it.
+fn fault_value(fault: &Fault) -> Value {
+    // The machine that it happened on; nothing where no other takes part.
+    let on = fault.host.as_ref().map(|host| match host {
+        Host::Here => "here",
+        Host::Named(name) => name,
+    });
+    json!({
+        "code": fault.code.as_str(), "message": without_keys(&fault.message), "hint": without_keys(&fault.hint),
+        "retryable": fault.retryable, "on": on,
+    })
+}
+
+fn failure_value(failure: &FileFailure) -> Value {
+    let mut object = fault_value(&failure.fault);
+    failure.path.put(&mut object, "path");
+    if let Some(machine) = &failure.machine {
+        object["machine"] = json!(machine);
     }
-}
-
-#[derive(Serialize)]
-struct FailedFile<'a> {
-    path: Cow<'a, str>,
-    /// Where the text is not all of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_b64: Option<String>,
-    /// Where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    machine: Option<&'a str>,
-    #[serde(flatten)]
-    error: ErrorObject,
-}
-
-impl<'a> From<&'a FileFailure> for FailedFile<'a> {
-    fn from(failure: &'a FileFailure) -> Self {
-        Self {
-            path: failure.path.text(),
-            path_b64: failure.path.base64(),
-            machine: failure.machine.as_deref(),
-            error: ErrorObject::from(failure.fault.clone()),
-        }
-    }
-}
-
-#[derive(Serialize)]
-pub(crate) struct ErrorObject {
-    code: &'static str,
-    message: String,
-    hint: String,
-    retryable: bool,
-    /// The machine that it happened on, or `here`; nothing where no other takes part.
-    on: Option<String>,
-}
-
-impl From<Fault> for ErrorObject {
-    fn from(fault: Fault) -> Self {
-        let on = fault.host.map(|host| match host {
-            Host::Here => "here".to_owned(),
-            Host::Named(name) => name,
-        });
-        let (message, hint) = (without_keys(&fault.message), without_keys(&fault.hint));
-        Self { code: fault.code.as_str(), message, hint, retryable: fault.retryable, on }
-    }
+    object
 }
 
 /// A report as scripts get it.
-struct Document<'a>(&'a RunReport);
-
-impl Serialize for Document<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let report = self.0;
-        let limit = report.limited_by.as_ref();
-        let mut object = to.serialize_map(None)?;
-        object.serialize_entry("schema", &SCHEMA)?;
-        object.serialize_entry("ok", &report.is_ok())?;
-        object.serialize_entry("bytes", &report.bytes)?;
-        object.serialize_entry("files", &report.files)?;
-        object.serialize_entry("seconds", &report.elapsed.as_secs_f64())?;
-        object.serialize_entry("goodput_bps", &(report.goodput.as_bps() as f64))?;
-        object.serialize_entry("rtt_ms", &report.rtt.map(Span::as_millis_f64))?;
-        object.serialize_entry("preset", &report.preset)?;
-        object.serialize_entry("controller", &report.controller)?;
-        object.serialize_entry("cipher", &report.cipher)?;
-        object.serialize_entry("packets_sent", &report.packets.sent)?;
-        object.serialize_entry("packets_resent", &report.packets.resent)?;
-        object.serialize_entry("loss_rate", &report.loss_rate())?;
-        object.serialize_entry("lost_by_cause", &ByCause(report.lost))?;
-        object.serialize_entry("limited_by", &limit.map(|limit| &limit.what))?;
-        object.serialize_entry("limited_by_evidence", &limit.map(|limit| &limit.evidence))?;
-        object.serialize_entry("digest", &report.digest)?;
-        object.serialize_entry("cpu_seconds", &report.cpu)?;
-        object.serialize_entry("max_rss_bytes", &report.max_rss)?;
-        object.serialize_entry("resumed_bytes", &report.resumed_bytes)?;
-        object.serialize_entry("kept_files", &report.kept_files)?;
-        object.serialize_entry("deleted_files", &report.deleted_files)?;
-        object.serialize_entry("hard_links", &report.hard_links)?;
-        object.serialize_entry("notes", &report.notes)?;
-        object.serialize_entry("noted", &report.noted)?;
-        object.serialize_entry("fallbacks", &report.fallbacks)?;
-        object.serialize_entry("failed_files", &report.failed_files)?;
-        object
-            .serialize_entry("failures", &report.failed.iter().map(FailedFile::from).collect::<Vec<_>>())?;
-        // In the demo only.
-        if let Some(tcp) = &report.tcp {
-            object.serialize_entry("tcp", &tcp.json())?;
-        }
-        if let Some(other) = &report.without_verdict {
-            object.serialize_entry("without_verdict", &json_value(other))?;
-        }
-        object.serialize_entry("error", &report.visible_error().map(ErrorObject::from))?;
-        object.end()
+pub(crate) fn json_value(report: &RunReport) -> Value {
+    let limit = report.limited_by.as_ref();
+    let mut object = json!({
+        "schema": SCHEMA,
+        "ok": report.is_ok(),
+        "bytes": report.bytes,
+        "files": report.files,
+        "seconds": report.elapsed.as_secs_f64(),
+        "goodput_bps": report.goodput.as_bps() as f64,
+        "rtt_ms": report.rtt.map(Span::as_millis_f64),
+        "preset": report.preset,
+        "controller": report.controller,
+        "cipher": report.cipher,
+        "packets_sent": report.packets.sent,
+        "packets_resent": report.packets.resent,
+        "loss_rate": report.loss_rate(),
+        "lost_by_cause": by_cause(report.lost),
+        "limited_by": limit.map(|limit| &limit.what),
+        "limited_by_evidence": limit.map(|limit| &limit.evidence),
+        "digest": report.digest,
+        "cpu_seconds": report.cpu,
+        "max_rss_bytes": report.max_rss,
+        "resumed_bytes": report.resumed_bytes,
+        "kept_files": report.kept_files,
+        "deleted_files": report.deleted_files,
+        "hard_links": report.hard_links,
+        "notes": report.notes,
+        "noted": report.noted,
+        "fallbacks": report.fallbacks,
+        "failed_files": report.failed_files,
+        "failures": report.failed.iter().map(failure_value).collect::<Vec<_>>(),
+        "error": report.visible_error().as_ref().map(fault_value),
+    });
+    // In the demo only.
+    if let Some(tcp) = &report.tcp {
+        object["tcp"] = tcp.clone();
     }
-}
-
-/// The report as one line of JSON.
-pub(crate) fn json(report: &RunReport) -> String {
-    serde_json::to_string(&Document(report)).expect("numbers, texts and lists always have a JSON form")
+    if let Some(other) = &report.without_verdict {
+        object["without_verdict"] = json_value(other);
+    }
+    object
 }
 
 /// Prints an object for scripts that has `fields` and says how it went.
-pub(crate) fn out_fields(mut fields: serde_json::Value, error: Option<&Fault>) {
+pub(crate) fn out_fields(mut fields: Value, error: Option<&Fault>) {
     (fields["schema"], fields["ok"]) = (SCHEMA.into(), error.is_none().into());
-    fields["error"] = serde_json::json!(error.cloned().map(ErrorObject::from));
-    out_json(&fields.to_string());
-}
-
-pub(crate) fn json_value(report: &RunReport) -> serde_json::Value {
-    serde_json::to_value(Document(report)).expect("numbers, texts and lists always have a JSON form")
+    fields["error"] = json!(error.map(fault_value));
+    out_json(&fields);
 }

@@ -15,15 +15,9 @@ pub(crate) struct Summary<'a>(pub &'a RunReport);
 
 impl From<Summary<'_>> for Lines {
     fn from(summary: Summary<'_>) -> Self {
-        summary.lines()
-    }
-}
-
-impl Summary<'_> {
-    fn lines(&self) -> Lines {
-        let report = self.0;
-        let mut lines = self.failures();
-        lines.append(&self.notes());
+        let report = summary.0;
+        let mut lines = summary.failures();
+        lines.append(&summary.notes());
         if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
             report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
         }
@@ -33,19 +27,21 @@ impl Summary<'_> {
                 return lines;
             }
         }
-        if self.is_nothing_to_do() {
-            lines.push(self.nothing_to_do());
-        } else if self.is_nothing_done() {
+        if summary.is_nothing_to_do() {
+            lines.push(summary.nothing_to_do());
+        } else if summary.is_nothing_done() {
             lines.push("Nothing was moved.");
         } else {
-            lines.push(self.details());
-            self.lost().into_iter().for_each(|line| lines.push(line));
-            lines.push(self.moved());
-            lines.push(self.limit());
+            lines.push(summary.details());
+            summary.lost().into_iter().for_each(|line| lines.push(line));
+            lines.push(summary.moved());
+            lines.push(summary.limit());
         }
         lines
     }
+}
 
+impl Summary<'_> {
     fn nothing_to_do(&self) -> String {
         let report = self.0;
         let kept = count(report.kept_files, "file");
@@ -138,13 +134,9 @@ impl Summary<'_> {
         let report = self.0;
         let what =
             if report.files > 0 { format!(" in {}", count(report.files, "file")) } else { String::new() };
-        let mut line = format!(
-            "{} {}{what} in {} at {}",
-            self.verb(),
-            size(report.bytes),
-            clock(report.elapsed),
-            report.goodput
-        );
+        let verb = if report.files > 0 || report.digest.is_some() { "Moved" } else { "Carried" };
+        let mut line =
+            format!("{verb} {}{what} in {} at {}", size(report.bytes), clock(report.elapsed), report.goodput);
         if let Some((capacity, name)) = report.capacity.filter(|(rate, _)| rate.as_bps() > 0) {
             let share = report.goodput.as_bps() as f64 / capacity.as_bps() as f64;
             let _ = write!(line, " ({} of the {name}'s {capacity})", percent(share));
@@ -188,10 +180,6 @@ impl Summary<'_> {
 
     pub(crate) fn is_nothing_done(&self) -> bool {
         self.0.failed_files > 0 && self.0.files == 0 && self.0.bytes == 0
-    }
-
-    fn verb(&self) -> &'static str {
-        if self.0.files > 0 || self.0.digest.is_some() { "Moved" } else { "Carried" }
     }
 
     fn limit(&self) -> String {

@@ -40,8 +40,7 @@ fn partly() -> RunReport {
 }
 
 fn pretty(report: &RunReport) -> String {
-    let value: serde_json::Value = serde_json::from_str(&json(report)).unwrap();
-    serde_json::to_string_pretty(&value).unwrap()
+    serde_json::to_string_pretty(&json_value(report)).unwrap()
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn the_json_object_has_every_field_of_the_contract_whatever_happened() {
     let fields = "schema ok bytes files seconds goodput_bps rtt_ms preset controller packets_sent \
                   packets_resent loss_rate lost_by_cause limited_by digest cpu_seconds resumed_bytes kept_files error";
     for report in [finished(), broken(), partly()] {
-        let text = json(&report);
+        let text = json_value(&report).to_string();
         assert_eq!(text.lines().count(), 1);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         for field in fields.split_whitespace() {
@@ -132,7 +131,7 @@ fn what_fails_with_its_directory_takes_one_line() {
          failed: 1 more\n"
     );
     // Scripts get all names that are known, and the exact number.
-    let value: serde_json::Value = serde_json::from_str(&json(&report)).unwrap();
+    let value = json_value(&report);
     assert_eq!((&value["failed_files"], value["failures"].as_array().unwrap().len()), (&306.into(), 7));
     assert!(value["failures"][0].get("below").is_none());
 }
@@ -220,7 +219,7 @@ proptest! {
         let (said, plain) = (Lines::from(Summary(&all_of(&word))).to_string(), Lines::from(Summary(&all_of("x"))).to_string());
         prop_assert_eq!(said.lines().count(), plain.lines().count(), "{}", said);
         prop_assert!(!said.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", said);
-        let object = inert(&json(&all_of(&word)));
+        let object = inert(&json_value(&all_of(&word)).to_string());
         prop_assert!(!object.contains(haul_base::is_unprintable), "{:?}", object);
         let value: serde_json::Value = serde_json::from_str(&object).unwrap();
         prop_assert_eq!(value["failures"][0]["path"].as_str(), Some(word.as_str()), "names are exact");

@@ -20,23 +20,14 @@ const STACKS: &str = "`haul presets` lists the recipes with the commands that ta
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Crypto {
-    /// What this machine does fastest, encrypted in any case.
-    Auto,
-    /// This cipher alone, which may be none.
-    Only(Cipher),
-}
-
-impl Crypto {
-    /// The ciphers that a client offers, most wanted first.
-    pub(crate) fn ciphers(self) -> Vec<Cipher> {
-        use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
-        match self {
-            Self::Auto if has_aes() => vec![Aes128Gcm, Aes256Gcm, ChaCha20Poly1305],
-            Self::Auto => vec![ChaCha20Poly1305, Aes128Gcm, Aes256Gcm],
-            Self::Only(cipher) => vec![cipher],
-        }
+/// The ciphers that a client offers, most wanted first: `only` this one, which may be none, or what this machine does
+/// fastest, encrypted in any case.
+pub(crate) fn ciphers(only: Option<Cipher>) -> Vec<Cipher> {
+    use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+    match only {
+        Some(cipher) => vec![cipher],
+        None if has_aes() => vec![Aes128Gcm, Aes256Gcm, ChaCha20Poly1305],
+        None => vec![ChaCha20Poly1305, Aes128Gcm, Aes256Gcm],
     }
 }
 
@@ -63,7 +54,8 @@ pub(crate) struct Settings {
     pub chunk: Bytes,
     /// Time between two reports of the receiver.
     pub feedback_interval: Span,
-    pub crypto: Crypto,
+    /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
+    pub crypto: Option<Cipher>,
     /// Whether the kernel cuts and joins datagrams (GSO and GRO).
     pub offload: bool,
     /// Socket buffers to ask the kernel for.
@@ -89,7 +81,7 @@ impl Settings {
 
     /// Every parameter as `--set` takes it, `KEY=VALUE`.
     pub(crate) fn assignments(&self) -> Vec<String> {
-        PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, parameter.show(self))).collect()
+        PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, (parameter.show)(self))).collect()
     }
 }
 
@@ -139,7 +131,7 @@ impl Recipe {
     /// Writes into the stack what the session has too: both say the same.
     fn settle_stack(&mut self) -> Result<(), Fault> {
         for (of_part, key) in parameters::IN_STACKS {
-            let value = Parameter::find(key)?.show(&self.settings);
+            let value = (Parameter::find(key)?.show)(&self.settings);
             // What a recipe lacks is said when it is checked.
             let _ = self.settings.stack.set(of_part, &value);
         }
@@ -150,7 +142,7 @@ impl Recipe {
     pub(crate) fn rows(&self) -> Vec<ConfigRow> {
         let rows = PARAMETERS.iter().zip(&self.origins).map(|(parameter, origin)| ConfigRow {
             key: format!("set.{}", parameter.key),
-            value: Some(parameter.show(&self.settings)),
+            value: Some((parameter.show)(&self.settings)),
             origin: origin.to_string(),
         });
         rows.collect()

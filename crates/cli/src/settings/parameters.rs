@@ -4,7 +4,7 @@ use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
 use haul_proto::law_names;
 use haul_wire::control::{Cipher, MAX_RATE_BPS};
 
-use super::{Crypto, Settings};
+use super::Settings;
 use crate::config::truth;
 use crate::fault::{self, Fault};
 
@@ -14,7 +14,8 @@ pub(crate) struct Parameter {
     /// What it is, for error messages and help.
     pub help: fn() -> String,
     set: fn(&mut Settings, &str) -> Result<(), String>,
-    show: fn(&Settings) -> String,
+    /// The value as `--set` would take it.
+    pub(super) show: fn(&Settings) -> String,
 }
 
 pub(crate) const PARAMETERS: &[Parameter] = &[
@@ -72,19 +73,16 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-const CRYPTO: [Crypto; 5] = [
-    Crypto::Auto,
-    Crypto::Only(Cipher::Aes128Gcm),
-    Crypto::Only(Cipher::Aes256Gcm),
-    Crypto::Only(Cipher::ChaCha20Poly1305),
-    Crypto::Only(Cipher::None),
+const CRYPTO: [Option<Cipher>; 5] = [
+    None,
+    Some(Cipher::Aes128Gcm),
+    Some(Cipher::Aes256Gcm),
+    Some(Cipher::ChaCha20Poly1305),
+    Some(Cipher::None),
 ];
 
-fn crypto_name(crypto: Crypto) -> &'static str {
-    match crypto {
-        Crypto::Auto => "auto",
-        Crypto::Only(cipher) => cipher.as_str(),
-    }
+fn crypto_name(crypto: Option<Cipher>) -> &'static str {
+    crypto.map_or("auto", Cipher::as_str)
 }
 
 /// Parameters of micro-protocols, and what sessions of every recipe call them.
@@ -124,16 +122,6 @@ impl Parameter {
     pub(super) fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
         (self.set)(settings, value.trim())
     }
-
-    /// The value as `--set` would take it.
-    pub(super) fn show(&self, settings: &Settings) -> String {
-        (self.show)(settings)
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
-fn text(error: UnitError) -> String {
-    error.to_string()
 }
 
 fn one_of<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
@@ -148,7 +136,7 @@ fn within<T>(value: &str, low: T, high: T) -> Result<T, String>
 where
     T: std::str::FromStr<Err = UnitError> + PartialOrd + std::fmt::Display,
 {
-    let parsed: T = value.parse().map_err(text)?;
+    let parsed: T = value.parse().map_err(|error: UnitError| error.to_string())?;
     if (low..=high).contains(&parsed) {
         Ok(parsed)
     } else {

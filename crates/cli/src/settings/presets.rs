@@ -8,7 +8,7 @@ use haul_base::{Bytes, Span, suggestion};
 use toml::{Table, Value};
 
 use super::parameters::IN_STACKS;
-use super::{Crypto, PARAMETERS, Settings};
+use super::{PARAMETERS, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
@@ -110,7 +110,7 @@ impl Preset {
             rate: None,
             chunk: Bytes(100_000_000),
             feedback_interval: Span::from_millis(2),
-            crypto: Crypto::Auto,
+            crypto: None,
             offload: true,
             socket_buffer: Bytes(64 << 20),
             stack: haulage::preset("bulk").map_err(fault::of)?,

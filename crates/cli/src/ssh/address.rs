@@ -77,15 +77,12 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
         fault::usage(format!("`{SCHEME}{shown}`: {what}"), "write ssh://[USER@]HOST[:PORT]/PATH")
     };
     let slash = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
-    let authority = std::str::from_utf8(&rest[..slash]).map_err(|_| wrong("the host is no text"))?;
-    let start = authority.rfind('@').map_or(0, |at| at + 1);
-    let colon = match authority[start..].find(']') {
-        Some(end) => authority[start + end..].find(':').map(|colon| start + end + colon),
-        None => authority[start..].find(':').map(|colon| start + colon),
-    };
-    let (host, port) = colon.map_or((authority, None), |at| (&authority[..at], Some(&authority[at + 1..])));
+    let authority = &rest[..slash];
+    let (host, port) = split(authority).map_or((authority, None), |(host, port)| (host, Some(port)));
+    let host = std::str::from_utf8(host).map_err(|_| wrong("the host is no text"))?;
+    let number = |port| std::str::from_utf8(port).ok()?.parse().ok();
     let port: Option<u16> =
-        port.map(|port| port.parse().map_err(|_| wrong("the port is no number"))).transpose()?;
+        port.map(|port| number(port).ok_or_else(|| wrong("the port is no number"))).transpose()?;
     let path = decoded(&rest[slash..]).ok_or_else(|| wrong("a % is not followed by two digits"))?;
     let path = path.strip_prefix(b"/").filter(|path| path.starts_with(b"~")).unwrap_or(&path);
     Ok(SshPath { host: SshHost::new(&without_brackets(host), port)?, path: from_home(path)? })

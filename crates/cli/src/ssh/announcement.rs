@@ -48,10 +48,15 @@ impl Announcement {
         // The versions first: what else another version says may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
         if theirs != u64::from(PROTOCOL_VERSION) {
-            return Err(other_version(
-                json["program"].as_str().unwrap_or("of an unknown version"),
-                theirs,
-                host,
+            let program = json["program"].as_str().unwrap_or("of an unknown version");
+            let ours = env!("CARGO_PKG_VERSION");
+            return Err(Fault::new(
+                FaultCode::VersionMismatch,
+                format!(
+                    "haul on {host} is {program} with version {theirs} of the protocol, haul here is {ours} with version \
+                     {PROTOCOL_VERSION}"
+                ),
+                "upgrade the older side; --remote-binary names another haul there",
             ));
         }
         let mut read: Self = serde_json::from_value(json.clone()).map_err(|error| {
@@ -62,18 +67,6 @@ impl Announcement {
         read.hosts.truncate(MOST_HOSTS);
         read.fault.take().map_or(Ok(read), Err)
     }
-}
-
-fn other_version(program: &str, protocol: u64, host: &SshHost) -> Fault {
-    let ours = env!("CARGO_PKG_VERSION");
-    Fault::new(
-        FaultCode::VersionMismatch,
-        format!(
-            "haul on {host} is {program} with version {protocol} of the protocol, haul here is {ours} with version \
-             {PROTOCOL_VERSION}"
-        ),
-        "upgrade the older side; --remote-binary names another haul there",
-    )
 }
 
 /// What the output of ssh has up to an announcement. Without one: its first line that is not blank, for people.

@@ -1,12 +1,11 @@
 //! The rules of what ssh says as a function, for the fuzz target and tests, as in `haul_wire::check`.
 
-use std::ffi::OsStr;
 use std::io::{BufReader, Read as _};
 
 use serde_json::Value;
 
+use super::SshHost;
 use super::announcement::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
-use super::{SshHost, SshPath};
 
 /// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found however the
 /// bytes are cut, a flood is given up, and what is read keeps its bounds and is written back to the same. Of arbitrary
@@ -20,7 +19,13 @@ pub fn announcement(bytes: &[u8]) -> bool {
     assert_eq!(scan(said, usize::from(size).max(1)), found, "in pieces of {size}");
     let Some((json, behind)) = found else { return false };
     assert!(said.ends_with(&behind) && json.is_object());
-    read(&json)
+    let host = SshHost { destination: "far".to_owned(), port: None };
+    let Ok(read) = Announcement::read(&json, &host) else { return false };
+    assert!(read.hosts.len() <= MOST_HOSTS && read.fault.is_none());
+    let (again, behind) = scan(&read.line(), 7).expect("what was written can be found");
+    assert!(behind.is_empty());
+    assert_eq!(Announcement::read(&again, &host), Ok(read), "the announcement changed");
+    true
 }
 
 /// What is found, and all that comes behind it.
@@ -40,20 +45,6 @@ fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
     };
     assert!(line.is_none_or(|line| line.chars().count() <= 120));
     None
-}
-
-fn host() -> SshHost {
-    let parsed = SshPath::parse(OsStr::new("far:x"));
-    parsed.ok().flatten().expect("it names a host").host
-}
-
-fn read(json: &Value) -> bool {
-    let Ok(read) = Announcement::read(json, &host()) else { return false };
-    assert!(read.hosts.len() <= MOST_HOSTS && read.fault.is_none());
-    let (again, behind) = scan(&read.line(), 7).expect("what was written can be found");
-    assert!(behind.is_empty());
-    assert_eq!(Announcement::read(&again, &host()), Ok(read), "the announcement changed");
-    true
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::SshHost;
@@ -21,13 +22,15 @@ const TICK: Duration = Duration::from_millis(5);
 /// How to run ssh, and haul on the other side.
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
-    program: OsString,
+    pub(super) program: OsString,
     /// What stands behind the program in `--ssh`.
     words: Vec<OsString>,
     /// What ssh and scp take alike, but for the name of the port's.
     options: Vec<(&'static str, OsString)>,
-    binary: String,
-    ports: Option<String>,
+    /// What is started on the other side.
+    pub(super) binary: String,
+    /// The ports that the other side may use.
+    pub(crate) ports: Option<String>,
 }
 
 impl SshCommand {
@@ -48,16 +51,6 @@ impl SshCommand {
         }
         let ports = args.port_range.map(|range| range.to_string());
         Ok(Self { program, words: words.collect(), options, binary, ports })
-    }
-
-    /// ssh's name, for people.
-    pub(super) fn program(&self) -> String {
-        self.program.to_string_lossy().into_owned()
-    }
-
-    /// What is started on the other side, for people.
-    pub(super) fn binary(&self) -> &str {
-        &self.binary
     }
 
     /// The command that leads to `host`, up to and with it, for a person's shell.
@@ -85,11 +78,6 @@ impl SshCommand {
         let options = options.flat_map(|(name, value)| [OsString::from(name), value]);
         let to = format!("{}:", host.in_brackets());
         shown(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
-    }
-
-    /// The ports that the other side may use, for people.
-    pub(crate) fn ports(&self) -> Option<&str> {
-        self.ports.as_deref()
     }
 
     /// ssh, up to and with the host.
@@ -139,21 +127,29 @@ impl SshCommand {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
         let mut stdout = child.stdout.take()?;
-        let reader = std::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut text = Vec::new();
             let _ = stdout.by_ref().take(1 << 20).read_to_end(&mut text);
             text
         });
-        let until = Instant::now() + LOOK_UP;
-        while child.try_wait().ok()?.is_none() {
-            if Instant::now() > until {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-            std::thread::sleep(TICK);
+        if wait(&mut child, LOOK_UP).is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
         }
         String::from_utf8(reader.join().ok()?).ok()
+    }
+}
+
+/// How `child` ended, if it does within `limit`.
+pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => thread::sleep(TICK),
+            _ => return None,
+        }
     }
 }
 

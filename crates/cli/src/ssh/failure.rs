@@ -1,5 +1,6 @@
 //! Why ssh ended before haul was ready on the other side, and what to do about it.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use haul_wire::control::{Fault, FaultCode};
@@ -44,9 +45,15 @@ impl Ended {
             Some(SSH_FAILED) => self.of_ssh(command, host),
             Some(NOT_FOUND) => not_found(command, host),
             _ if is_unknown => not_found(command, host),
-            Some(NOT_EXECUTABLE) => not_executable(command, host),
-            Some(2) if self.stderr.contains("--for-ssh") => too_old(command, host),
-            Some(0) => self.silent(command, host),
+            Some(2) if self.stderr.contains("--for-ssh") => Fault::new(
+                FaultCode::VersionMismatch,
+                format!(
+                    "`{}` on {host} is older than haul here ({}) and does not know copies over ssh",
+                    command.binary,
+                    env!("CARGO_PKG_VERSION")
+                ),
+                "upgrade it there; --remote-binary names another haul",
+            ),
             Some(code) => self.of_program(command, host, code),
             None => self.killed(host),
         }
@@ -54,11 +61,10 @@ impl Ended {
 
     /// ssh's own failure.
     fn of_ssh(&self, command: &SshCommand, host: &SshHost) -> Fault {
-        let ssh = command.shown(host);
-        let last = self.last_line().map_or(String::new(), |line| format!(": {line}"));
-        let asked = "no password can be asked for without a terminal: use a key or an agent";
+        let (ssh, last) = (command.shown(host), self.last_line());
         if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
             let message = format!("ssh was not let in to {host}{last}");
+            let asked = "no password can be asked for without a terminal: use a key or an agent";
             let hint = format!("`{ssh} true` has to work first; {asked}");
             return Fault::new(FaultCode::NotAuthorised, message, hint);
         }
@@ -67,30 +73,32 @@ impl Ended {
         Fault::new(FaultCode::Unreachable, format!("ssh did not get to {host}{last}"), hint)
     }
 
-    /// It went well, and haul was not there.
-    fn silent(&self, command: &SshCommand, host: &SshHost) -> Fault {
-        let said =
-            self.stdout.as_ref().map_or("it said nothing".to_owned(), |line| format!("it said `{line}`"));
-        lasting(
-            format!("{host} did not start haul ({said})"),
-            format!(
-                "`{}` has to print a version; a forced command or a restricted shell keeps it from starting",
-                command.version(host)
-            ),
-        )
-    }
-
     /// haul, or what was in its place, ended.
     fn of_program(&self, command: &SshCommand, host: &SshHost, code: i32) -> Fault {
-        let last = self.last_line().map_or(String::new(), |line| format!(": {line}"));
-        lasting(
-            format!("haul on {host} ended with code {code} before it was ready{last}"),
-            format!("`{}` shows whether it starts there at all", command.version(host)),
-        )
+        let version = command.version(host);
+        match code {
+            NOT_EXECUTABLE => lasting(
+                format!("`{}` on {host} cannot be run", command.binary),
+                "check its permissions (chmod +x), and that it was built for that machine",
+            ),
+            0 => {
+                let said = self.stdout.as_ref();
+                let said = said.map_or("it said nothing".to_owned(), |line| format!("it said `{line}`"));
+                lasting(
+                    format!("{host} did not start haul ({said})"),
+                    format!(
+                        "`{version}` has to print a version; a forced command or a restricted shell keeps it from starting"
+                    ),
+                )
+            }
+            _ => lasting(
+                format!("haul on {host} ended with code {code} before it was ready{}", self.last_line()),
+                format!("`{version}` shows whether it starts there at all"),
+            ),
+        }
     }
 
     fn killed(&self, host: &SshHost) -> Fault {
-        use std::os::unix::process::ExitStatusExt;
         let signal = self.status.and_then(|status| status.signal());
         let how = signal
             .map_or("has closed its output".to_owned(), |signal| format!("was ended by signal {signal}"));
@@ -101,13 +109,11 @@ impl Ended {
         )
     }
 
-    fn last_line(&self) -> Option<String> {
-        let line = self
-            .stderr
-            .lines()
-            .map(str::trim)
-            .rfind(|line| !line.is_empty() && !line.starts_with("hint:"))?;
-        Some(line.chars().take(200).collect())
+    /// The last line of stderr that says something, behind a colon.
+    fn last_line(&self) -> String {
+        let mut lines = self.stderr.lines().map(str::trim);
+        let line = lines.rfind(|line| !line.is_empty() && !line.starts_with("hint:"));
+        line.map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
     }
 }
 
@@ -126,60 +132,34 @@ pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&st
 /// There is no such ssh.
 pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
     lasting(
-        format!("cannot run `{}`: {error}", command.program()),
-        "install an ssh client (for example the package openssh-client), or name another with --ssh"
-            .to_owned(),
+        format!("cannot run `{}`: {error}", command.program.display()),
+        "install an ssh client (for example the package openssh-client), or name another with --ssh",
     )
 }
 
 fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
+    let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
     lasting(
-        format!("there is no program `{}` on {host}", command.binary()),
+        format!("there is no program `{}` on {host}", command.binary),
         format!(
             "install haul there: one file is enough, `{}` if the machines are alike; where the shell does not find \
              it, say where it is: --remote-binary ./haul (relative to the home directory)",
-            command.install(host, &own_path())
+            command.install(host, &own_path)
         ),
     )
-}
-
-fn not_executable(command: &SshCommand, host: &SshHost) -> Fault {
-    lasting(
-        format!("`{}` on {host} cannot be run", command.binary()),
-        "check its permissions (chmod +x), and that it was built for that machine".to_owned(),
-    )
-}
-
-fn too_old(command: &SshCommand, host: &SshHost) -> Fault {
-    Fault::new(
-        FaultCode::VersionMismatch,
-        format!(
-            "`{}` on {host} is older than haul here ({}) and does not know copies over ssh",
-            command.binary(),
-            env!("CARGO_PKG_VERSION")
-        ),
-        "upgrade it there; --remote-binary names another haul",
-    )
-}
-
-fn own_path() -> String {
-    let path = std::env::current_exe().ok();
-    path.map_or("haul".to_owned(), |path| path.display().to_string())
 }
 
 /// A failure that the same command meets again.
-fn lasting(message: String, hint: String) -> Fault {
+fn lasting(message: String, hint: impl Into<String>) -> Fault {
     Fault { retryable: false, ..Fault::new(FaultCode::Unreachable, message, hint) }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
     use crate::args::SshArgs;
     use crate::ssh::SshPath;
+    use std::ffi::OsStr;
 
     fn fault(raw: i32, stdout: &str, stderr: &str) -> Fault {
         let host = SshPath::parse(OsStr::new("me@far:x")).unwrap().unwrap().host;

@@ -14,5 +14,5 @@ mod requests;
 pub(crate) use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
 pub(crate) use command::SshCommand;
-pub(crate) use remote::{Remote, RemoteOutput};
+pub(crate) use remote::Remote;
 pub(crate) use requests::{Job, MAX_JOB, MAX_PERMIT, Permit};

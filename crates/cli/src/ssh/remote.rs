@@ -1,10 +1,9 @@
 //! A haul that ssh has started on another machine.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::printable_bytes;
@@ -14,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use super::announcement::{Scanned, scan_output};
+use super::command::wait;
 use super::failure::{self, Ended};
 use super::{Announcement, SshCommand, SshHost};
 use crate::fault;
@@ -33,22 +33,6 @@ const LONGEST_LINE: u64 = 4 << 20;
 /// Lines that may wait.
 const QUEUE: usize = 64;
 
-/// What came from the other side.
-#[derive(Debug)]
-pub(crate) enum RemoteOutput {
-    /// A line behind the announcement.
-    Line(String),
-    Nothing,
-    /// The other side has ended, or ssh has.
-    End,
-}
-
-/// What the thread that reads has read; it ends with the other side.
-enum Out {
-    Scanned(Scanned),
-    Line(String),
-}
-
 /// The other side, and the ssh that leads to it. Dropping it ends both.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -57,7 +41,8 @@ pub(crate) struct Remote {
     pub(crate) way: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    out: Receiver<Out>,
+    /// What comes behind the announcement; it ends with the other side.
+    lines: Receiver<String>,
     has_ended: bool,
     tail: Arc<Mutex<Vec<u8>>>,
     errors: Receiver<()>,
@@ -78,12 +63,13 @@ impl Remote {
         let mut child = started.spawn().map_err(|e| failure::no_ssh(command, &e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let tail = Arc::new(Mutex::new(Vec::new()));
-        let (sender, out) = sync_channel(QUEUE);
+        let (found, scanned) = sync_channel(1);
+        let (sender, lines) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(1);
         let (kept, name) = (Arc::clone(&tail), host.name().to_owned());
         fault::spawn("haul-ssh-out", move || {
             if let Some(stdout) = stdout {
-                read_out(stdout, &sender);
+                read_out(BufReader::new(stdout), &found, &sender);
             }
         })?;
         fault::spawn("haul-ssh-err", move || {
@@ -93,30 +79,35 @@ impl Remote {
             let _ = closed.send(());
         })?;
         let (host, way, announcement) = (host.clone(), command.shown(host), Announcement::ours());
-        let mut remote = Self { host, way, child, stdin, out, has_ended: false, tail, errors, announcement };
-        remote.announcement = remote.wait_for_announcement(command, cancel)?;
+        let mut remote =
+            Self { host, way, child, stdin, lines, has_ended: false, tail, errors, announcement };
+        remote.announcement = remote.wait_for_announcement(&scanned, command, cancel)?;
         Ok(remote)
     }
 
     fn wait_for_announcement(
         &mut self,
+        scanned: &Receiver<Scanned>,
         command: &SshCommand,
         cancel: &Cancel,
     ) -> Result<Announcement, Fault> {
         let until = Instant::now() + READY_WITHIN;
         while !cancel.is_requested() {
             if Instant::now() >= until {
-                return Err(self.not_ready());
+                let (host, minutes) = (&self.host, READY_WITHIN.as_secs() / 60);
+                return Err(Fault::new(
+                    FaultCode::Unreachable,
+                    format!("haul was not ready at {host} within {minutes} minutes: waited for ssh"),
+                    "answer what ssh asks, and look whether it gets there by itself",
+                ));
             }
-            match self.out.recv_timeout(TICK) {
-                Ok(Out::Scanned(Scanned::Announced(json))) => return Announcement::read(&json, &self.host),
-                Ok(Out::Scanned(Scanned::TooMuch(line))) => {
+            match scanned.recv_timeout(TICK) {
+                Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.host),
+                Ok(Scanned::TooMuch(line)) => {
                     return Err(failure::flood(command, &self.host, line.as_deref()));
                 }
-                Ok(Out::Scanned(Scanned::End(stdout))) => {
-                    return Err(self.why_ended(stdout, command, cancel));
-                }
-                Ok(Out::Line(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
             }
         }
@@ -125,7 +116,7 @@ impl Remote {
 
     fn why_ended(&mut self, stdout: Option<String>, command: &SshCommand, cancel: &Cancel) -> Fault {
         self.has_ended = true;
-        let status = self.wait(GRACE);
+        let status = wait(&mut self.child, GRACE);
         // A master connection of ssh that stays behind may hold stderr open.
         let _ = self.errors.recv_timeout(GRACE);
         // Ctrl-C at a terminal reaches ssh as well.
@@ -137,16 +128,6 @@ impl Remote {
         Ended { status, stdout, stderr }.fault(command, &self.host)
     }
 
-    fn not_ready(&self) -> Fault {
-        let minutes = READY_WITHIN.as_secs() / 60;
-        let message = format!("haul was not ready at {} within {minutes} minutes: waited for ssh", self.host);
-        Fault::new(
-            FaultCode::Unreachable,
-            message,
-            "answer what ssh asks, and look whether it gets there by itself",
-        )
-    }
-
     fn interrupted(&self) -> Fault {
         let message = format!("interrupted while ssh was on its way to {}", self.host);
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
@@ -154,18 +135,16 @@ impl Remote {
 
     /// Tells the other side something, as a line of JSON on its stdin.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
-        self.write_line(what).map_err(|error| {
+        let write = |stdin: Option<&mut ChildStdin>| {
+            let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
+            let mut line = serde_json::to_vec(what)?;
+            line.push(b'\n');
+            stdin.write_all(&line).and_then(|()| stdin.flush())
+        };
+        write(self.stdin.as_mut()).map_err(|error: io::Error| {
             let message = format!("the ssh connection to {} was lost: {error}", self.host);
             Fault::new(FaultCode::ControlLost, message, "run the same command again")
         })
-    }
-
-    fn write_line(&mut self, what: &impl Serialize) -> io::Result<()> {
-        let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut line = serde_json::to_vec(what)?;
-        line.push(b'\n');
-        stdin.write_all(&line)?;
-        stdin.flush()
     }
 
     /// Closes the other side's stdin, which asks it to stop.
@@ -173,16 +152,11 @@ impl Remote {
         self.stdin = None;
     }
 
-    /// What comes next, within `timeout`.
-    pub(crate) fn listen(&mut self, timeout: Duration) -> RemoteOutput {
-        match self.out.recv_timeout(timeout) {
-            Ok(Out::Line(line)) => RemoteOutput::Line(line),
-            Ok(Out::Scanned(Scanned::Announced(_))) | Err(RecvTimeoutError::Timeout) => RemoteOutput::Nothing,
-            Ok(Out::Scanned(_)) | Err(RecvTimeoutError::Disconnected) => {
-                self.has_ended = true;
-                RemoteOutput::End
-            }
-        }
+    /// The next line behind the announcement, within `timeout`; disconnected when the other side or ssh has ended.
+    pub(crate) fn listen(&mut self, timeout: Duration) -> Result<String, RecvTimeoutError> {
+        let next = self.lines.recv_timeout(timeout);
+        self.has_ended |= next == Err(RecvTimeoutError::Disconnected);
+        next
     }
 
     /// How an ssh ended that should not have.
@@ -196,17 +170,6 @@ impl Remote {
         };
         Some(format!("the ssh connection to {} ended early ({how})", self.host))
     }
-
-    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let until = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < until => thread::sleep(TICK),
-                _ => return None,
-            }
-        }
-    }
 }
 
 impl Drop for Remote {
@@ -214,69 +177,43 @@ impl Drop for Remote {
         self.hang_up();
         let until = Instant::now() + GRACE;
         while !self.has_ended && Instant::now() < until {
-            self.listen(TICK);
+            let _ = self.listen(TICK);
         }
-        if self.has_ended && self.wait(GRACE).is_some() {
+        if self.has_ended && wait(&mut self.child, GRACE).is_some() {
             return;
         }
         // With an ssh that others share as their master, the other side's end is enough.
         if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
             // It is our child and not waited for, so the number is still its own.
-            let _ = Pid::from_raw(self.child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
-            self.wait(GRACE);
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            wait(&mut self.child, GRACE);
         }
     }
 }
 
 /// Looks for the announcement, then passes on lines; nobody may listen any more.
-fn read_out(stdout: ChildStdout, to: &SyncSender<Out>) {
-    let mut stdout = BufReader::new(stdout);
+fn read_out(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSender<String>) {
     let scanned = scan_output(&mut stdout);
     let is_ready = matches!(scanned, Scanned::Announced(_));
-    if to.send(Out::Scanned(scanned)).is_ok() && is_ready {
-        read_lines(stdout, to);
-    }
-}
-
-fn read_lines(mut from: impl BufRead, to: &SyncSender<Out>) {
+    let mut is_heard = found.send(scanned).is_ok() && is_ready;
     let mut line = Vec::new();
-    loop {
+    while is_heard && matches!(stdout.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+        is_heard = to.send(String::from_utf8_lossy(&line).into_owned()).is_ok();
         line.clear();
-        match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) if to.send(Out::Line(String::from_utf8_lossy(&line).into_owned())).is_err() => return,
-            Ok(_) => {}
-        }
     }
 }
 
 /// Passes stderr on, line by line behind the name of the machine that it may be from, and remembers its end.
-fn pass_on(mut stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
-    let (mut buffer, mut line) = ([0; 4096], Vec::new());
-    loop {
-        let len = match stderr.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Ok(0) | Err(_) => return show(&mut line, name),
-            Ok(len) => len,
-        };
-        for piece in buffer[..len].split_inclusive(|&b| b == b'\n') {
-            line.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || line.len() >= TAIL {
-                show(&mut line, name);
-            }
+fn pass_on(stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
+    let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
+    while matches!(stderr.by_ref().take(TAIL as u64).read_until(b'\n', &mut line), Ok(1..)) {
+        let text = line.trim_ascii_end();
+        if !text.is_empty() {
+            tell(format_args!("{name}: {}", printable_bytes(text)));
         }
         let mut tail = tail.lock();
-        tail.extend_from_slice(&buffer[..len]);
+        tail.append(&mut line);
         let surplus = tail.len().saturating_sub(TAIL);
         tail.drain(..surplus);
     }
-}
-
-/// Shows a line of ssh, of the other machine's shell or of the program there, and empties it.
-fn show(line: &mut Vec<u8>, name: &str) {
-    let text = line.trim_ascii_end();
-    if !text.is_empty() {
-        tell(format_args!("{name}: {}", printable_bytes(text)));
-    }
-    line.clear();
 }

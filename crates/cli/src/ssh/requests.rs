@@ -1,7 +1,7 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
-use haul_wire::control::{Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request};
+use haul_wire::control::{Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request, RunMode};
 use serde::{Deserialize, Serialize};
 
 use crate::output::Name;
@@ -63,9 +63,8 @@ pub(crate) struct Job {
     pub words: Vec<Name>,
     /// Where the server may be found; empty: where its URL says.
     pub hosts: Vec<String>,
-    pub dry_run: bool,
-    /// Say what is done to each name.
-    pub names: bool,
+    /// Whether it is done, and whether it is said what is done to each name.
+    pub run: RunMode,
     /// Go on when nobody listens any more.
     pub detach: bool,
     /// What it amounts to, for people.
@@ -160,8 +159,7 @@ mod job_tests {
             let job = Job {
                 words: words.iter().map(|word| word.as_os_str().into()).collect(),
                 hosts: vec!["far".to_owned()],
-                dry_run: false,
-                names: true,
+                run: RunMode::Verbose,
                 detach: true,
                 actions: vec!["copy a:x to b:y".to_owned()],
                 ports: None,

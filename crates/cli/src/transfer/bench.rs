@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_base::{Piece, Rng};
-use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_engine::{Counters, Session, Transfer, Waker};
 use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
 use serde_json::json;
 
 use crate::fault;
-use crate::output::{Progress, Snapshot};
+use crate::output::{Progress, RunReport, Snapshot};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
 use crate::transfer::drive::{Measured, stop};
 use crate::transfer::link::Sides;
+use crate::transfer::outcome::of_memory;
 use crate::transfer::watch::{Watch, for_peer};
 
 /// How often a run is looked after.
@@ -23,81 +24,67 @@ const TICK: Duration = Duration::from_millis(5);
 /// How long the other side may take for its last words.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
-/// How a bench ended on one side.
-pub(crate) struct Carried {
-    /// Bytes that both sides agree on.
-    pub bytes: Result<u64, Fault>,
-    pub measured: Measured,
-}
-
 /// Sends memory until the limit is reached and everything has arrived.
-pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> Carried {
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let source = MemorySource::new(limit, gauge.clone());
     let total = match limit {
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    let (control, side) = (session.control().clone(), Side::Sends(session.law()));
+    let side = Side::Sends(session.law());
     let start = |waker| session.start_sending(Box::new(source), waker).map_err(fault::of);
-    run((&control, sides, context), side, (&gauge, total), start, |transfer| {
+    run((sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
-            _ => gauge.bytes(),
+            _ => gauge.load(Ordering::Relaxed),
         };
-        agree_as_sender(&control, sides, bytes)
+        agree_as_sender(sides, bytes)
     })
 }
 
 /// Receives memory until everything has arrived.
-pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> Carried {
+pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let control = session.control().clone();
     let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
-    let agree = |_: &Transfer| agree_as_receiver(&control, sides, gauge.bytes());
-    run((&control, sides, context), Side::Receives, (&gauge, None), start, agree)
+    let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
+    run((sides, context), Side::Receives, (&gauge, None), start, agree)
 }
 
 /// Runs the data path to its end, and has both sides `agree` on how much that was.
 fn run(
-    (control, sides, context): (&Control, &Sides, &Context),
+    (sides, context): (&Sides, &Context),
     side: Side,
     (gauge, total): (&Gauge, Option<u64>),
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
     agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
-) -> Carried {
+) -> RunReport {
     let started = Instant::now();
     let transfer = match Waker::new().map_err(fault::of).and_then(start) {
         Ok(transfer) => Arc::new(transfer),
         Err(fault) => {
-            control.abort(fault.clone());
-            return Carried { bytes: Err(fault), measured: Measured::default() };
+            sides.control.abort(fault.clone());
+            return of_memory(context, sides, Err(fault), &Measured::default());
         }
     };
     sides.watch(&transfer);
     let watch = Watch::start(context, &transfer, side, Progress::start(&context.style));
-    let delivered = wait(watch, sides, control, gauge, total);
+    let delivered = wait(watch, sides, gauge, total);
     let moving = started.elapsed().into();
     let bytes = delivered.and_then(|()| agree(&transfer));
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
-        Ok(_) => drop(control.close()),
-        Err(fault) => control.abort(for_peer(fault, context)),
+        Ok(_) => drop(sides.control.close()),
+        Err(fault) => sides.control.abort(for_peer(fault, context)),
     }
     let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
-    Carried { bytes, measured: stop(transfer, moving, &context.events) }
+    of_memory(context, sides, bytes, &stop(transfer, moving, &context.events))
 }
 
 /// Shows how it goes until every byte has arrived.
-fn wait(
-    mut watch: Watch<'_>,
-    sides: &Sides,
-    control: &Control,
-    gauge: &Gauge,
-    total_bytes: Option<u64>,
-) -> Result<(), Fault> {
-    let trace = || json!({ "bytes": gauge.bytes() });
+fn wait(mut watch: Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
+    let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
     let waker = watch.transfer.waker();
     let result = loop {
         match watch.transfer.wait_delivered(TICK) {
@@ -105,12 +92,12 @@ fn wait(
             Ok(false) => {}
             Err(error) => break Err(fault::of(error)),
         }
-        let bytes = gauge.bytes();
+        let bytes = gauge.load(Ordering::Relaxed);
         watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
         if let Some(fault) = watch.reason_to_stop() {
             break Err(fault);
         }
-        if let Some(error) = control.failure() {
+        if let Some(error) = sides.control.failure() {
             break Err(sides.fault(error));
         }
         // The source ends by the clock, which nothing else tells the data thread.
@@ -120,38 +107,37 @@ fn wait(
     result
 }
 
-fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
-    control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
-    let theirs = loop {
-        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
-            Some(ControlMessage::Finish(summary)) => break summary.bytes,
-            None => {}
-            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
-        }
-    };
+fn agree_as_sender(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+    sides.control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
+    let theirs = hear(sides, |message| match message {
+        ControlMessage::Finish(summary) => Some(summary.bytes),
+        _ => None,
+    })?;
     compare(bytes, theirs)
 }
 
-fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    let theirs = loop {
-        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
-            Some(ControlMessage::ObjectSent { bytes }) => break bytes,
-            None => {}
-            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
-        }
-    };
-    control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
-    control
-        .send(ControlMessage::Finish(Summary {
-            entries: 0,
-            failed: 0,
-            bytes,
-            digest: [0; 32],
-            notes: Notes::default(),
-        }))
-        .map_err(fault::of)?;
+fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    let theirs = hear(sides, |message| match message {
+        ControlMessage::ObjectSent { bytes } => Some(*bytes),
+        _ => None,
+    })?;
+    sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+    let summary = Summary { entries: 0, failed: 0, bytes, digest: [0; 32], notes: Notes::default() };
+    sides.control.send(ControlMessage::Finish(summary)).map_err(fault::of)?;
     compare(bytes, theirs)
+}
+
+/// The number that the other side's last message has.
+fn hear(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
+    loop {
+        let message = sides.control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
+        let Some(message) = sides.take(message) else { continue };
+        if let Some(number) = number(&message) {
+            return Ok(number);
+        }
+        tracing::debug!("unexpected {} at the end of a bench", message.name());
+    }
 }
 
 fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
@@ -170,20 +156,11 @@ const AHEAD: u64 = 128 << 10;
 /// Seed of the pattern. Any will do: it only must not compress or look like zeros.
 const SEED: u64 = 0x6861_756c;
 
-/// Where a bench stands, seen from outside of the data thread.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Gauge {
-    bytes: Arc<AtomicU64>,
-}
-
-impl Gauge {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-}
+/// Bytes that a bench has moved, seen from outside of the data thread.
+type Gauge = Arc<AtomicU64>;
 
 /// Bytes without end, up to a limit.
-pub(crate) struct MemorySource {
+struct MemorySource {
     pattern: Vec<u8>,
     limit: BenchLimit,
     /// Counts from when the first bytes are asked for.
@@ -195,7 +172,7 @@ pub(crate) struct MemorySource {
 }
 
 impl MemorySource {
-    pub(crate) fn new(limit: BenchLimit, gauge: Gauge) -> Self {
+    fn new(limit: BenchLimit, gauge: Gauge) -> Self {
         let mut pattern = vec![0; PATTERN];
         Rng::from_seed(SEED).fill(&mut pattern);
         Self { pattern, limit, started: None, upto: 0, read: 0, ended: false, gauge }
@@ -233,17 +210,17 @@ impl ObjectSource for MemorySource {
     }
 
     fn release(&mut self, offset: u64) {
-        self.gauge.bytes.fetch_max(offset, Ordering::Relaxed);
+        self.gauge.fetch_max(offset, Ordering::Relaxed);
     }
 }
 
 /// Takes everything and keeps nothing.
-pub(crate) struct NullSink(pub(crate) Gauge);
+struct NullSink(Gauge);
 
 impl ObjectSink for NullSink {
     fn deliver(&mut self, _data: &[u8], pieces: &[Piece]) {
         let bytes: usize = pieces.iter().map(|piece| piece.range.len()).sum();
-        self.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn limit(&mut self) -> u64 {
@@ -290,6 +267,6 @@ mod tests {
         let gauge = Gauge::default();
         let mut sink = NullSink(gauge.clone());
         sink.deliver(&[0; 30], &[Piece { offset: 0, range: 0..10 }, Piece { offset: 50, range: 20..30 }]);
-        assert_eq!(gauge.bytes(), 20);
+        assert_eq!(gauge.load(Ordering::Relaxed), 20);
     }
 }

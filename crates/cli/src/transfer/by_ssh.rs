@@ -6,12 +6,13 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 
 use crate::args::SshArgs;
+use crate::endpoint::{self, Machine};
+use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
 use crate::transfer::context::Context;
-use crate::transfer::plan::Server;
+use crate::transfer::server::at_own_server;
 use crate::transfer::session;
-use crate::{endpoint, fault};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -49,22 +50,23 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// Runs `work` with the URL of a server: the one that is there, or one that ssh starts and that does what `permit`
-/// says.
-pub(crate) fn at_server<R: MayFail>(
+/// Runs `work` with the URL of a server on a machine: the one that is there, one that ssh starts and that does what
+/// `permit` says, or one within this process.
+pub(crate) fn at_server<R: MayFail + Send>(
     context: &Context,
     args: &SshArgs,
-    server: &Server,
+    machine: &Machine,
     permit: &Permit,
     work: impl FnOnce(HaulUrl) -> R,
 ) -> Result<R, Fault> {
-    let host = match server {
-        Server::Url(url) => return Ok(work(url.clone())),
-        Server::Ssh(host) => host,
+    let host = match machine {
+        Machine::Here => return at_own_server(context, work),
+        Machine::Url(url) => return Ok(work(url.clone())),
+        Machine::Ssh(host) => host,
     };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
-    let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
+    let way_out = |fault| with_way_out(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
     let mut is_done = true;
     let result = work(url).map_fault(|fault| {
@@ -99,14 +101,13 @@ impl<T> MayFail for Result<T, Fault> {
 /// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
 pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Result<HaulUrl, Fault> {
     let with = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
-    let mut tried = match candidates(hosts, addresses).as_slice() {
-        [] => return Ok(url.clone()),
+    let candidates = candidates(hosts, addresses);
+    if let [] | [_] = candidates.as_slice() {
         // Nothing to choose from: the transfer itself shows whether it is right.
-        [only] => return Ok(with(only)),
-        several => several.iter().map(with).collect::<Vec<_>>(),
-    };
+        return Ok(candidates.first().map_or_else(|| url.clone(), with));
+    }
     let mut faults = Vec::new();
-    for url in tried.drain(..) {
+    for url in candidates.iter().map(with) {
         match session::negotiate(context, &url) {
             Ok(_) => return Ok(url),
             Err(fault) if is_of_the_way(&fault) => faults.push((url.host, fault)),
@@ -125,12 +126,8 @@ fn is_of_the_way(fault: &Fault) -> bool {
 fn none(faults: &[(String, Fault)]) -> Fault {
     let tried: Vec<String> =
         faults.iter().map(|(host, fault)| format!("by {host}: {}", fault.message)).collect();
-    let is_udp = |fault: &Fault| fault.code == FaultCode::UdpBlocked;
-    let code = if faults.iter().any(|(_, fault)| is_udp(fault)) {
-        FaultCode::UdpBlocked
-    } else {
-        FaultCode::Unreachable
-    };
+    let is_udp = faults.iter().any(|(_, fault)| fault.code == FaultCode::UdpBlocked);
+    let code = if is_udp { FaultCode::UdpBlocked } else { FaultCode::Unreachable };
     Fault::new(code, format!("no way to the server that ssh has started: {}", tried.join("; ")), "")
 }
 

@@ -7,9 +7,9 @@ use haul_diagnosis::Model;
 use haul_engine::Role;
 
 use crate::args::{Command, TransferOptions};
-use crate::config::{Origin, Setting};
+use crate::config::Setting;
 use crate::fault::{self, Fault};
-use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, json_value, tell};
+use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::{Preset, Recipe, Settings, session_key};
 use crate::signals::Cancel;
 use crate::transfer::quota::Quotas;
@@ -57,13 +57,12 @@ impl Context {
         cancel: Cancel,
     ) -> Result<Self, Fault> {
         let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
-        let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
         Ok(Self {
             settings: build(preset, settings)?.settings,
             loss_model: None,
-            named: set.map(|setting| session_key(&setting.assignment.key).to_owned()).collect(),
+            named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
             transfer: command.transfer(),
-            items: Items::new(ItemStyle::Hidden),
+            items: Items::Hidden,
             quotas: Quotas::default(),
             role: Role::Client,
             pulse: Pulse::default(),
@@ -80,7 +79,7 @@ impl Context {
     /// The same for a server's session: its client says what is done.
     pub(crate) fn of_server(&self, quotas: Quotas, pulse: Pulse) -> Self {
         Self {
-            items: Items::new(ItemStyle::Hidden),
+            items: Items::Hidden,
             events: EventLog::none(),
             style: ProgressStyle::Hidden,
             role: Role::Server,

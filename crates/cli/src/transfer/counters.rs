@@ -6,7 +6,7 @@ use haul_engine::{Counters, Transfer};
 use haul_proto::{Attribution, DiagnosedWindow};
 use serde_json::json;
 
-use crate::output::{ByCause, EventLog};
+use crate::output::{EventLog, by_cause};
 
 /// Object bytes that have arrived, as far as this side knows.
 pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
@@ -37,7 +37,7 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
                 "peak_delivery_bps": stats.peak_delivery_bps,
                 "law_switches": stats.law_switches,
                 "receiver_drops": stats.receiver_drops,
-                "lost_by_cause": ByCause(stats.lost_by_cause),
+                "lost_by_cause": by_cause(stats.lost_by_cause),
                 "receiver_arrival_bps": stats.receiver_host.arrival_rate.map(Rate::as_bps),
                 "receiver_drain_bps": stats.receiver_host.drain_rate.map(Rate::as_bps),
                 "receiver_read_delay_ms": stats.receiver_host.read_delay.map(Span::as_millis_f64),
@@ -76,7 +76,7 @@ fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
         "signature": (window.signature.packets() > 0).then(|| write_signature(&window.signature).trim_end().to_owned()),
         "by_signature": told.metric.map(|_| told.cause().name()),
         "p_host": told.metric.map(|_| told.p_host),
-        "lost_by_cause": ByCause(window.counts),
+        "lost_by_cause": by_cause(window.counts),
         "losses": window.attributions.iter().map(losses_json).collect::<Vec<_>>(),
     })
 }

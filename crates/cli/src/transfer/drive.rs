@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_engine::{Counters, Session, Transfer, Waker};
 use haul_mover::{
     ControlLink, JobHandle, MoveReport, Progress as JobProgress, ReceiveJob, ReceiveOptions, SendJob,
 };
@@ -17,7 +17,7 @@ use crate::output::{EventLog, Progress, Snapshot, Stall};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::{carried, write_windows};
-use crate::transfer::link::{Sides, link, wake};
+use crate::transfer::link::Sides;
 use crate::transfer::quota::Part;
 use crate::transfer::sessions::{self, Unchanged};
 use crate::transfer::watch::{REST, Watch, for_peer};
@@ -60,11 +60,9 @@ pub(crate) fn send(
     context: &Context,
     begin: impl FnOnce(Arc<dyn ControlLink>) -> Result<SendJob, Fault>,
 ) -> Result<Moved, Fault> {
-    let SendJob { source, handle } = begin(link(session.control(), sides))?;
+    let SendJob { source, handle } = begin(sides.clone())?;
     let side = Side::Sends(session.law());
-    Ok(run(handle, sides, context, (None, side), |waker| {
-        session.start_sending(source, waker).map_err(fault::of)
-    }))
+    Ok(run(handle, sides, context, side, |waker| session.start_sending(source, waker).map_err(fault::of)))
 }
 
 /// Receives into what the job writes that `begin` makes for a control channel, by this policy.
@@ -78,17 +76,16 @@ pub(crate) fn receive(
     // Different for jobs of this machine at the same time.
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
-    let control = session.control().clone();
-    let ReceiveJob { sink, handle } = begin(link(&control, sides), options)?;
+    let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
     let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
-    Ok(run(handle, sides, context, (Some(&control), Side::Receives), start))
+    Ok(run(handle, sides, context, Side::Receives, start))
 }
 
 fn run(
     job: JobHandle,
     sides: &Sides,
     context: &Context,
-    (sender, side): (Option<&Control>, Side),
+    side: Side,
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
@@ -96,7 +93,8 @@ fn run(
     let tell = context.items.tell(&progress);
     job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(fault::of).and_then(|waker| {
-        job.on_wake(wake(&waker));
+        let wake = waker.clone();
+        job.on_wake(Arc::new(move || wake.wake()));
         start(waker)
     });
     let transfer = match transfer {
@@ -110,7 +108,10 @@ fn run(
         }
     };
     sides.watch(&transfer);
-    let part = sender.and_then(|sender| context.quotas.join(sender, &transfer));
+    let part = match side {
+        Side::Receives => context.quotas.join(sides.control.clone(), Arc::downgrade(&transfer)),
+        Side::Sends(_) => None,
+    };
     let watch = Watch::start(context, &transfer, side, progress);
     let stopped_by = look_after(&job, part.as_ref(), watch);
     drop(part);
@@ -155,7 +156,7 @@ pub(crate) fn stop(transfer: Arc<Transfer>, moving: Span, events: &EventLog) -> 
 fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
-    let mut idle = Unchanged::new();
+    let mut idle = Unchanged::default();
     let mut stopped_by: Option<(Fault, Instant)> = None;
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
         std::thread::sleep(tick(started.elapsed()));

@@ -7,21 +7,22 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Control, EngineError, Transfer, Waker};
-use haul_mover::{ControlLink, Wake};
+use haul_engine::{Control, EngineError, Session, Transfer};
+use haul_mover::ControlLink;
 use haul_wire::control::{ControlMessage, Counted, Fault, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::facts::{Facts, counted};
+use crate::transfer::facts::{Cpu, Facts, counted};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
 
-/// What this side will tell of itself, and what the other side has told.
+/// The control channel, what this side will tell of itself, and what the other side has told.
 #[derive(Debug)]
 pub(crate) struct Sides {
-    facts: Facts,
+    pub(crate) control: Control,
+    pub(crate) facts: Facts,
     started: Instant,
     state: Mutex<State>,
     hasher: RandomState,
@@ -39,10 +40,11 @@ struct State {
 }
 
 impl Sides {
-    /// Of a session that begins now.
-    pub(crate) fn new(facts: Facts) -> Arc<Self> {
-        let (started, hasher) = (Instant::now(), RandomState::new());
-        Arc::new(Self { facts, started, state: Mutex::default(), hasher })
+    /// Of a session that begins now; `other` is the other machine.
+    pub(crate) fn new(session: &Session, cpu: Cpu, other: &impl ToString) -> Arc<Self> {
+        let facts = Facts::of(session, cpu, other);
+        let (control, state) = (session.control().clone(), Mutex::default());
+        Arc::new(Self { control, facts, started: Instant::now(), state, hasher: RandomState::new() })
     }
 
     /// Names the transfer that counts.
@@ -117,43 +119,24 @@ impl Sides {
         message
     }
 
-    pub(crate) fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
     /// The other side's numbers, if it has told them.
     pub(crate) fn theirs(&self) -> Option<Counted> {
         self.state.lock().theirs.clone()
     }
 }
 
-struct Link {
-    control: Control,
-    sides: Arc<Sides>,
-}
-
-impl ControlLink for Link {
+impl ControlLink for Sides {
     fn send(&self, message: ControlMessage) -> Result<(), Fault> {
         if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
-            self.control.send(ControlMessage::Counted(self.sides.ours())).map_err(fault::of)?;
+            self.control.send(ControlMessage::Counted(self.ours())).map_err(fault::of)?;
         }
-        self.control.send(self.sides.note(message)).map_err(fault::of)
+        self.control.send(self.note(message)).map_err(fault::of)
     }
 
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
-        let received = self.control.try_recv(timeout).map_err(|error| self.sides.fault(error))?;
+        let received = self.control.try_recv(timeout).map_err(|error| self.fault(error))?;
         let Some(mut message) = received else { return Ok(None) };
-        message.faults().into_iter().for_each(|fault| self.sides.place(fault));
-        Ok(self.sides.take(message))
+        message.faults().into_iter().for_each(|fault| self.place(fault));
+        Ok(self.take(message))
     }
-}
-
-pub(crate) fn link(control: &Control, sides: &Arc<Sides>) -> Arc<dyn ControlLink> {
-    Arc::new(Link { control: control.clone(), sides: Arc::clone(sides) })
-}
-
-/// What a job calls to wake the data path.
-pub(crate) fn wake(waker: &Waker) -> Wake {
-    let waker = waker.clone();
-    Arc::new(move || waker.wake())
 }

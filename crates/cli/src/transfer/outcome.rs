@@ -9,7 +9,6 @@ use haul_proto::limit_of_receiver;
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
-use crate::transfer::bench::Carried;
 use crate::transfer::context::Context;
 use crate::transfer::counters;
 use crate::transfer::drive::{Measured, Moved};
@@ -22,7 +21,7 @@ const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "recei
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
     let Moved { result, notes, measured } = moved;
-    let mut report = of_measured(context, sides.facts(), &measured);
+    let mut report = of_measured(context, &sides.facts, &measured);
     match result {
         Ok(done) => add_files(&mut report, &done),
         Err(fault) => {
@@ -31,19 +30,23 @@ pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
             report.notes = notes.into_iter().take(MAX_NOTES).collect();
         }
     }
-    if sides.facts().other.is_some() {
+    if sides.facts.other.is_some() {
         report.happened_here();
     }
     complete(report, elapsed, sides, measured.counters.as_ref())
 }
 
 /// The report of a run without files.
-pub(crate) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> RunReport {
-    let Carried { bytes, measured } = carried;
-    let mut report = of_measured(context, sides.facts(), &measured);
+pub(crate) fn of_memory(
+    context: &Context,
+    sides: &Sides,
+    bytes: Result<u64, Fault>,
+    measured: &Measured,
+) -> RunReport {
+    let mut report = of_measured(context, &sides.facts, measured);
     match bytes {
         Ok(bytes) => report.bytes = bytes,
-        Err(fault) => fail(&mut report, fault, &measured),
+        Err(fault) => fail(&mut report, fault, measured),
     }
     complete(report, measured.moving, sides, measured.counters.as_ref())
 }
@@ -53,7 +56,7 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Optio
     report.elapsed = elapsed;
     report.goodput = Rate::from_transfer(report.bytes.saturating_sub(report.resumed_bytes), elapsed);
     if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
-        let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts().ceiling);
+        let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts.ceiling);
         report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops).into());
     }
     add_other_side(&mut report, sides.theirs(), counters);

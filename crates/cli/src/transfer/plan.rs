@@ -2,40 +2,18 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt;
 
 use haul_base::printable_bytes;
 use haul_engine::HaulUrl;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Machine, place};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
-use crate::ssh::{Permit, SshHost, SshPath};
-use crate::transfer::context::Context;
+use crate::ssh::SshHost;
+use crate::transfer::facts::Cpu;
 
-/// A machine at the other end of a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Server {
-    /// It runs `haul serve`. The path of its URL does not count.
-    Url(HaulUrl),
-    /// ssh starts a server there.
-    Ssh(SshHost),
-}
-
-impl Server {
-    /// The machine and the path of an end that is not on this one, which is given back.
-    fn split(end: Endpoint) -> Result<(Self, Vec<u8>), PathBuf> {
-        match end {
-            Endpoint::Local(path) => Err(path),
-            Endpoint::Url(mut url) => {
-                let path = std::mem::take(&mut url.path);
-                Ok((Self::Url(url), path))
-            }
-            Endpoint::Ssh(SshPath { host, path }) => Ok((Self::Ssh(host), path)),
-        }
-    }
-
+impl Machine {
     /// Whether sources on both are those of one session. The same machine by another port of ssh is another one: a
     /// container, or what a tunnel leads to.
     fn is_same(&self, other: &Self) -> bool {
@@ -48,6 +26,7 @@ impl Server {
     /// Its name for people.
     pub(crate) fn name(&self) -> String {
         match self {
+            Self::Here => "here".to_owned(),
             Self::Url(url) => url.authority(),
             Self::Ssh(host) => match host.port {
                 Some(port) => format!("{host} (port {port})"),
@@ -59,179 +38,135 @@ impl Server {
     /// A path on it, for people.
     fn place(&self, path: &[u8]) -> String {
         match self {
+            Self::Here => String::from_utf8_lossy(path).into_owned(),
             Self::Url(url) => format!("{}:/{}", url.authority(), printable_bytes(path)),
             Self::Ssh(host) => host.place(path),
         }
     }
+
+    /// Whose processor time this side reports if this is the other one.
+    pub(crate) fn cpu(&self) -> Cpu {
+        if *self == Self::Here { Cpu::DataThread } else { Cpu::ALL }
+    }
 }
 
-/// A copy in one of the ways there are.
+/// A copy: sources, those on one machine together, and the destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CopyPlan {
-    /// From this machine to another one.
-    Upload { sources: Vec<PathBuf>, to: Server, path: Vec<u8> },
-    /// From another machine to this one.
-    Download { from: Server, sources: Vec<Vec<u8>>, to: PathBuf },
-    /// Between two other machines.
-    Third(Third),
-    /// From several machines to this one, at the same time.
-    Many(Vec<CopyPlan>),
-    /// Within this machine.
-    Local { sources: Vec<PathBuf>, to: PathBuf },
+pub(crate) struct CopyPlan {
+    pub sources: Vec<(Machine, Vec<Vec<u8>>)>,
+    pub to: Machine,
+    pub path: Vec<u8>,
+}
+
+/// The ways there are to copy.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Way<'a> {
+    /// This machine sends these, to another one or to itself.
+    Send(&'a [Vec<u8>]),
+    /// Another machine sends these here.
+    Fetch(&'a Machine, &'a [Vec<u8>]),
+    /// Several other machines send here at the same time.
+    Many,
+    /// It passes this machine by: `at`, to which ssh leads, connects to a server, which ssh starts on `serves` if no URL
+    /// names one.
+    Between { at: &'a SshHost, serves: Option<&'a SshHost> },
 }
 
 impl CopyPlan {
     /// Reads the words of `haul cp`: sources, then the destination.
     pub(crate) fn parse(words: &[OsString]) -> Result<Self, Fault> {
-        let (destination, sources) = match words {
-            [] | [_] => {
-                let what =
-                    if words.is_empty() { "a source and a destination are" } else { "a destination is" };
-                return Err(fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST"));
+        let [words @ .., destination] = words else { return Err(missing("a source and a destination are")) };
+        if words.is_empty() {
+            return Err(missing("a destination is"));
+        }
+        let (to, path) = place(destination)?;
+        let mut plan = Self { sources: Vec::new(), to, path };
+        for word in words {
+            let (machine, path) = place(word)?;
+            match plan.sources.iter_mut().find(|(known, _)| known.is_same(&machine)) {
+                Some((_, paths)) => paths.push(path),
+                None => plan.sources.push((machine, vec![path])),
             }
-            [sources @ .., destination] => (Endpoint::parse(destination)?, sources),
-        };
-        let (local, machines) = grouped(sources)?;
-        match (Server::split(destination), machines.is_empty()) {
-            (Err(to), true) => Ok(Self::Local { sources: local, to }),
-            (Ok((to, path)), true) => Ok(Self::Upload { sources: local, to, path }),
-            (_, false) if !local.is_empty() => Err(fault::usage(
+        }
+        if plan.way()? == Way::Many && !plan.path.ends_with(b"/") {
+            // It says that it is a directory.
+            plan.path.push(b'/');
+        }
+        Ok(plan)
+    }
+
+    pub(crate) fn way(&self) -> Result<Way<'_>, Fault> {
+        use Machine::{Here, Ssh, Url};
+        let are_urls = self.sources.iter().all(|(machine, _)| matches!(machine, Url(_)));
+        match (self.sources.as_slice(), &self.to) {
+            ([(Here, paths)], _) => Ok(Way::Send(paths)),
+            (all, _) if all.iter().any(|(machine, _)| *machine == Here) => Err(fault::usage(
                 "sources on different machines are mixed",
                 "copy them with a command for each machine",
             )),
-            (Err(to), false) => Ok(Self::to_here(machines, to)),
-            (Ok((to, path)), false) => Self::elsewhere(&machines, to, path).map(Self::Third),
-        }
-    }
-
-    /// From one machine, or from several at the same time.
-    fn to_here(mut machines: Vec<OnServer>, to: PathBuf) -> Self {
-        let download = |(from, sources), to| Self::Download { from, sources, to };
-        if machines.len() == 1 {
-            return download(machines.remove(0), to);
-        }
-        // The slash at its end says that it is a directory.
-        let to = to.join("");
-        Self::Many(machines.into_iter().map(|machine| download(machine, to.clone())).collect())
-    }
-
-    /// Between other machines, one of which ssh has to lead to: it connects.
-    fn elsewhere(machines: &[OnServer], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
-        let there = |paths: &[Vec<u8>]| paths.iter().cloned().map(Location::There).collect();
-        match (machines, to) {
-            ([(Server::Ssh(at), paths)], Server::Ssh(host)) => Ok(Third {
-                at: at.clone(),
-                serves: Some(host),
-                sources: there(paths),
-                to: Location::Served(path),
-            }),
-            ([(Server::Ssh(at), paths)], Server::Url(url)) => {
-                let to = Location::Url(HaulUrl { path, ..url });
-                Ok(Third { at: at.clone(), serves: None, sources: there(paths), to })
-            }
-            (all, to) => Self::from_servers(all, to, path),
-        }
-    }
-
-    /// From servers that URLs name to a machine that ssh leads to.
-    fn from_servers(machines: &[OnServer], to: Server, path: Vec<u8>) -> Result<Third, Fault> {
-        let sources = machines.iter().map(|(from, paths)| urls(from, paths)).collect::<Option<Vec<_>>>();
-        match (sources, to) {
-            (Some(sources), Server::Ssh(at)) => {
-                Ok(Third { at, serves: None, sources: sources.concat(), to: Location::There(path) })
-            }
-            (Some(_), Server::Url(_)) => Err(fault::usage(
+            ([(from, paths)], Here) => Ok(Way::Fetch(from, paths)),
+            (_, Here) => Ok(Way::Many),
+            ([(Ssh(at), _)], Ssh(host)) => Ok(Way::Between { at, serves: Some(host) }),
+            ([(Ssh(at), _)], Url(_)) => Ok(Way::Between { at, serves: None }),
+            (_, Ssh(at)) if are_urls => Ok(Way::Between { at, serves: None }),
+            (_, Url(_)) if are_urls => Err(fault::usage(
                 "copying from one server to another is not in this release",
                 "copy to this machine first, then on to the other server",
             )),
-            (None, _) => {
+            _ => {
                 Err(fault::usage("the sources are on different machines", "use one command for each machine"))
             }
         }
     }
 
-    /// Whether this machine sends.
+    /// A plan for each machine that has sources.
+    pub(crate) fn of_each_machine(&self) -> Vec<Self> {
+        let sources = self.sources.iter().cloned();
+        sources.map(|one| Self { sources: vec![one], ..self.clone() }).collect()
+    }
+
     pub(crate) fn is_sent_from_here(&self) -> bool {
-        matches!(self, Self::Upload { .. } | Self::Local { .. })
+        matches!(self.way(), Ok(Way::Send(_)))
     }
 
-    /// The machine at the other end if this one takes part, and what a server that ssh starts there is to do.
-    pub(crate) fn other_end(&self, context: &Context) -> Option<(&Server, Permit)> {
-        match self {
-            Self::Upload { to, path, .. } => Some((
-                to,
-                Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve),
-            )),
-            Self::Download { from, sources, .. } => Some((from, Permit::Get(sources.clone()))),
-            Self::Third(_) | Self::Many(_) | Self::Local { .. } => None,
-        }
-    }
-
-    /// The URL of the server at the other end, if one names it.
+    /// The URL of a server that takes part, if there is one.
     pub(crate) fn url_mut(&mut self) -> Option<&mut HaulUrl> {
-        match self {
-            Self::Upload { to: Server::Url(url), .. } | Self::Download { from: Server::Url(url), .. } => {
-                Some(url)
-            }
+        let sources = self.sources.iter_mut().map(|(machine, _)| machine);
+        sources.chain([&mut self.to]).find_map(|machine| match machine {
+            Machine::Url(url) => Some(url),
             _ => None,
-        }
+        })
     }
 
-    pub(crate) fn sources(&self) -> usize {
-        match self {
-            Self::Upload { sources, .. } | Self::Local { sources, .. } => sources.len(),
-            Self::Download { sources, .. } => sources.len(),
-            Self::Third(third) => third.sources.len(),
-            Self::Many(plans) => plans.iter().map(Self::sources).sum(),
-        }
+    pub(crate) fn count(&self) -> usize {
+        self.sources.iter().map(|(_, paths)| paths.len()).sum()
     }
 
     /// What would be done, for people.
     pub(crate) fn actions(&self) -> Vec<String> {
-        match self {
-            Self::Upload { sources, to, path } => {
-                let to = to.place(path);
-                sources.iter().map(|s| format!("send {} to {to}", s.display())).collect()
-            }
-            Self::Download { from, sources, to } => {
-                sources.iter().map(|s| format!("fetch {} to {}", from.place(s), to.display())).collect()
-            }
-            Self::Third(third) => third.actions(),
-            Self::Many(plans) => plans.iter().flat_map(Self::actions).collect(),
-            Self::Local { sources, to } => {
-                sources.iter().map(|s| format!("copy {} to {}", s.display(), to.display())).collect()
-            }
-        }
+        let is_between = matches!(self.way(), Ok(Way::Between { .. }));
+        let shown = |machine: &Machine, path: &Vec<u8>| match machine {
+            Machine::Url(url) if is_between => HaulUrl { path: path.clone(), ..url.clone() }.without_key(),
+            machine => machine.place(path),
+        };
+        let to = shown(&self.to, &self.path);
+        let sources =
+            self.sources.iter().flat_map(|(from, paths)| paths.iter().map(move |path| (from, path)));
+        let action = |(from, path): (&Machine, _)| {
+            let verb = match (from, &self.to) {
+                (Machine::Here, Machine::Here) => "copy",
+                (Machine::Here, _) => "send",
+                (_, Machine::Here) => "fetch",
+                _ => "copy",
+            };
+            format!("{verb} {} to {to}", shown(from, path))
+        };
+        sources.map(action).collect()
     }
 }
 
-type OnServer = (Server, Vec<Vec<u8>>);
-
-/// The sources on this machine, and those on others, together what is on the same one.
-fn grouped(words: &[OsString]) -> Result<(Vec<PathBuf>, Vec<OnServer>), Fault> {
-    let (mut local, mut machines) = (Vec::new(), Vec::<OnServer>::new());
-    for word in words {
-        match Server::split(Endpoint::parse(word)?) {
-            Err(path) => local.push(path),
-            Ok((server, path)) => match machines.iter_mut().find(|(known, _)| known.is_same(&server)) {
-                Some((_, paths)) => paths.push(path),
-                None => machines.push((server, vec![path])),
-            },
-        }
-    }
-    Ok((local, machines))
-}
-
-/// Paths on a server, if a URL names it.
-fn urls(server: &Server, paths: &[Vec<u8>]) -> Option<Vec<Location>> {
-    let Server::Url(url) = server else { return None };
-    let with = |path: &Vec<u8>| Location::Url(HaulUrl { path: path.clone(), ..url.clone() });
-    Some(paths.iter().map(with).collect())
-}
-
-/// The bytes of paths, as they travel.
-pub(crate) fn path_bytes(paths: &[PathBuf]) -> Vec<Vec<u8>> {
-    paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect()
+fn missing(what: &str) -> Fault {
+    fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST")
 }
 
 /// What two machines have agreed on, by name.
@@ -266,54 +201,10 @@ impl From<&DryRun> for Lines {
     }
 }
 
-/// A copy that passes this machine by. One end is a machine behind ssh that connects, `at`; the other is
-/// behind ssh too, or a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Third {
-    pub at: SshHost,
-    /// The machine that is to serve; `None` if a URL names a server.
-    pub serves: Option<SshHost>,
-    pub sources: Vec<Location>,
-    pub to: Location,
-}
-
-/// One end of a copy between two other machines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Location {
-    /// A path on the machine that connects.
-    There(Vec<u8>),
-    /// A path on the machine that serves.
-    Served(Vec<u8>),
-    Url(HaulUrl),
-}
-
-impl Third {
-    /// What would be done, for people.
-    pub(crate) fn actions(&self) -> Vec<String> {
-        let to = self.shown(&self.to);
-        self.sources.iter().map(|source| format!("copy {} to {to}", self.shown(source))).collect()
-    }
-
-    /// A place for people, without a URL's secret.
-    fn shown(&self, place: &Location) -> String {
-        match (place, &self.serves) {
-            (Location::There(path), _) => self.at.place(path),
-            (Location::Served(path), Some(host)) => host.place(path),
-            (Location::Served(path), None) => printable_bytes(path),
-            (Location::Url(url), _) => url.without_key(),
-        }
-    }
-}
-
-impl Location {
-    /// The word of a command line for a path on the machine that connects; it cannot be taken for anything
-    /// else there.
-    pub(crate) fn local_word(path: &[u8]) -> OsString {
-        if path.starts_with(b"/") {
-            return OsString::from_vec(path.to_vec());
-        }
-        OsString::from_vec([b"./", path].concat())
-    }
+/// The word of a command line for a path on the machine that reads it; it cannot be taken for anything else there.
+pub(crate) fn local_word(path: &[u8]) -> OsString {
+    let start: &[u8] = if path.starts_with(b"/") { b"" } else { b"./" };
+    OsString::from_vec([start, path].concat())
 }
 
 #[cfg(test)]
@@ -334,12 +225,13 @@ mod tests {
     #[test]
     fn the_three_ways_are_told_apart() {
         let up = parse(&["a", "b", &url(1, "in")]).unwrap();
-        assert!(matches!(&up, CopyPlan::Upload { sources, path, .. } if sources.len() == 2 && path == b"in"));
+        assert!(up.count() == 2 && up.path == b"in" && up.is_sent_from_here());
         assert_eq!(up.actions(), ["send a to h:1:/in", "send b to h:1:/in"]);
         let down = parse(&[&url(1, "x"), &url(1, "y"), "."]).unwrap();
-        assert!(matches!(&down, CopyPlan::Download { sources, .. } if *sources == [b"x", b"y"]));
+        assert!(matches!(down.way(), Ok(Way::Fetch(_, sources)) if *sources == [b"x", b"y"]));
         assert_eq!(down.actions()[1], "fetch h:1:/y to .");
-        assert!(matches!(parse(&["a", "b"]).unwrap(), CopyPlan::Local { .. }));
+        let local = parse(&["a", "b"]).unwrap();
+        assert!(local.to == Machine::Here && local.is_sent_from_here());
     }
 
     #[test]
@@ -350,26 +242,24 @@ mod tests {
         assert_eq!(down.actions(), ["fetch me@far:x to .", "fetch me@far:. to ."]);
         let third = parse(&["a:x", "b:"]).unwrap();
         assert_eq!(third.actions(), ["copy a:x to b:."]);
-        assert!(
-            matches!(&third, CopyPlan::Third(third) if third.at.destination == "a" && third.serves.is_some())
-        );
+        assert!(matches!(third.way(), Ok(Way::Between { at, serves: Some(_) }) if at.destination == "a"));
         let to_server = parse(&["a:x", &url(1, "in")]).unwrap();
         assert_eq!(to_server.actions(), ["copy a:x to haul://h:1/in"]);
         let from_server = parse(&[&url(1, "x"), "b:y"]).unwrap();
-        assert!(matches!(&from_server, CopyPlan::Third(third) if third.at.destination == "b"));
+        assert!(matches!(from_server.way(), Ok(Way::Between { at, serves: None }) if at.destination == "b"));
         assert_eq!(from_server.actions(), ["copy haul://h:1/x to b:y"]);
     }
 
     #[test]
     fn several_machines_are_pulled_from_at_the_same_time() {
         let (one, other) = (url(1, "x"), url(2, "y"));
-        let CopyPlan::Many(plans) = parse(&[&one, &other, "me@far:z", &one, "in"]).unwrap() else { panic!() };
-        assert_eq!(plans.iter().map(CopyPlan::sources).collect::<Vec<_>>(), [2, 1, 1]);
-        assert!(matches!(&plans[1], CopyPlan::Download { to, .. } if to.as_os_str() == "in/"));
-        assert!(matches!(&plans[2], CopyPlan::Download { from: Server::Ssh(_), .. }));
+        let plans = parse(&[&one, &other, "me@far:z", &one, "in"]).unwrap().of_each_machine();
+        assert_eq!(plans.iter().map(CopyPlan::count).collect::<Vec<_>>(), [2, 1, 1]);
+        assert!(plans[1].path == b"in/" && plans[1].to == Machine::Here);
+        assert!(matches!(plans[2].way(), Ok(Way::Fetch(Machine::Ssh(_), _))));
         let ports =
             parse(&["ssh://far:2201/x", "ssh://far:2202/x", "far:x", "ssh://far:2201/y", "in"]).unwrap();
-        assert!(matches!(&ports, CopyPlan::Many(plans) if plans.len() == 3), "{ports:?}");
+        assert!(ports.way() == Ok(Way::Many) && ports.sources.len() == 3, "{ports:?}");
     }
 
     #[test]
@@ -412,7 +302,7 @@ mod plan_tests {
     fn a_path_there_is_never_taken_for_an_option_or_a_host() {
         for (path, word) in [("-x", "./-x"), ("a:b", "./a:b"), ("/a:b", "/a:b"), (".", "./."), ("~x", "./~x")]
         {
-            assert_eq!(Location::local_word(path.as_bytes()), word);
+            assert_eq!(local_word(path.as_bytes()), word);
         }
     }
 }

@@ -6,7 +6,7 @@ use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
 
-use crate::settings::{Crypto, Settings};
+use crate::settings::{Settings, ciphers};
 use crate::transfer::context::Context;
 use crate::transfer::quota::Quotas;
 
@@ -68,7 +68,6 @@ impl Policy {
         ReceiveOptions { permit, min_free, set_memory, ..options }
     }
 
-    /// Whether a request is within the rules.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         match request {
             Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
@@ -107,8 +106,8 @@ impl Policy {
     /// The ciphers that clients may choose from, and whether they may choose none.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
         match self.settings.crypto {
-            Crypto::Only(Cipher::None) => (Crypto::Auto.ciphers(), true),
-            crypto => (crypto.ciphers(), false),
+            Some(Cipher::None) => (ciphers(None), true),
+            crypto => (ciphers(crypto), false),
         }
     }
 }
@@ -214,6 +213,6 @@ mod tests {
     #[test]
     fn sessions_without_encryption_need_the_servers_consent() {
         assert!(!policy(&[], |_| {}).ciphers().1);
-        assert!(policy(&["crypto"], |s| s.crypto = Crypto::Only(Cipher::None)).ciphers().1);
+        assert!(policy(&["crypto"], |s| s.crypto = Some(Cipher::None)).ciphers().1);
     }
 }

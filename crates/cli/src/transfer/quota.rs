@@ -40,7 +40,7 @@ struct Table {
     since: Instant,
 }
 
-/// See the module's text. Without a capacity everybody sends as fast as its path permits.
+/// Without a capacity everybody sends as fast as its path permits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quotas(Option<Arc<Mutex<Table>>>);
 
@@ -60,11 +60,7 @@ impl Quotas {
     }
 
     /// Another sender. From now on all have less.
-    pub(crate) fn join(&self, control: &Control, transfer: &Arc<Transfer>) -> Option<Part> {
-        self.take_in(control.clone(), Arc::downgrade(transfer))
-    }
-
-    fn take_in(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
+    pub(crate) fn join(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
         let table = self.0.clone()?;
         let mut open = table.lock();
         let id = open.group.add(Sender { control, transfer }, NonZeroU32::MIN);
@@ -150,7 +146,7 @@ mod tests {
         let controls = [&deaf, &other].map(|session| session.control().clone());
         let all = table.clone();
         thread::spawn(move || {
-            let parts = controls.map(|control| all.take_in(control, Weak::new()).unwrap());
+            let parts = controls.map(|control| all.join(control, Weak::new()).unwrap());
             done.send(parts).unwrap();
         });
         let parts = is_done.recv_timeout(SOON).expect("nobody waits for the one that reads nothing");

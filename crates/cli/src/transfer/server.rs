@@ -1,8 +1,6 @@
 //! Answers sessions: what each request means on the server's side.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +14,7 @@ use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
 use crate::transfer::policy::Policy;
 use crate::transfer::sessions::Pulse;
@@ -49,7 +47,7 @@ pub(crate) fn answer(
         Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
-    let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
+    let sides = Sides::new(&session, cpu, &session.peer().ip());
     let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
     let report = serve_request(&mut session, &request, policy, &sides, (&quiet, started));
     let report = report.unwrap_or_else(|fault| {
@@ -93,12 +91,8 @@ fn serve_request(
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
             })?
         }
-        Request::BenchSend => {
-            return Ok(outcome::of_memory(context, sides, bench::receive(session, sides, context)));
-        }
-        Request::BenchReceive => {
-            return Ok(outcome::of_memory(context, sides, bench::send(session, limit, sides, context)));
-        }
+        Request::BenchSend => return Ok(bench::receive(session, sides, context)),
+        Request::BenchReceive => return Ok(bench::send(session, limit, sides, context)),
         Request::Check => return check_path(session).map(|()| context.report(RunReport::default())),
         // The policy has refused them before.
         Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
@@ -144,11 +138,8 @@ pub(crate) fn with_own_server<R: Send>(
     let listener = Listener::bind(listen_options((ip, 0).into(), policy)).map_err(fault::of)?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
-        while !is_over.load(Ordering::Relaxed) {
-            if let Some(incoming) = listener.accept(POLL) {
-                answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
-                return;
-            }
+        if let Some(incoming) = next_client(&listener, || is_over.load(Ordering::Relaxed)) {
+            answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
         }
     };
     thread::scope(|scope| {
@@ -162,14 +153,13 @@ pub(crate) fn with_own_server<R: Send>(
     })
 }
 
-/// Runs `client` with the URL of `path` at such a server on the loopback interface: for copies within this machine.
+/// Runs `client` with the URL of such a server on the loopback interface: for copies within this machine.
 pub(crate) fn at_own_server<R: Send>(
     context: &Context,
-    path: &Path,
     client: impl FnOnce(HaulUrl) -> R,
 ) -> Result<R, Fault> {
     with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-        client(listener.url("127.0.0.1", path.as_os_str().as_bytes()))
+        client(listener.url("127.0.0.1", b""))
     })
 }
 

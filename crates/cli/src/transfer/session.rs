@@ -1,7 +1,5 @@
 //! A session with a server: opening it, and moving files in it.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -16,9 +14,10 @@ use serde_json::json;
 use crate::args::TransferOptions;
 use crate::fault;
 use crate::output::RunReport;
+use crate::settings::ciphers;
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
-use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
 use crate::transfer::plan::Negotiated;
 use crate::transfer::watch::interrupted;
@@ -29,7 +28,6 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long a dry run waits for packets to get through.
 const CHECK: Duration = Duration::from_secs(6);
 
-/// A session with the server of `url`.
 pub(crate) fn open(
     context: &Context,
     url: &HaulUrl,
@@ -39,7 +37,7 @@ pub(crate) fn open(
     let purpose = request.name();
     let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
     let mut options = ConnectOptions::new(request, context.settings.asked(limit));
-    options.ciphers = context.settings.crypto.ciphers();
+    options.ciphers = ciphers(context.settings.crypto);
     let mut session = connect_unless(&context.cancel, url.clone(), options)?;
     session.set_loss_model(context.loss_model.clone());
     context.events.write(
@@ -94,7 +92,6 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
     Err(interrupted(cancel))
 }
 
-/// Sends files to the place that `url` names.
 pub(crate) fn upload(
     context: &Context,
     url: &HaulUrl,
@@ -121,15 +118,18 @@ pub(crate) fn download(
     from: &HaulUrl,
     sources: &[Vec<u8>],
     selection: &Selection,
-    to: &Path,
+    destination: &[u8],
 ) -> RunReport {
-    let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
     let request = Request::Get {
         sources: sources.to_vec(),
         selection: selection.clone(),
         growth: context.transfer.growth,
-        run: what_a_sender_is_told(context.transfer.receive_policy.run),
+        // A sender only has to know whether anything is done at all: names are said on this side.
+        run: match context.transfer.receive_policy.run {
+            RunMode::Verbose => RunMode::Move,
+            run => run,
+        },
         preserve: context.transfer.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides| {
@@ -141,14 +141,6 @@ pub(crate) fn download(
         };
         Ok(drive::receive(session, sides, context, context.transfer.receive_policy, begin)?.resumable())
     })
-}
-
-/// A sender only has to know whether anything is done at all: names are said on this side.
-fn what_a_sender_is_told(run: RunMode) -> RunMode {
-    match run {
-        RunMode::Verbose => RunMode::Move,
-        run => run,
-    }
 }
 
 /// Opens a session, does `work` in it, and reports.
@@ -164,12 +156,12 @@ pub(crate) fn over(
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
+    let sides = Sides::new(&session, cpu, &url.host);
     let moved = match work(&mut session, &sides) {
         Ok(moved) => moved,
         Err(fault) => {
             session.control().abort(fault.clone());
-            let is_local = sides.facts().other.is_none();
+            let is_local = sides.facts.other.is_none();
             return context.failed(if is_local { fault } else { fault::here(fault) });
         }
     };

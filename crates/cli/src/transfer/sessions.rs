@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 
 use crate::output::{Stall, clock};
 
-/// How many there may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
     pub total: usize,
@@ -23,21 +22,14 @@ pub(crate) struct SessionLimits {
 }
 
 /// Whether a session makes progress. Clones are the same session's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pulse(Arc<Beat>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Beat {
     /// How far it is, and since when.
     state: Mutex<Unchanged>,
     gives_way: AtomicBool,
-}
-
-impl Default for Pulse {
-    fn default() -> Self {
-        let state = Mutex::new(Unchanged::new());
-        Self(Arc::new(Beat { state, gives_way: AtomicBool::new(false) }))
-    }
 }
 
 impl Pulse {
@@ -55,7 +47,6 @@ impl Pulse {
     }
 }
 
-/// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     limits: SessionLimits,
@@ -130,11 +121,13 @@ pub(crate) struct Unchanged {
     pub(crate) since: Instant,
 }
 
-impl Unchanged {
-    pub(crate) fn new() -> Self {
+impl Default for Unchanged {
+    fn default() -> Self {
         Self { value: 0, since: Instant::now() }
     }
+}
 
+impl Unchanged {
     pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
             (self.value, self.since) = (value, now);
@@ -210,7 +203,7 @@ mod stall_tests {
 
     #[test]
     fn whatever_is_done_starts_the_clock_anew() {
-        let mut clock = Unchanged::new();
+        let mut clock = Unchanged::default();
         let at = |seconds| clock_start() + Duration::from_secs(seconds);
         assert_eq!(clock.lasts(1, at(10)), Span::ZERO);
         assert_eq!(clock.lasts(1, at(17)), Span::from_secs(7));

@@ -20,7 +20,6 @@ const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do about an interruption.
 pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
 
-/// See the module's text.
 pub(crate) struct Watch<'a> {
     pub(crate) context: &'a Context,
     pub(crate) transfer: &'a Transfer,
@@ -44,15 +43,23 @@ impl<'a> Watch<'a> {
         let controls = ControlSocket::open(context.role, side);
         // From now on the transfer keeps what it tells of windows.
         write_windows(&context.events, transfer);
-        let (heard, now, judged) = (Unchanged::new(), Instant::now(), LimitEvidence::default());
+        let (heard, now, judged) = (Unchanged::default(), Instant::now(), LimitEvidence::default());
         Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
     }
 
     /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says
     /// of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
-        let silent_for = self.heard.lasts(packets(self.transfer), Instant::now());
-        self.progress.update(Snapshot { silent_for, lost: lost(self.transfer), ..snapshot });
+        let (heard, lost) = match self.transfer.counters() {
+            Some(Counters::Sending(sending)) => (sending.stats.feedback, sending.stats.lost_by_cause),
+            Some(Counters::Receiving(stats)) => {
+                let lost = (Cause::ReceiverHost, u64::from(stats.socket_drops));
+                (stats.packets + stats.duplicates, [lost].into_iter().collect())
+            }
+            None => (0, CauseCounts::default()),
+        };
+        let silent_for = self.heard.lasts(heard, Instant::now());
+        self.progress.update(Snapshot { silent_for, lost, ..snapshot });
         self.context.pulse.note(done);
         if let Some(controls) = &mut self.controls {
             controls.answer(self.transfer, snapshot.bytes);
@@ -95,25 +102,6 @@ impl<'a> Watch<'a> {
             events.write("progress", trace);
             write_windows(events, self.transfer);
         }
-    }
-}
-
-fn packets(transfer: &Transfer) -> u64 {
-    match transfer.counters() {
-        Some(Counters::Sending(sending)) => sending.stats.feedback,
-        Some(Counters::Receiving(stats)) => stats.packets + stats.duplicates,
-        None => 0,
-    }
-}
-
-/// What was lost, as the summary has it.
-fn lost(transfer: &Transfer) -> CauseCounts {
-    match transfer.counters() {
-        Some(Counters::Sending(sending)) => sending.stats.lost_by_cause,
-        Some(Counters::Receiving(stats)) => {
-            [(Cause::ReceiverHost, u64::from(stats.socket_drops))].into_iter().collect()
-        }
-        None => CauseCounts::default(),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Several machines send to this one at the same time, each at the rate that it is assigned.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::thread;
 
 use haul_base::{Bytes, Cause, Rate};
@@ -17,20 +20,22 @@ use crate::transfer::quota::Quotas;
 /// Copies from all of them and adds up what comes of it.
 pub(crate) fn copy_all(
     context: &Context,
-    plans: &[CopyPlan],
+    plan: &CopyPlan,
     copy: impl Fn(&Context, &CopyPlan) -> RunReport + Sync,
 ) -> RunReport {
+    let crashed = || RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""));
     let only_looks = context.transfer.receive_policy.run == RunMode::ListChanges;
-    if !only_looks && let Some(fault) = without_destination(plans) {
+    if !only_looks && let Some(fault) = without_destination(plan) {
         return context.failed(fault);
     }
+    let plans = plan.of_each_machine();
     let parts = Progress::several(&context.style, plans.len());
     // What one may not exceed, all together must not.
     let quotas = Quotas::new(context.settings.rate);
     let copy = &copy;
     let reports: Vec<Of> = thread::scope(|scope| {
-        let one = |(plan, part): (_, &Progress)| {
-            let (machine, part) = (machine(plan), part.clone());
+        let running = plans.iter().zip(&parts).map(|(plan, part)| {
+            let (machine, part) = (plan.sources[0].0.name(), part.clone());
             let each = Context {
                 quotas: quotas.clone(),
                 events: context.events.of(&machine),
@@ -46,8 +51,8 @@ pub(crate) fn copy_all(
                 report
             });
             (machine, running)
-        };
-        let running: Vec<_> = plans.iter().zip(&parts).map(one).collect();
+        });
+        let running: Vec<_> = running.collect();
         let ended = running
             .into_iter()
             .map(|(machine, thread)| Of { machine, report: thread.join().unwrap_or_else(|_| crashed()) });
@@ -58,22 +63,12 @@ pub(crate) fn copy_all(
 }
 
 /// The destination is a directory, which is made once.
-fn without_destination(plans: &[CopyPlan]) -> Option<Fault> {
-    let to = plans.iter().find_map(|plan| match plan {
-        CopyPlan::Download { to, .. } => Some(to),
-        _ => None,
-    })?;
+fn without_destination(plan: &CopyPlan) -> Option<Fault> {
+    let to = Path::new(OsStr::from_bytes(&plan.path));
     match std::fs::create_dir(to) {
         Ok(()) => None,
         Err(_) if to.is_dir() => None,
         Err(error) => Some(crate::fault::io(format!("cannot make the directory {}", to.display()), &error)),
-    }
-}
-
-fn machine(plan: &CopyPlan) -> String {
-    match plan {
-        CopyPlan::Download { from, .. } => from.name(),
-        _ => String::new(),
     }
 }
 
@@ -87,10 +82,6 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
         None if summary.is_nothing_to_do() => format!("{what}: nothing to do"),
         None => format!("{what}: {}", summary.moved()),
     }
-}
-
-fn crashed() -> RunReport {
-    RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""))
 }
 
 pub(crate) struct Of {

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,9 +19,8 @@ use crate::transfer::by_ssh::{self, at_server};
 use crate::transfer::context::Context;
 use crate::transfer::drive;
 use crate::transfer::facts::Cpu;
-use crate::transfer::plan::{CopyPlan, path_bytes};
+use crate::transfer::plan::CopyPlan;
 use crate::transfer::select::selection;
-use crate::transfer::server::at_own_server;
 use crate::transfer::session::over;
 
 const STDIO: &str = "-";
@@ -51,7 +49,7 @@ fn of_application(mut report: RunReport, storage: &str) -> RunReport {
 
 /// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
 /// copies of files, and does not count.
-pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
+pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
     // Stdin is one file without a name or a length; stdout takes files that somebody has chosen.
@@ -64,14 +62,8 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), 
     };
     match typed.iter().find(means_nothing) {
         Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),
-        None => Ok(()),
-    }
-}
-
-/// A stream cannot be looked at without reading it.
-pub(crate) fn refuse_dry_run(words: &[OsString]) -> Result<(), Fault> {
-    match split(words) {
-        Some(_) => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),
+        // A stream cannot be looked at without reading it.
+        None if dry_run => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),
         None => Ok(()),
     }
 }
@@ -90,20 +82,11 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     check_stdin()?;
     context.check_loss_model(true)?;
     // A file of any name stands for stdin.
-    match CopyPlan::parse(&["./-".into(), destination.clone()])? {
-        CopyPlan::Upload { to, path, .. } => {
-            let permit = Permit::PutStream(path.clone(), context.transfer.receive_policy.durability);
-            at_server(context, ssh, &to, &permit, |url| {
-                send(context, &HaulUrl { path: path.clone(), ..url }, Cpu::ALL)
-            })?
-        }
-        CopyPlan::Local { to, .. } => {
-            at_own_server(context, &to, |url| send(context, &url, Cpu::DataThread))?
-        }
-        CopyPlan::Third(_) | CopyPlan::Many(_) | CopyPlan::Download { .. } => {
-            Err(usage("stdin is at this machine", "haul cp - DST"))
-        }
-    }
+    let plan = CopyPlan::parse(&["./-".into(), destination.clone()])?;
+    let permit = Permit::PutStream(plan.path.clone(), context.transfer.receive_policy.durability);
+    at_server(context, ssh, &plan.to, &permit, |url| {
+        send(context, &HaulUrl { path: plan.path.clone(), ..url }, plan.to.cpu())
+    })?
 }
 
 fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> {
@@ -135,24 +118,13 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     let words = [sources, &[".".into()]].concat();
     let plan = CopyPlan::parse(&words)?;
     context.check_loss_model(plan.is_sent_from_here())?;
-    let chosen = selection(&args.select, plan.sources())?;
-    match plan {
-        CopyPlan::Download { from, sources, .. } => {
-            let permit = Permit::Get(sources.clone());
-            at_server(context, &args.ssh, &from, &permit, |url| {
-                receive(context, &url, sources, chosen, Cpu::ALL)
-            })
-        }
-        CopyPlan::Local { sources, .. } => at_own_server(context, Path::new(""), |url| {
-            receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
-        }),
-        CopyPlan::Many(_) => {
-            Err(usage("stdout takes the files of one machine", "use one command for each machine"))
-        }
-        CopyPlan::Third(_) | CopyPlan::Upload { .. } => {
-            Err(usage("stdout is at this machine", "haul cp SRC... -"))
-        }
-    }
+    let chosen = selection(&args.select, plan.count())?;
+    let [(from, sources)] = plan.sources.as_slice() else {
+        return Err(usage("stdout takes the files of one machine", "use one command for each machine"));
+    };
+    at_server(context, &args.ssh, from, &Permit::Get(sources.clone()), |url| {
+        receive(context, &url, sources.clone(), chosen, from.cpu())
+    })
 }
 
 fn receive(

@@ -2,21 +2,25 @@
 //! how it goes. The data does not come by here.
 
 use std::ffi::OsString;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
+use super::put;
 use crate::args::SshArgs;
 use crate::config::heading_in_cp;
+use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
-use crate::ssh::{Job, Permit, Remote, RemoteOutput, SshCommand, SshHost};
+use crate::ssh::{Job, Remote, SshCommand, SshHost};
 use crate::transfer::by_ssh::Served;
 use crate::transfer::context::Context;
-use crate::transfer::plan::{Location, Negotiated, Third};
+use crate::transfer::plan::{CopyPlan, Negotiated, local_word};
+use crate::transfer::watch::interrupted;
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -26,24 +30,25 @@ const NOTICED: Duration = Duration::from_millis(500);
 const STOPPING: Duration = Duration::from_secs(10);
 
 /// Options that name files of this machine.
-const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
+const FILES_HERE: [&str; 2] = ["exclude-from", "files-from"];
 
 /// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
 /// on, before the first of them.
 pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,
-    third: &Third,
+    (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     agreed: &mut dyn FnMut(Negotiated),
 ) -> Result<RunReport, Fault> {
     let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
-    let mut parties = Parties::start(context, args, third, detach)?;
+    // The one that connects ends first.
+    let (_server, mut client) = start(context, args, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
-    let report = parties.follow(context, detach, &progress, agreed);
+    let report = follow(&mut client, context, detach, &progress, agreed);
     progress.finish();
     let preset = context.settings.preset.clone();
     let mut report = RunReport { preset, ..report? };
-    report.each_fault(|fault| *fault = seen_from(&third.at, fault.clone(), &context.cancel));
+    report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
     Ok(report)
 }
 
@@ -61,82 +66,70 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
     if cancel.is_requested() { fault } else { fault.from_peer() }
 }
 
-/// What ssh leads to. The one that connects ends first.
-struct Parties {
-    client: Remote,
-    _server: Option<Served>,
+/// The server that ssh starts, if one is needed, and the machine that connects, which knows its job.
+fn start(
+    context: &Context,
+    args: &SshArgs,
+    (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
+    detach: bool,
+) -> Result<(Option<Served>, Remote), Fault> {
+    let options = options(context)?;
+    let command = SshCommand::new(args)?;
+    let start = |host| Served::start(context, &command, host, &put(context, plan));
+    let server = serves.map(start).transpose()?;
+    let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
+    let job = Job {
+        words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
+        hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
+        run: context.transfer.receive_policy.run,
+        detach,
+        actions: plan.actions(),
+        ports: command.ports.clone(),
+        recipe: context.settings.stack.to_toml(),
+    };
+    client.tell(&job)?;
+    Ok((server, client))
 }
 
-impl Parties {
-    fn start(context: &Context, args: &SshArgs, third: &Third, detach: bool) -> Result<Self, Fault> {
-        let options = options(context)?;
-        let command = SshCommand::new(args)?;
-        let server = match (&third.serves, &third.to) {
-            (Some(host), Location::Served(path)) => {
-                let permit =
-                    Permit::Put(path.clone(), context.transfer.receive_policy, context.transfer.preserve);
-                Some(Served::start(context, &command, host, &permit)?)
+/// Shows how it goes until it has ended, or until this machine lets go of it.
+fn follow(
+    client: &mut Remote,
+    context: &Context,
+    detach: bool,
+    progress: &Progress,
+    agreed: &mut dyn FnMut(Negotiated),
+) -> Result<RunReport, Fault> {
+    let mut watched = Watched::new();
+    let mut asked_to_stop: Option<Instant> = None;
+    loop {
+        match client.listen(TICK) {
+            Ok(line) => watched.take(&line, client, context, progress),
+            Err(RecvTimeoutError::Timeout) => {}
+            // Ctrl-C at a terminal reaches ssh as well.
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
+                    (true, true) => watched.left(client),
+                    (true, false) => interrupted(&context.cancel),
+                    (false, _) => watched.lost(client),
+                });
             }
-            _ => None,
-        };
-        let mut client = Remote::start(&command, &third.at, command.copy(&third.at), &context.cancel)?;
-        let job = Job {
-            words: words(options, third, server.as_ref())?
-                .iter()
-                .map(|word| word.as_os_str().into())
-                .collect(),
-            hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
-            dry_run: context.transfer.receive_policy.run == RunMode::ListChanges,
-            names: context.transfer.receive_policy.run == RunMode::Verbose,
-            detach,
-            actions: third.actions(),
-            ports: command.ports().map(str::to_owned),
-            recipe: context.settings.stack.to_toml(),
-        };
-        client.tell(&job)?;
-        Ok(Self { client, _server: server })
-    }
-
-    /// Shows how it goes until it has ended, or until this machine lets go of it.
-    fn follow(
-        &mut self,
-        context: &Context,
-        detach: bool,
-        progress: &Progress,
-        agreed: &mut dyn FnMut(Negotiated),
-    ) -> Result<RunReport, Fault> {
-        let mut watched = Watched::new();
-        let mut asked_to_stop: Option<Instant> = None;
-        loop {
-            match self.client.listen(TICK) {
-                RemoteOutput::Line(line) => watched.take(&line, &self.client, context, progress),
-                RemoteOutput::Nothing => {}
-                // Ctrl-C at a terminal reaches ssh as well.
-                RemoteOutput::End if context.cancel.is_requested_within(NOTICED) && detach => {
-                    return Err(watched.left(&self.client));
-                }
-                RemoteOutput::End if context.cancel.is_requested() => {
-                    return Err(crate::transfer::watch::interrupted(&context.cancel));
-                }
-                RemoteOutput::End => return Err(watched.lost(&self.client)),
-            }
-            if let Some(negotiated) = watched.negotiated.take() {
-                agreed(negotiated);
-            }
-            if let Some(report) = watched.report.take() {
-                return Ok(report);
-            }
-            progress.update(watched.snapshot());
-            if context.cancel.is_requested() && detach {
-                return Err(watched.left(&self.client));
-            }
-            if context.cancel.is_requested() && asked_to_stop.is_none() {
-                self.client.hang_up();
-                asked_to_stop = Some(Instant::now());
-            }
-            if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-                return Err(crate::transfer::watch::interrupted(&context.cancel));
-            }
+        }
+        if let Some(negotiated) = watched.negotiated.take() {
+            agreed(negotiated);
+        }
+        if let Some(report) = watched.report.take() {
+            return Ok(report);
+        }
+        progress.update(watched.snapshot());
+        if context.cancel.is_requested() && detach {
+            return Err(watched.left(client));
+        }
+        if context.cancel.is_requested() && asked_to_stop.is_none() {
+            client.hang_up();
+            asked_to_stop = Some(Instant::now());
+        }
+        if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
+            return Err(interrupted(&context.cancel));
         }
     }
 }
@@ -162,19 +155,22 @@ fn is_for_others(option: &str) -> bool {
 }
 
 /// The words of `haul cp` for the machine that connects.
-fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Result<Vec<OsString>, Fault> {
+fn words(mut words: Vec<OsString>, plan: &CopyPlan, server: Option<&Served>) -> Vec<OsString> {
+    let word = |url: Option<&HaulUrl>, path: &Vec<u8>| match url {
+        Some(url) => HaulUrl { path: path.clone(), ..url.clone() }.to_string().into(),
+        None => local_word(path),
+    };
+    let url = |machine: &Machine| match machine {
+        Machine::Url(url) => Some(url.clone()),
+        _ => None,
+    };
     words.push("--".into());
-    for place in third.sources.iter().chain([&third.to]) {
-        words.push(match place {
-            Location::There(path) => Location::local_word(path),
-            Location::Url(url) => url.to_string().into(),
-            Location::Served(path) => {
-                let server = server.ok_or_else(|| fault::usage("no machine is to serve", ""))?;
-                HaulUrl { path: path.clone(), ..server.url.clone() }.to_string().into()
-            }
-        });
+    for (machine, paths) in &plan.sources {
+        words.extend(paths.iter().map(|path| word(url(machine).as_ref(), path)));
     }
-    Ok(words)
+    let to = url(&plan.to).or_else(|| server.map(|server| server.url.clone()));
+    words.push(word(to.as_ref(), &plan.path));
+    words
 }
 
 /// What a machine that copies without this one has said of itself.
@@ -264,42 +260,39 @@ impl Watched {
 
     /// ssh has ended, and the transfer not.
     fn lost(&self, client: &Remote) -> Fault {
-        let host = &client.host;
-        if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
-            let message =
-                format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
-            let fault = Fault::new(FaultCode::ControlLost, message, tail(client, log));
-            return Fault { retryable: false, ..fault };
-        }
-        if let Some(Loose { log, .. }) = &self.loose {
-            let message =
-                format!("the ssh connection to {host} was lost before the transfer was seen to begin");
-            return Fault::new(FaultCode::ControlLost, message, tail(client, log));
-        }
-        Fault::new(
-            FaultCode::ControlLost,
-            format!("the ssh connection to {host} was lost, and the transfer stops there"),
-            "run the same command again; with --detach the transfer would go on without this end",
-        )
+        let (how, hint) = match &self.loose {
+            Some(loose) if self.is_on_its_own => {
+                ("; the transfer goes on there by itself", tail(client, &loose.log))
+            }
+            Some(loose) => (" before the transfer was seen to begin", tail(client, &loose.log)),
+            None => (
+                ", and the transfer stops there",
+                "run the same command again; with --detach the transfer would go on without this end"
+                    .to_owned(),
+            ),
+        };
+        let message = format!("the ssh connection to {} was lost{how}", client.host);
+        let fault = Fault::new(FaultCode::ControlLost, message, hint);
+        Fault { retryable: fault.retryable && !self.is_on_its_own, ..fault }
     }
 
     /// A person has stopped watching.
     fn left(&self, client: &Remote) -> Fault {
         let host = &client.host;
-        let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
-        match &self.loose {
-            Some(Loose { log, .. }) if self.is_on_its_own => fault(
+        let (message, hint) = match &self.loose {
+            Some(loose) if self.is_on_its_own => (
                 format!("no longer watching; the transfer goes on at {host} by itself"),
-                tail(client, log),
+                tail(client, &loose.log),
             ),
-            Some(Loose { log, .. }) => {
-                fault("interrupted before the transfer was seen to begin".to_owned(), tail(client, log))
+            Some(loose) => {
+                ("interrupted before the transfer was seen to begin".to_owned(), tail(client, &loose.log))
             }
-            None => fault(
+            None => (
                 format!("interrupted; whether the transfer has begun on {host} is not known"),
                 format!("`{} pgrep -a haul` shows it", client.way),
             ),
-        }
+        };
+        Fault::new(FaultCode::Interrupted, message, hint)
     }
 }
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::{HaulUrl, Listener};
-use haul_wire::control::{Fault, FaultCode};
+use haul_wire::control::Fault;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::{path, row, show_counts, through_relay};
+use super::{path, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::demo::{EmulatedPath, Namespaces};
@@ -23,7 +23,7 @@ use crate::output::{RunReport, Summary, out_url};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
-use crate::transfer::server::{POLL, answer, listen_options};
+use crate::transfer::server::{answer, listen_options, next_client};
 use crate::transfer::sessions::Pulse;
 use crate::{endpoint, fault};
 
@@ -45,10 +45,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
         SUSPENDED.as_millis()
     ));
     context.say("Now with the verdict");
-    let path = EmulatedPath::start(&spec, namespaces)?;
-    if let Some(why) = path.why_relay() {
-        context.say(through_relay(why));
-    }
+    let path = start(context, &spec, namespaces)?;
     let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
     if !aware.is_ok() {
         return Ok(aware);
@@ -69,61 +66,57 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
 fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
     let report = path.at_server(|| {
         // The kernel ends the receiver with the thread that starts it.
-        let receiver = Receiver::start(path.server_ip())?;
-        path.at_client(|| receiver.send(context, path, time))
+        let (receiver, url) = Receiver::start(path.server_ip())?;
+        path.at_client(|| receiver.send(&url, context, path, time))
     })?;
-    show_counts(context, &path.counts()?);
+    show_counts(context, path)?;
     Ok(report)
 }
 
-struct Receiver {
-    process: Child,
-    url: HaulUrl,
-}
+struct Receiver(Child);
 
 impl Drop for Receiver {
     fn drop(&mut self) {
         // It may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 impl Receiver {
-    fn start(ip: Ipv4Addr) -> Result<Self, Fault> {
+    fn start(ip: Ipv4Addr) -> Result<(Self, HaulUrl), Fault> {
         let failed = |error| fault::io("cannot start the receiver", &error);
         let mut command = Command::new("/proc/self/exe");
         command
             .args(["--quiet", "demo-receiver", &ip.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let mut process = command.spawn().map_err(failed)?;
+        let mut receiver = Self(command.spawn().map_err(failed)?);
         let mut line = String::new();
-        let told = process.stdout.take().map(|output| BufReader::new(output).read_line(&mut line));
-        let url = told.unwrap_or(Ok(0)).map_err(failed).and_then(|_| endpoint::parse_url(line.trim()));
-        match url {
-            Ok(url) => Ok(Self { process, url }),
-            Err(fault) => {
-                let _ = process.kill();
-                let _ = process.wait();
-                Err(fault)
-            }
+        if let Some(output) = receiver.0.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(failed)?;
         }
+        Ok((receiver, endpoint::parse_url(line.trim())?))
     }
 
     /// Sends memory to it for `time`, as long as `haul bench` if nobody says, while it is suspended again and again.
-    fn send(&self, context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
-        let server = SocketAddr::from((path.server_ip(), self.url.port));
+    fn send(
+        &self,
+        url: &HaulUrl,
+        context: &Context,
+        path: &EmulatedPath,
+        time: Option<Span>,
+    ) -> Result<RunReport, Fault> {
+        let server = SocketAddr::from((path.server_ip(), url.port));
         let address = path.address_of(server)?;
-        let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..self.url.clone() };
+        let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..url.clone() };
         let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };
-        self.suspended(|| bench::run(context, &args, Cpu::DataThread))
+        Ok(self.suspended(|| bench::run(context, &args, Cpu::DataThread)))
     }
 
     /// Does `work` while the process is suspended again and again.
-    fn suspended<T>(&self, work: impl FnOnce() -> T) -> Result<T, Fault> {
-        let gone = || Fault::new(FaultCode::Internal, "the receiver cannot be suspended", "");
-        let process = Pid::from_raw(self.process.id().cast_signed()).ok_or_else(gone)?;
+    fn suspended<T>(&self, work: impl FnOnce() -> T) -> T {
+        let process = Pid::from_child(&self.0);
         let (running, over) = channel::<()>();
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -136,7 +129,7 @@ impl Receiver {
             });
             let result = work();
             drop(running);
-            Ok(result)
+            result
         })
     }
 }
@@ -160,10 +153,8 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     let policy = Policy::own(context);
     let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
-    while !context.cancel.is_requested() {
-        if let Some(incoming) = listener.accept(POLL) {
-            answer(incoming, &policy, context, Cpu::ALL, &Pulse::default());
-        }
+    while let Some(incoming) = next_client(&listener, || context.cancel.is_requested()) {
+        answer(incoming, &policy, context, Cpu::ALL, &Pulse::default());
     }
     Ok(0)
 }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::args::{Assignment, PipeArgs};
 use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Recipe as Chosen};
+use crate::settings::{Preset, Recipe as Chosen, ciphers};
 
 /// Read at a time.
 const PIECE: usize = 64 << 10;
@@ -107,37 +107,29 @@ pub(crate) fn write(bytes: &[u8]) -> Result<Reader, Fault> {
 /// Size of viz messages where nothing else is said: one fits into a packet on every path.
 const VIZ_FRAME: Bytes = Bytes(1_000);
 
-/// How stdin is carried: as bytes or as messages.
-pub(crate) enum Carrier {
-    /// As a stream of bytes, by a recipe of an object.
-    Bytes(Recipe, Box<Options>),
-    Messages(Recipe),
-}
-
-impl Carrier {
-    /// What the preset that was asked for says, with `--rate`.
-    pub(crate) fn choose(args: &PipeArgs, options: &Options) -> Result<Self, Fault> {
-        let preset = Preset::find(args.preset.as_deref().unwrap_or("bulk"))?;
-        let rate = args.rate.map(|ceiling| ceiling.to_string());
-        let assignment = rate.clone().map(|value| Assignment { key: "rate".to_owned(), value });
-        let given =
-            assignment.map(|assignment| Setting { origin: Origin::Flag("rate".to_owned()), assignment });
-        let collected = Chosen::collect(&preset, given.as_slice())?.settings;
-        if !collected.stack.has("object") {
-            return in_messages(collected.stack, rate.as_deref());
-        }
-        let settings = Chosen::build(&preset, given.as_slice())?.settings;
-        let options = Options {
-            ciphers: settings.crypto.ciphers(),
-            offload: settings.offload,
-            socket_buffer: Some(settings.socket_buffer),
-            ..options.clone()
-        };
-        Ok(Self::Bytes(settings.stack, Box::new(options)))
+/// The recipe of the preset that was asked for, with `--rate`, and the options for it: one of an object carries stdin as a
+/// stream of bytes, any other as messages.
+pub(crate) fn choose(args: &PipeArgs, options: Options) -> Result<(Recipe, Options), Fault> {
+    let preset = Preset::find(args.preset.as_deref().unwrap_or("bulk"))?;
+    let given = args.rate.clone().map(|value| Setting {
+        origin: Origin::Flag("rate".to_owned()),
+        assignment: Assignment { key: "rate".to_owned(), value },
+    });
+    let stack = Chosen::collect(&preset, given.as_slice())?.settings.stack;
+    if !stack.has("object") {
+        return Ok((in_messages(stack, args.rate.as_deref())?, options));
     }
+    let settings = Chosen::build(&preset, given.as_slice())?.settings;
+    let options = Options {
+        ciphers: ciphers(settings.crypto),
+        offload: settings.offload,
+        socket_buffer: Some(settings.socket_buffer),
+        ..options
+    };
+    Ok((settings.stack, options))
 }
 
-fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Carrier, Fault> {
+fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Recipe, Fault> {
     // What goes into a pipe comes out in order.
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
@@ -146,7 +138,7 @@ fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Carrier, Fault>
         let key = if recipe.has("rate_control") { "rate_control.rate" } else { "fixed_rate.rate" };
         recipe.set(key, rate).map_err(fault::of)?;
     }
-    Ok(Carrier::Messages(recipe))
+    Ok(recipe)
 }
 
 /// Where messages end, by `--frame` or as the recipe suggests, and none is longer than the recipe carries.
@@ -220,34 +212,34 @@ mod carrier_tests {
     use haul_base::Rate;
 
     use super::*;
-    use crate::args::Ceiling;
 
-    fn choose(preset: &str, rate: Option<Rate>) -> Result<Carrier, Fault> {
-        let rate = rate.map(Ceiling::At);
+    /// The recipe, and whether it carries bytes.
+    fn choose(preset: &str, rate: Option<Rate>) -> Result<(Recipe, bool), Fault> {
+        let rate = rate.map(|rate| format!("{}bit", rate.as_bps()));
         let args = PipeArgs { preset: Some(preset.to_owned()), rate, ..PipeArgs::default() };
-        Carrier::choose(&args, &Options::default())
+        super::choose(&args, Options::default()).map(|(recipe, _)| (recipe.clone(), recipe.has("object")))
     }
 
     #[test]
     fn every_preset_is_bytes_or_messages_and_takes_a_rate() {
         let rate = Some(Rate::from_mbps(7));
         for name in ["default", "fixed", "bulk", "fobs", "fobs-classifier", "rbudp", "rapid+", "proactive"] {
-            let Carrier::Bytes(recipe, _) = choose(name, rate).unwrap() else { panic!("{name}") };
+            let (recipe, true) = choose(name, rate).unwrap() else { panic!() };
             assert_eq!(recipe.name, name);
             assert_eq!(recipe.get("rate_control", "rate").unwrap().parse(), Ok(Rate::from_mbps(7)), "{name}");
             haul_proto::check_object_recipe(&recipe, 16).unwrap();
         }
         for name in ["viz", "msg", "sensor"] {
-            let Carrier::Messages(recipe) = choose(name, rate).unwrap() else { panic!("{name}") };
+            let (recipe, false) = choose(name, rate).unwrap() else { panic!() };
             assert_eq!(recipe.get("fixed_rate", "rate"), Some("7000000bit"), "{name}");
         }
-        let Carrier::Messages(streams) = choose("streams", rate).unwrap() else { panic!() };
+        let (streams, false) = choose("streams", rate).unwrap() else { panic!() };
         assert_eq!(streams.get("rate_control", "rate"), Some("7000000bit"));
-        let Carrier::Bytes(fixed, _) = choose("fixed", rate).unwrap() else { panic!() };
+        let (fixed, true) = choose("fixed", rate).unwrap() else { panic!() };
         assert_eq!(fixed.get("rate_control", "controller"), Some("fixed"));
-        let error = choose("fixed", None).err().expect("a fixed rate has to be given");
+        let error = choose("fixed", None).expect_err("a fixed rate has to be given");
         assert!(error.message.contains("rate"), "{error}");
-        assert!(choose("blk", None).err().unwrap().message.contains("bulk"));
+        assert!(choose("blk", None).unwrap_err().message.contains("bulk"));
     }
 
     #[test]

@@ -59,36 +59,24 @@ impl Offer {
     }
 }
 
-/// What the threads that hear clients are kept to.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Confinement {
-    /// The root, by this version of Landlock's interface.
-    Within(Offer, ABI),
-    /// Nothing, and why.
-    Absent(String),
-}
-
-impl Confinement {
-    /// What is said of it, where the root is `root`.
-    pub(crate) fn words(&self, root: &Path) -> String {
-        match self {
-            Self::Within(offer, abi) => {
-                format!("restricted by Landlock to {offer} in {} (ABI {})", root.display(), *abi as i32)
-            }
-            Self::Absent(reason) => format!("not restricted by Landlock: {reason}"),
-        }
+/// Keeps this thread, and those that it starts from now on, to `root` and to what the system's libraries read. The
+/// version of Landlock's interface that does it, or why none does.
+pub(crate) fn restrict(root: &Root, offer: Offer) -> Result<ABI, String> {
+    let Root::Beneath(directory) = root else {
+        return Err("all paths may be read and written".to_owned());
+    };
+    match enforce(directory, offer) {
+        Ok(LandlockStatus::Available { effective_abi, .. }) => Ok(effective_abi),
+        Ok(_) => Err("this kernel does not have it, or has it switched off".to_owned()),
+        Err(error) => Err(format!("Linux 5.19 or later is needed ({error})")),
     }
 }
 
-/// Keeps this thread, and those that it starts from now on, to `root` and to what the system's libraries read.
-pub(crate) fn restrict(root: &Root, offer: Offer) -> Confinement {
-    let Root::Beneath(directory) = root else {
-        return Confinement::Absent("all paths may be read and written".to_owned());
-    };
-    match enforce(directory, offer) {
-        Ok(LandlockStatus::Available { effective_abi, .. }) => Confinement::Within(offer, effective_abi),
-        Ok(_) => Confinement::Absent("this kernel does not have it, or has it switched off".to_owned()),
-        Err(error) => Confinement::Absent(format!("Linux 5.19 or later is needed ({error})")),
+/// What is said of a restriction.
+pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: Offer) -> String {
+    match restricted {
+        Ok(abi) => format!("restricted by Landlock to {offer} in {} (ABI {})", root.display(), *abi as i32),
+        Err(reason) => format!("not restricted by Landlock: {reason}"),
     }
 }
 
@@ -128,11 +116,11 @@ mod tests {
         let opened = Root::beneath(root).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| match restrict(&opened, offer) {
-                Confinement::Within(within, abi) => {
-                    assert!(within == offer && abi >= ABI::V2);
+                Ok(abi) => {
+                    assert!(abi >= ABI::V2);
                     act();
                 }
-                Confinement::Absent(reason) => skipped(&reason),
+                Err(reason) => skipped(&reason),
             });
             thread.join().unwrap();
         });
@@ -207,9 +195,10 @@ mod tests {
 
     #[test]
     fn what_is_said_names_the_root_or_the_reason() {
-        let within = Confinement::Within(Offer::Reading, ABI::V3);
-        assert_eq!(within.words(Path::new("/r")), "restricted by Landlock to reading in /r (ABI 3)");
-        let absent = restrict(&Root::Anywhere, Offer::Reading).words(Path::new("/"));
+        let within = words(&Ok(ABI::V3), Path::new("/r"), Offer::Reading);
+        assert_eq!(within, "restricted by Landlock to reading in /r (ABI 3)");
+        let absent = restrict(&Root::Anywhere, Offer::Reading);
+        let absent = words(&absent, Path::new("/"), Offer::Reading);
         assert_eq!(absent, "not restricted by Landlock: all paths may be read and written");
     }
 }

@@ -3,9 +3,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 
 use haul_engine::{ListenOptions, Listener};
 use haul_mover::{MinFree, Root};
@@ -47,22 +45,22 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         hosts: own_hosts(args, std::env::var("SSH_CONNECTION").ok().as_deref()),
         ..Announcement::ours()
     });
-    let is_left = Arc::new(AtomicBool::new(false));
-    let permits = listen_to_stdin(Arc::clone(&is_left))?;
-    let until = || context.cancel.is_requested() || is_left.load(Ordering::Relaxed);
+    let permits = listen_to_stdin()?;
     let permit = loop {
         match permits.recv_timeout(POLL) {
             Ok(permit) => break permit?,
-            Err(_) if until() => return Ok(INTERRUPTED),
-            Err(_) => {}
+            Err(RecvTimeoutError::Timeout) if !context.cancel.is_requested() => {}
+            Err(_) => return Ok(INTERRUPTED),
         }
     };
+    let until =
+        || context.cancel.is_requested() || matches!(permits.try_recv(), Err(TryRecvError::Disconnected));
     let policy = policy.permitting(permit.preserve());
     Ok(one_session(context, &listener, &policy, &permit, until))
 }
 
-/// Takes the permit, the one line on stdin; sets `is_left` when stdin ends.
-fn listen_to_stdin(is_left: Arc<AtomicBool>) -> Result<Receiver<Result<Permit, Fault>>, Fault> {
+/// The permit, the one line on stdin; disconnected when stdin ends.
+fn listen_to_stdin() -> Result<Receiver<Result<Permit, Fault>>, Fault> {
     let (sender, permits) = channel();
     let listen = move || {
         let mut stdin = io::stdin().lock();
@@ -76,7 +74,7 @@ fn listen_to_stdin(is_left: Arc<AtomicBool>) -> Result<Receiver<Result<Permit, F
         }
         // Retries after a signal by itself; any other failure is an end too.
         let _ = io::copy(&mut stdin, &mut io::sink());
-        is_left.store(true, Ordering::Relaxed);
+        drop(sender);
     };
     fault::spawn("haul-stdin", listen)?;
     Ok(permits)
