@@ -11,10 +11,10 @@ use haul_base::Bytes;
 use rustix::fs::{CWD, FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::confine::LONGEST;
+use crate::confine::open_long;
 use crate::journal::leftovers::{self, Leftover, reason};
 use crate::journal::record::{State, Why, journal_name, part_name};
-use crate::storage::{flock, list, lstatat, open_in};
+use crate::storage::{flock, list, lstatat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,22 +106,8 @@ pub fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Opens a directory whose path may be longer than one system call takes.
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    let mut rest = path.as_os_str().as_bytes();
-    let mut at = None;
-    let open_next = |at: &Option<OwnedFd>, next: &[u8], access| {
-        let from = at.as_ref().map_or(CWD, |at| at.as_fd());
-        open_in(from, next, access | OFlags::DIRECTORY)
-    };
-    while rest.len() >= LONGEST {
-        let slash = rest[..LONGEST].iter().rposition(|&b| b == b'/').filter(|&slash| slash > 0);
-        let (next, behind) = rest.split_at(slash.ok_or(Errno::NAMETOOLONG)?);
-        at = Some(open_next(&at, next, OFlags::PATH)?);
-        let name = behind.iter().position(|&b| b != b'/').unwrap_or(behind.len());
-        rest = &behind[name..];
-    }
-    open_next(&at, if at.is_some() && rest.is_empty() { b"." } else { rest }, OFlags::RDONLY)
+    open_long(CWD, path.as_os_str().as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// `None`: it has gone meanwhile.

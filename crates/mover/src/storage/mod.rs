@@ -7,7 +7,6 @@ pub mod faults;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -316,42 +315,31 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
 /// it, and shares the blocks where the file system can (`copy_file_range(2)`); where it does not, we do.
 pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
     let (from, to) = (from.as_fd(), to.as_fd());
-    let mut done = 0;
+    let (mut done, mut buffer) = (0, Vec::new());
     while done < most {
-        let ask = (most - done).min(COPY) as usize;
-        let (mut start, mut end) = (done, done);
-        let copied = decide(Call::Write(ask))
-            .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)));
+        let by_kernel = buffer.is_empty();
+        let copied = if by_kernel {
+            let ask = (most - done).min(COPY) as usize;
+            let (mut start, mut end) = (done, done);
+            decide(Call::Write(ask))
+                .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)))
+        } else {
+            let into = &mut buffer[..(most - done).min(COPY_BUFFER) as usize];
+            read_at(from, into, done).and_then(|got| write_all_at(to, &into[..got], done).map(|()| got))
+        };
         match copied {
             // Some file systems say so of files that are not empty (std::io::copy looks for it too).
-            Ok(0) if done == 0 => return copy_here(from, to, 0..most),
+            Ok(0) if by_kernel && done == 0 => buffer.resize(COPY_BUFFER as usize, 0),
             Ok(0) => break,
             Ok(copied) => done += copied as u64,
             Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                return copy_here(from, to, done..most);
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) if by_kernel => {
+                buffer.resize(COPY_BUFFER as usize, 0);
             }
             Err(errno) => return Err(errno),
         }
     }
     Ok(done)
-}
-
-/// Copies a range, by way of a buffer; where it or the file ended.
-fn copy_here(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: Range<u64>) -> Result<u64> {
-    let mut buffer = vec![0; COPY_BUFFER as usize];
-    let mut at = range.start;
-    while at < range.end {
-        let most = (range.end - at).min(COPY_BUFFER) as usize;
-        match read_at(from, &mut buffer[..most], at)? {
-            0 => break,
-            got => {
-                write_all_at(to, &buffer[..got], at)?;
-                at += got as u64;
-            }
-        }
-    }
-    Ok(at)
 }
 
 pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
