@@ -87,7 +87,7 @@ pub enum Call {
     Rename,
     /// `unlinkat`.
     Remove,
-    /// `fchmod`, `fchown`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
+    /// `fchmod`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
     Attributes,
     /// `fsync`, `fdatasync`, `syncfs`.
     Sync,
@@ -138,7 +138,6 @@ on_open! {
     Seek: seek(to: SeekFrom) -> u64;
     Size: fallocate(flags: FallocateFlags, offset: u64, len: u64) -> ();
     Size: ftruncate(len: u64) -> ();
-    Attributes: fchown(user: Option<Uid>, group: Option<Gid>) -> ();
     Attributes: futimens(times: &Timestamps) -> ();
     Sync: fsync() -> ();
     Sync: fdatasync() -> ();
