@@ -79,10 +79,9 @@ impl Shape {
         Self { size, data: Joined::new(data.into_iter()) }
     }
 
-    /// Bytes of memory that one with so many holes takes, in an [`Arc`](std::sync::Arc).
-    pub(crate) fn bytes_with(holes: usize) -> u64 {
-        let of_data = if holes == 0 { 0 } else { (holes + 1) * size_of::<(u64, u64)>() };
-        (of_data + size_of::<Self>() + 2 * size_of::<usize>()) as u64
+    /// Bytes of memory that it takes in an [`Arc`](std::sync::Arc).
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.parts.capacity() * size_of::<(u64, u64)>() + size_of::<Self>() + 2 * size_of::<usize>()) as u64
     }
 
     pub(crate) fn is_sparse(&self) -> bool {

@@ -243,7 +243,7 @@ impl Listener {
 
     fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
         let first = self.shared.book.lock().table.len();
-        for entry in entries {
+        for (at, entry) in (0..).zip(entries) {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             if !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_)) {
                 return Err(Fault::new(
@@ -253,11 +253,11 @@ impl Listener {
                 ));
             }
             let mut book = self.shared.book.lock();
-            book.must_afford(book.table.growth(entry))?;
             if let Some(fault) = book.table.push(entry)? {
                 book.failures.add(entry.path.as_bytes(), fault);
                 self.settled += 1;
             }
+            self.shared.budget.take_entry(book.table.cost(first + at))?;
             drop(book);
             self.shared.progress.found(1, 0);
         }
@@ -269,7 +269,7 @@ impl Listener {
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         let entry = self.shared.book.lock().table.file(digest.entry)?;
         // Held until the end: as a digest, what could not be read as what is said of it.
-        self.shared.hold(bytes_expected(&digest.result))?;
+        self.shared.budget.take(bytes_expected(&digest.result))?;
         self.expected.insert(entry, digest.result);
         self.settle(entry)
     }

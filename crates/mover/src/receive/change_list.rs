@@ -57,12 +57,12 @@ impl Decider {
             there.and_then(|there| if is_blocked { self.would_clear(kind, &path) } else { Ok(there) });
         let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
             Ok(there) => there,
-            Err(io_fault) => return self.would_fail(entry, io_fault.fault),
+            Err(io_fault) => return self.fail(entry, io_fault.fault),
         };
         match kind {
             // Said when it is known whether what is in its way goes.
             Kind::File(_) if is_blocked => {
-                self.would_resume(entry, &path, None);
+                self.would_resume(entry, &path, None)?;
                 self.settles.send(Settle::Verified(entry)).map_err(over)?;
                 Ok(Want::Nothing)
             }
@@ -81,12 +81,6 @@ impl Decider {
             self.shared.tell(path, Action::Delete)?;
         }
         Ok(None)
-    }
-
-    fn would_fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
-        self.shared.book.lock().table.set_state(entry, State::Failed);
-        self.shared.settle(&self.settles, Settle::Failed(entry, fault))?;
-        Ok(Want::Nothing)
     }
 
     fn would_hold(&self, path: &[u8], action: Option<Action>) -> Result<Want, Fault> {
@@ -109,7 +103,7 @@ impl Decider {
             }
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => {
-                self.would_resume(entry, path, existing.as_ref());
+                self.would_resume(entry, path, existing.as_ref())?;
                 self.shared.tell_installed(entry, path, replaces)?;
                 self.settles.send(Settle::Verified(entry)).map_err(over)?;
                 Ok(Want::Nothing)
@@ -118,13 +112,13 @@ impl Decider {
     }
 
     /// Notes how many bytes of the file are there already, if it would be resumed.
-    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) {
+    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<(), Fault> {
         let identity = self.shared.identity(entry, self.shared.place.local(path));
         let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
             .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
         let have = claim.map(|claim| claim.written.total()).or_else(|| self.extends(entry, existing));
-        self.shared.book.lock().resumes.extend(have.map(|have| (entry, have)));
+        have.map_or(Ok(()), |have| self.shared.book.lock().resumed(entry, have))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::fault::{left_early, protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
 use crate::link::LOOK_AGAIN;
 use crate::receive::decide::Decider;
+use crate::receive::delete::exclude::FilteredNames;
 use crate::receive::messages::{Check, Settle, over};
 use crate::receive::shared::Shared;
 use crate::report::MoveReport;
@@ -89,7 +90,7 @@ impl Peer {
             ControlMessage::Withheld(filtered) if !self.ended => self.filtered(&filtered),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
-            ControlMessage::Proofs(proofs) => self.check(Check::Proofs(proofs)),
+            ControlMessage::Proofs(proofs) => self.check(Check::proofs(&self.shared.budget, proofs)?),
             ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
@@ -110,15 +111,14 @@ impl Peer {
             let refusal = self.refusal(entry);
             let extras = entry.extras.as_ref().map(|extras| self.shared.metadata.permitted(extras));
             let mut book = self.shared.book.lock();
-            let of_extras = extras.as_ref().map_or(0, |extras| book.extras.growth(extras));
-            book.must_afford(book.table.growth(entry) + of_extras)?;
             let index = book.table.len();
             let failed = match refusal {
                 Some(fault) => Some(book.table.push_failed(entry, fault)?),
                 None => book.table.push(entry)?,
             };
+            self.shared.budget.take_entry(book.table.cost(index))?;
             if let Some(extras) = extras.filter(|_| failed.is_none()) {
-                book.extras.insert(index, extras);
+                self.shared.budget.take(book.extras.insert(index, extras))?;
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
             if is_special && self.shared.receive_policy.extraneous != Extraneous::Keep {
@@ -128,8 +128,8 @@ impl Peer {
             self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
                 let unread = matches!(entry.kind, EntryKind::Failed(_));
-                let settle = if unread { Settle::Unread(index, fault) } else { Settle::Failed(index, fault) };
-                self.shared.settle(&self.settles, settle)?;
+                let settle = if unread { Settle::unread } else { Settle::failed };
+                self.settles.send(settle(&self.shared.budget, index, fault)?).map_err(over)?;
             }
             wants.push(self.decider.want(index)?);
         }
@@ -172,9 +172,8 @@ impl Peer {
         if self.shared.receive_policy.extraneous == Extraneous::Keep {
             return Ok(());
         }
-        let mut book = self.shared.book.lock();
-        book.must_afford(book.filtered.growth(filtered))?;
-        book.filtered.take_in(filtered)
+        self.shared.budget.take(FilteredNames::cost(filtered))?;
+        self.shared.book.lock().filtered.take_in(filtered)
     }
 
     /// A server has no say in what is taken from it.
@@ -229,12 +228,10 @@ impl Peer {
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
         self.shared
             .table(|table| digests.iter().try_for_each(|digest| table.file(digest.entry).map(drop)))?;
-        self.check(Check::Expected(digests))
+        self.check(Check::expected(&self.shared.budget, digests)?)
     }
 
-    /// Gives the verifier something that is held until it comes to it.
     fn check(&self, check: Check) -> Result<(), Fault> {
-        self.shared.hold(check.bytes())?;
         self.checks.send(check).map_err(over)
     }
 }

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use derive_more::Deref;
 use haul_base::AlignedBytes;
 
+use crate::budget::Reserved;
 use crate::identity::Identity;
 use crate::send::walk::SourceRoot;
 use crate::stream::{Joined, Shape};
@@ -212,41 +212,21 @@ impl Store {
     }
 }
 
-/// Bytes of memory that are counted until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Held {
-    counter: Arc<AtomicU64>,
-    bytes: u64,
-}
-
-impl Held {
-    pub(crate) fn new(counter: &Arc<AtomicU64>, bytes: u64) -> Self {
-        counter.fetch_add(bytes, Ordering::Relaxed);
-        Self { counter: counter.clone(), bytes }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.counter.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 /// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in
 /// memory once, for the reader and for the data path.
 #[derive(Debug, Deref)]
 pub(crate) struct Sections {
     #[deref]
     each: Joined,
-    _held: Option<Held>,
+    _reserved: Option<Reserved>,
 }
 
 impl Sections {
     pub(crate) const EACH: u64 = size_of::<(u64, u64)>() as u64;
 
     /// Of ranges in order, none of them empty.
-    pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, held: Option<Held>) -> Self {
-        Self { each: Joined::new(ranges), _held: held }
+    pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, reserved: Option<Reserved>) -> Self {
+        Self { each: Joined::new(ranges), _reserved: reserved }
     }
 }
 
@@ -346,16 +326,18 @@ mod sections_tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::budget::Budget;
 
     #[test]
     fn what_is_held_is_given_back_when_the_last_user_has_gone() {
-        let counter = Arc::default();
-        let sections = Arc::new(Sections::new(std::iter::once(0..5), Some(Held::new(&counter, 16))));
+        let budget = Budget::new(haul_base::Bytes(100));
+        let reserved = budget.reserve(40).unwrap();
+        let sections = Arc::new(Sections::new(std::iter::once(0..5), Some(reserved)));
         let other = sections.clone();
         drop(sections);
-        assert_eq!(counter.load(Ordering::Relaxed), 16);
+        assert!(budget.reserve(40).is_err());
         drop(other);
-        assert_eq!(counter.load(Ordering::Relaxed), 0);
+        assert!(budget.reserve(20).is_ok());
     }
 
     proptest! {

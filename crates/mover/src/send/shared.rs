@@ -8,13 +8,13 @@ use haul_base::Bytes;
 use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 use parking_lot::{Condvar, Mutex};
 
-use crate::budget::{SET_MEMORY, must_hold};
+use crate::budget::{Budget, SET_MEMORY};
 use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::Progress;
 use crate::report::Failures;
-use crate::send::blocks::{Block, Held, Keep, Store};
+use crate::send::blocks::{Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
 
 /// Longest wait before a thread looks again whether the job is over.
@@ -110,8 +110,7 @@ pub(crate) struct Shared {
     pub(crate) limits: SendLimits,
     pub(crate) slots: Slots,
     pub(crate) wanted: Mutex<Requests>,
-    /// Bytes of memory that what is wanted takes.
-    held: Arc<AtomicU64>,
+    pub(crate) budget: Arc<Budget>,
     ready: OnceLock<Destination>,
     lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
@@ -173,7 +172,7 @@ impl Shared {
             limits,
             slots: Slots::new(PLANNED_AHEAD),
             wanted: Mutex::new(wanted),
-            held: Arc::default(),
+            budget: Budget::new(limits.set_memory),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
             progress: Arc::default(),
@@ -224,18 +223,6 @@ impl Shared {
             self.room.wait_for(&mut store, LOOK_AGAIN);
         }
         None
-    }
-
-    /// Whether the set, and so much more, is within its budget.
-    pub(crate) fn must_afford(&self, ledger: &Ledger, more: u64) -> Result<(), Fault> {
-        let held = ledger.table.held() + self.held.load(Ordering::Relaxed);
-        must_hold(self.limits.set_memory, held + more, ledger.table.len())
-    }
-
-    /// What is wanted takes so many bytes more, until what it returns is dropped.
-    pub(crate) fn hold(&self, bytes: u64) -> Result<Held, Fault> {
-        self.must_afford(&self.ledger.lock(), bytes)?;
-        Ok(Held::new(&self.held, bytes))
     }
 
     /// Ends the job with `fault`, unless it has ended already, and tells the peer.

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
-use crate::budget::{growth_of_table, of_table};
+use crate::budget::of_place;
 use crate::entries::Attributes;
 use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, set_mode};
 use crate::receive::place::existing;
@@ -26,34 +26,25 @@ const OWNER_WRITES: u32 = 0o200;
 pub(crate) struct ExtrasMap {
     of: HashMap<u32, Arc<Extras>>,
     last: Option<Arc<Extras>>,
-    /// Bytes that the extras themselves take.
-    bytes: u64,
 }
 
 impl ExtrasMap {
-    /// Notes what [`MetadataWriter::permitted`] has left.
-    pub(crate) fn insert(&mut self, entry: u32, extras: Extras) {
-        let shared = match &self.last {
-            Some(last) if **last == extras => last.clone(),
+    /// Notes what [`MetadataWriter::permitted`] has left; how many bytes of memory that takes.
+    pub(crate) fn insert(&mut self, entry: u32, extras: Extras) -> u64 {
+        let (shared, bytes) = match &self.last {
+            Some(last) if **last == extras => (last.clone(), 0),
             _ => {
-                self.bytes += bytes_of(&extras);
-                Arc::new(extras)
+                let bytes = bytes_of(&extras);
+                (Arc::new(extras), bytes)
             }
         };
         self.last = Some(shared.clone());
         self.of.insert(entry, shared);
+        bytes + of_place::<(u32, Arc<Extras>)>()
     }
 
     pub(crate) fn get(&self, entry: u32) -> Option<Arc<Extras>> {
         self.of.get(&entry).cloned()
-    }
-
-    pub(crate) fn held(&self) -> u64 {
-        of_table::<(u32, Arc<Extras>)>(self.of.capacity()) + self.bytes
-    }
-
-    pub(crate) fn growth(&self, extras: &Extras) -> u64 {
-        growth_of_table::<(u32, Arc<Extras>)>(self.of.len(), self.of.capacity(), 1) + bytes_of(extras)
     }
 }
 

@@ -112,15 +112,14 @@ impl Committer {
     }
 
     fn absorb(&mut self, settle: Settle) {
-        self.shared.give_back(settle.bytes());
         self.shared.progress.worked();
         match settle {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
             Settle::Verified(entry) => self.ready.push(entry),
             Settle::Same(entry) => self.same(entry),
-            Settle::Failed(entry, fault) => self.failed(entry, fault),
-            Settle::Unread(entry, fault) => self.count_failure(entry, fault),
+            Settle::Failed { entry, fault, .. } => self.failed(entry, fault),
+            Settle::Unread { entry, fault, .. } => self.count_failure(entry, fault),
         }
     }
 

@@ -124,12 +124,16 @@ impl Decider {
     /// The file stays, unless the job has made it under another name; `correct` gives it what it has beside its contents.
     fn keep(&self, entry: u32, path: &[u8], there: &Existing, correct: impl FnOnce()) -> Result<Want, Fault> {
         if !self.shared.place.keeps(path, there) {
-            self.shared.book.lock().table.set_state(entry, State::Failed);
-            self.shared.settle(&self.settles, Settle::Failed(entry, collision(path).fault))?;
-            return Ok(Want::Nothing);
+            return self.fail(entry, collision(path).fault);
         }
         correct();
         self.kept(entry)
+    }
+
+    pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
+        self.shared.book.lock().table.set_state(entry, State::Failed);
+        self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)?;
+        Ok(Want::Nothing)
     }
 
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {

@@ -144,9 +144,7 @@ impl Writer {
             self.shared.place.discard(entry, &path);
         }
         self.unless_over(self.checks.send(Check::GivenUp(entry)))?;
-        let settle = Settle::Failed(entry, io_fault.fault);
-        self.shared.hold(settle.bytes())?;
-        self.unless_over(self.settles.send(settle))
+        self.unless_over(self.settles.send(Settle::failed(&self.shared.budget, entry, io_fault.fault)?))
     }
 
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
@@ -184,10 +182,8 @@ impl Writer {
         if self.shared.durability != Durability::Cached {
             self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
         }
-        let mut book = self.shared.book.lock();
-        let around = book.note_written(piece.entry, &stretch, shape.len);
-        book.must_afford(0)?;
-        drop(book);
+        let around = self.shared.book.lock().note_written(piece.entry, &stretch, shape.len);
+        self.shared.budget.take(0)?;
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = lent.map(|lent| (lent.clone(), range));
         let groups = made_whole(Groups::of(shape.len), &stretch, &around);

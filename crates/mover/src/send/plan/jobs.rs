@@ -8,8 +8,9 @@ use crossbeam_channel::Sender;
 use haul_wire::control::{Fault, FileDigest};
 use parking_lot::Mutex;
 
+use crate::budget::Reserved;
 use crate::entries::State;
-use crate::send::blocks::{Held, Sections};
+use crate::send::blocks::Sections;
 use crate::send::read::opened::Planned;
 use crate::tree::{Groups, Tree, Value};
 
@@ -85,7 +86,7 @@ pub(crate) struct Partial {
     /// What the receiver had has turned out to be different, if only in a dry run.
     pub(crate) differs: bool,
     /// What it takes of memory until it is settled.
-    pub(crate) _held: Held,
+    pub(crate) _reserved: Reserved,
 }
 
 pub(crate) struct Requests {

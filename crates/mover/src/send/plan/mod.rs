@@ -81,7 +81,6 @@ impl Planner {
             entry.kind = EntryKind::Failed(fault);
             file = None;
         }
-        self.shared.must_afford(&ledger, ledger.table.growth(&entry))?;
         let index = ledger.table.len();
         let keeps_links = self.shared.limits.preserve.hard_links == HardLinks::Keep && names > 1;
         if let Some((_, identity)) = file.as_ref().filter(|_| keeps_links)
@@ -96,6 +95,7 @@ impl Planner {
             ledger.settled += 1;
             self.shared.progress.one_failed();
         }
+        self.shared.budget.take_entry(ledger.table.cost(index))?;
         let shape = ledger.table.shape(index);
         drop(ledger);
         self.shared.progress.found(1, 0);
