@@ -96,7 +96,7 @@ impl Drain {
             if whole == Some(self.upto) && self.entry == self.shared.table(EntryTable::len) {
                 return self.flush();
             }
-            match self.shared.queue.take(known, false) {
+            match self.shared.queue.take(known) {
                 Work::Bytes(guard) => self.take(&guard)?,
                 Work::Look => {}
                 Work::Closed => return Ok(()),

@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
     /// `None`: the job was over before.
     fn work(mut self) -> Result<Option<Stored>, IoFault> {
         loop {
-            match self.shared.queue.take(u64::MAX, false) {
+            match self.shared.queue.take(u64::MAX) {
                 Work::Bytes(guard) => {
                     let bytes = guard.runs().iter().map(|run| run.range.len() as u64).sum();
                     let room = self.shared.place.space.arrived(0, &self.file, bytes);

@@ -192,15 +192,6 @@ impl Layout {
         true
     }
 
-    /// Up to where the object has only bytes of entries below `entry`. `seen` remembers how far that was found
-    /// out, for entries that only grow.
-    pub(crate) fn len_below(&self, entry: u32, seen: &mut usize) -> u64 {
-        while self.extents.get(*seen).is_some_and(|extent| extent.entry < entry) {
-            *seen += 1;
-        }
-        self.extents.get(*seen).map_or(self.len, |extent| extent.at)
-    }
-
     /// What bytes `[offset, offset + len)` of the object are, in order; they must lie below its length.
     pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<FilePiece> {
         let (mut at, end) = (offset, (offset + len).min(self.len));
@@ -240,18 +231,6 @@ mod tests {
         assert_eq!(layout.pieces(14, 10), [piece(2, 20, 10)]);
         assert_eq!(layout.pieces(24, 1), [piece(0, 3, 1)]);
         assert_eq!(layout.pieces(0, 0), []);
-    }
-
-    #[test]
-    fn bytes_of_known_entries_are_told_from_the_rest() {
-        let mut layout = Layout::default();
-        let mut seen = 0;
-        assert_eq!(layout.len_below(1, &mut seen), 0);
-        for entry in [0, 1, 2, 0] {
-            layout.append(entry, &(0..10), 100);
-        }
-        let below: Vec<u64> = (0..4).map(|entry| layout.len_below(entry, &mut seen)).collect();
-        assert_eq!(below, [0, 10, 20, 40]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ use commit::Committer;
 use decide::Decider;
 use peer::Peer;
 use verify::{Comparer, Verifier};
-use write::Writer;
+use write::{Maker, Writer};
 
 /// Messages that may wait for the verifier.
 const CHECKS: usize = 1024;
@@ -153,7 +153,8 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let (orders, ordered) = write::writeback::orders();
-    let writer = Writer::new(shared.clone(), checks.clone(), settles.clone(), orders);
+    let maker = Maker::new(shared.clone(), checks.clone(), settles.clone());
+    let writer = Writer::new(shared.clone(), maker.clone(), orders);
     let writeback = shared.clone();
     let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());
     let committer = Committer::new(shared.clone(), settles_in);
@@ -170,7 +171,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
         ("haul-writeback", unfailing(move || writeback.writeback.run(&ordered))),
     ];
     let threads = spawn_all(shared, workers);
-    let result = Peer::new(shared.clone(), checks, settles, decider).listen();
+    let result = Peer::new(shared.clone(), checks, settles, (decider, maker)).listen();
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(job::join);
     remove_temporaries(shared);

@@ -15,6 +15,7 @@ use crate::receive::decide::Decider;
 use crate::receive::delete::exclude::FilteredNames;
 use crate::receive::messages::{Check, Settle, over};
 use crate::receive::shared::Shared;
+use crate::receive::write::Maker;
 use crate::report::MoveReport;
 
 pub(crate) struct Peer {
@@ -22,6 +23,7 @@ pub(crate) struct Peer {
     checks: Sender<Check>,
     settles: Sender<Settle>,
     decider: Decider,
+    maker: Maker,
     /// First component of the single top-level entry, where it takes another name.
     top: Option<Vec<u8>>,
     ended: bool,
@@ -32,9 +34,9 @@ impl Peer {
         shared: Arc<Shared>,
         checks: Sender<Check>,
         settles: Sender<Settle>,
-        decider: Decider,
+        (decider, maker): (Decider, Maker),
     ) -> Self {
-        Self { shared, checks, settles, decider, top: None, ended: false }
+        Self { shared, checks, settles, decider, maker, top: None, ended: false }
     }
 
     /// Handles the sender's messages; returns when the set is final or the job has failed.
@@ -132,6 +134,9 @@ impl Peer {
                 self.settles.send(settle(&self.shared.budget, index, fault)?).map_err(over)?;
             }
             wants.push(self.decider.want(index)?);
+            if !self.shared.only_looks() {
+                self.maker.prepare(index)?;
+            }
         }
         self.shared.tell_the_rest()?;
         self.shared.ask(first, wants)?;

@@ -196,10 +196,10 @@ impl Queue {
         self.freed.load(Ordering::Acquire) + self.budget
     }
 
-    /// Waits for work: a buffer that lies wholly below `known`, or a nudge. Does not wait if `busy`.
-    pub(crate) fn take(self: &Arc<Self>, known: u64, busy: bool) -> Work {
+    /// Waits for work: a buffer that lies wholly below `known`, or a nudge.
+    pub(crate) fn take(self: &Arc<Self>, known: u64) -> Work {
         let mut inner = self.inner.lock();
-        let mut lingered = busy;
+        let mut lingered = false;
         loop {
             let closed = self.closed.load(Ordering::Acquire);
             let enough = closed || lingered || inner.completed.is_some() || inner.queued >= NOTICE;
@@ -208,7 +208,7 @@ impl Queue {
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
             // Entries that came before the end say where what is here goes.
-            let look = busy || std::mem::take(&mut inner.nudged);
+            let look = std::mem::take(&mut inner.nudged);
             if look && !(closed && inner.queued == 0) {
                 return Work::Look;
             }

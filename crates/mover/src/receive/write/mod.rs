@@ -25,71 +25,25 @@ use crate::stream::Shape;
 use crate::tree::Groups;
 use writeback::Orders;
 
-/// Entries prepared before bytes have their turn again.
-const PREPARE: u32 = 256;
-
 /// Buffers that the verifier may hold; beyond, it reads from the page cache.
 const LENT: usize = 16;
 
-pub(crate) struct Writer {
+/// Makes directories and temporary files.
+#[derive(Clone)]
+pub(crate) struct Maker {
     shared: Arc<Shared>,
     checks: Sender<Check>,
     settles: Sender<Settle>,
-    /// Entries below this number have been looked at; bytes of their files can be written.
-    prepared: u32,
-    prepared_bytes: u64,
-    /// See [`Layout::len_below`](crate::receive::book::Layout::len_below).
-    seen: usize,
-    writeback: Orders,
 }
 
-impl Writer {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        checks: Sender<Check>,
-        settles: Sender<Settle>,
-        writeback: Orders,
-    ) -> Self {
-        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0, writeback }
+impl Maker {
+    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
+        Self { shared, checks, settles }
     }
 
-    /// Works until the queue is closed.
-    pub(crate) fn run(mut self) -> Result<(), Fault> {
-        loop {
-            let more = self.prepare()?;
-            match self.shared.queue.take(self.prepared_bytes, more) {
-                Work::Bytes(guard) => self.write(&guard)?,
-                Work::Look => self.check_length()?,
-                Work::Closed => return Ok(()),
-            }
-        }
-    }
-
-    /// What the data path delivered must be what the entries promised.
-    fn check_length(&self) -> Result<(), Fault> {
-        let promised = self.shared.book.lock().object_len;
-        match (promised, self.shared.queue.completed()) {
-            (Some(promised), Some(delivered)) if promised != delivered => {
-                Err(protocol(&format!("{promised} bytes were announced and {delivered} were sent")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes the next directories and empty files. True: there are more to make.
-    fn prepare(&mut self) -> Result<bool, Fault> {
-        let known = self.shared.book.lock().decided;
-        let upto = known.min(self.prepared + PREPARE);
-        while self.prepared < upto {
-            self.prepare_one(self.prepared)?;
-            self.prepared += 1;
-        }
-        let book = self.shared.book.lock();
-        self.prepared_bytes = book.layout.len_below(upto, &mut self.seen);
-        Ok(upto < known)
-    }
-
-    fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
+    /// Makes what has no bytes: directories and empty files. To be called before any bytes of the entry, or of what comes
+    /// later, are [asked for](Shared::ask).
+    pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
         let (state, kind, path) =
             self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
@@ -113,7 +67,7 @@ impl Writer {
         }
     }
 
-    fn make_empty(&mut self, entry: u32) -> Result<(), Fault> {
+    fn make_empty(&self, entry: u32) -> Result<(), Fault> {
         match self.start(entry) {
             Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }),
             Err(io_fault) => self.failed(entry, io_fault),
@@ -147,6 +101,50 @@ impl Writer {
         self.unless_over(self.settles.send(Settle::failed(&self.shared.budget, entry, io_fault.fault)?))
     }
 
+    fn tell(&self, written: Written) -> Result<(), Fault> {
+        self.unless_over(self.checks.send(Check::Written(written)))
+    }
+
+    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
+    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
+        told.or_else(|error| if self.shared.ending().is_some() { Ok(()) } else { Err(over(error)) })
+    }
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    maker: Maker,
+    writeback: Orders,
+}
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>, maker: Maker, writeback: Orders) -> Self {
+        Self { shared, maker, writeback }
+    }
+
+    /// Works until the queue is closed.
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
+        loop {
+            let known = self.shared.book.lock().layout.len;
+            match self.shared.queue.take(known) {
+                Work::Bytes(guard) => self.write(&guard)?,
+                Work::Look => self.check_length()?,
+                Work::Closed => return Ok(()),
+            }
+        }
+    }
+
+    /// What the data path delivered must be what the entries promised.
+    fn check_length(&self) -> Result<(), Fault> {
+        let promised = self.shared.book.lock().object_len;
+        match (promised, self.shared.queue.completed()) {
+            (Some(promised), Some(delivered)) if promised != delivered => {
+                Err(protocol(&format!("{promised} bytes were announced and {delivered} were sent")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
         let lent = Queue::lend(guard, LENT).map(Arc::new);
         for run in guard.runs() {
@@ -157,7 +155,7 @@ impl Writer {
                 let range = at..at + piece.len as usize;
                 at = range.end;
                 if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range) {
-                    self.failed(piece.entry, io_fault)?;
+                    self.maker.failed(piece.entry, io_fault)?;
                 }
             }
             self.shared.progress.add_done(len);
@@ -187,7 +185,13 @@ impl Writer {
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = lent.map(|lent| (lent.clone(), range));
         let groups = made_whole(Groups::of(shape.len), &stretch, &around);
-        Ok(self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len })?)
+        Ok(self.maker.tell(Written {
+            entry: piece.entry,
+            offset: piece.offset,
+            bytes,
+            groups,
+            len: shape.len,
+        })?)
     }
 
     fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
@@ -196,20 +200,11 @@ impl Writer {
         match state {
             State::Failed | State::Kept => Ok(None),
             State::Waiting if orphan => Err(orphaned(&self.shared.path(entry))),
-            State::Waiting => self.start(entry).map(Some),
+            State::Waiting => self.maker.start(entry).map(Some),
             State::Started | State::Done => {
                 self.shared.place.file(entry, || self.shared.path(entry)).map(Some)
             }
         }
-    }
-
-    fn tell(&self, written: Written) -> Result<(), Fault> {
-        self.unless_over(self.checks.send(Check::Written(written)))
-    }
-
-    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
-    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
-        told.or_else(|error| if self.shared.ending().is_some() { Ok(()) } else { Err(over(error)) })
     }
 }
 
