@@ -44,14 +44,6 @@ pub(crate) struct Journal {
     book: Mutex<Book>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ended {
-    /// There was nothing left to resume: it is gone.
-    Removed,
-    /// It holds what can be resumed, on the disk.
-    Kept,
-}
-
 struct Book {
     tail: Tail,
     /// Files with a record, and no record that they are gone.
@@ -232,21 +224,16 @@ impl Journal {
     }
 
     /// Ends the journal: it is removed if nothing can be resumed, and otherwise kept and synced.
-    pub(crate) fn finish(&self) -> Result<Ended, Errno> {
+    pub(crate) fn finish(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);
         if book.made || book.untidy || !book.files.is_empty() {
             drop(book);
-            self.sync();
-            return Ok(Ended::Kept);
+            return self.sync();
         }
-        match self.unlink() {
-            Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
-            Err(errno) => {
-                // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
-                let _ = book.tail.forget(&self.file);
-                Err(errno)
-            }
+        if !matches!(self.unlink(), Ok(()) | Err(Errno::NOENT)) {
+            // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
+            let _ = book.tail.forget(&self.file);
         }
     }
 

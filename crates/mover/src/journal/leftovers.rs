@@ -17,7 +17,7 @@ use crate::journal::record::{
     parse_part, part_name, replay,
 };
 use crate::root::split;
-use crate::storage::{self, dup, flock, fstat, lstatat, open_in, unlink_temporary};
+use crate::storage::{dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -291,7 +291,8 @@ pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             opened => opened?,
         };
-        let own = names_in(&opened).filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
+        let found = names(&opened).unwrap_or_default();
+        let own = found.into_iter().filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
         parts.extend(own.map(|name| (parent.clone(), name)));
     }
     Ok(parts)
@@ -346,16 +347,10 @@ fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resu
     open_beneath(directory, path, flags | OFlags::DIRECTORY | OFlags::NOFOLLOW, Links::Refuse)
 }
 
-/// The names in a directory, as far as it can be read.
-fn names_in(directory: &OwnedFd) -> impl Iterator<Item = Vec<u8>> + use<> {
-    let entries = storage::list(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
-    entries.map(|entry| entry.file_name().to_bytes().to_vec())
-}
-
 /// The ids of the journals in a directory, those that changed last first, and at most so many.
 pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     let mut newest = Vec::new();
-    for id in names_in(directory).filter_map(|name| parse_journal(&name)) {
+    for id in names(directory).unwrap_or_default().iter().filter_map(|name| parse_journal(name)) {
         if let Ok(stat) = lstatat(directory, journal_name(id)) {
             newest.push((stat.st_mtime, stat.st_mtime_nsec, id));
         }

@@ -87,23 +87,13 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
 /// The directory cannot be read.
 pub fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     let directory = open(directory)?;
-    let mut names = Vec::new();
-    for entry in list(&directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let kind = match entry.file_type() {
-            // Not every file system says it here. What has gone is no directory.
-            FileType::Unknown => {
-                let stat = lstatat(&directory, name);
-                stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
-            }
-            kind => kind,
-        };
-        if kind == FileType::Directory {
-            names.push(OsString::from_vec(name.to_bytes().to_vec()));
-        }
-    }
-    Ok(names)
+    let is_directory = |(name, kind): &(Vec<u8>, FileType)| match kind {
+        // Not every file system says it here. What has gone is no directory.
+        FileType::Unknown => lstatat(&directory, name)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+        kind => *kind == FileType::Directory,
+    };
+    Ok(list(&directory)?.into_iter().filter(is_directory).map(|(name, _)| OsString::from_vec(name)).collect())
 }
 
 fn open(path: &Path) -> Result<OwnedFd, Errno> {

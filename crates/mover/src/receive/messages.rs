@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use haul_base::RangeSet;
 use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
@@ -66,7 +66,8 @@ pub(crate) struct Comparison {
     pub(crate) held: Held,
     /// What the temporary file has of the stream; the final file has all of it.
     pub(crate) claimed: RangeSet,
-    pub(crate) interest: Interest,
+    /// The rest of the file need not be hashed.
+    pub(crate) is_over: Arc<AtomicBool>,
 }
 
 /// Bytes of a file that were written.
@@ -119,25 +120,10 @@ pub(crate) enum Held {
     Final,
 }
 
-/// Whether the rest of a file still has to be hashed.
-#[derive(Clone, Default)]
-pub(crate) struct Interest(Arc<AtomicBool>);
-
-impl Interest {
-    /// Nothing more of the file matters.
-    pub(crate) fn end(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// Groups of a file to hash.
 pub(crate) struct HashJob {
     pub(crate) entry: u32,
     pub(crate) held: Held,
     pub(crate) groups: Vec<u32>,
-    pub(crate) interest: Interest,
+    pub(crate) is_over: Arc<AtomicBool>,
 }

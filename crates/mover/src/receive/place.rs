@@ -176,11 +176,12 @@ impl Place {
 
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
-        if self.installed.add(there.id) {
-            return true;
-        }
-        let Ok(dirent) = self.dir_entry(path) else { return true };
-        !self.is_installed((there.id, there.names), &dirent)
+        self.dir_entry(path).map_or(true, |dirent| self.claims((there.id, there.names), &dirent))
+    }
+
+    /// Notes that what is at a name is this job's. False: it has been so under another name.
+    pub(super) fn claims(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
+        self.installed.add(there.0) || !self.is_installed(there, dirent)
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
@@ -360,10 +361,7 @@ impl Place {
     /// Whether a directory that is there is one of the set's under another name.
     fn is_other_directory(&self, dirent: &DirEntry) -> bool {
         let stat = lstatat(&dirent.directory, &dirent.name);
-        stat.is_ok_and(|stat| {
-            let there = (FileId::of(&stat), Names::of(&stat));
-            !self.installed.add(there.0) && self.is_installed(there, dirent)
-        })
+        stat.is_ok_and(|stat| !self.claims((FileId::of(&stat), Names::of(&stat)), dirent))
     }
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
@@ -417,5 +415,5 @@ impl Place {
 }
 
 fn is_empty(directory: &OwnedFd) -> bool {
-    storage::list(directory).is_ok_and(|mut names| names.next().is_none())
+    storage::list(directory).is_ok_and(|names| names.is_empty())
 }

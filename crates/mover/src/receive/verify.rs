@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use crate::budget::Reserved;
 use crate::entries::State;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, Written, over, text};
+use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::storage::read_exact_at;
@@ -90,7 +91,7 @@ struct Compared {
     /// Bytes of the stream that were asked for.
     asked: u64,
     closed: bool,
-    interest: Interest,
+    is_over: Arc<AtomicBool>,
     _reserved: Reserved,
 }
 
@@ -237,7 +238,7 @@ impl Verifier {
     }
 
     fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
-        let Comparison { entry, held, claimed, interest } = comparison;
+        let Comparison { entry, held, claimed, is_over } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
         let unchecked = match held {
@@ -252,7 +253,7 @@ impl Verifier {
         let reserved = self.shared.budget.reserve(bytes_compared(groups))?;
         let proofs = Tree::new(groups);
         let compared =
-            Compared { held, proofs, unchecked, asked, closed: false, interest, _reserved: reserved };
+            Compared { held, proofs, unchecked, asked, closed: false, is_over, _reserved: reserved };
         self.compared.insert(entry, compared);
         Ok(())
     }
@@ -311,7 +312,7 @@ impl Verifier {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
         let groups = compared.proofs.groups;
         if compared.held == Held::Final {
-            compared.interest.end();
+            compared.is_over.store(true, Relaxed);
             self.forget(entry);
             let whole = 0..self.shared.table(|table| table.stream_len(entry));
             let looks = self.shared.only_looks();
@@ -361,7 +362,7 @@ impl Verifier {
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
         if let Some(compared) = self.compared.remove(&entry) {
-            compared.interest.end();
+            compared.is_over.store(true, Relaxed);
         }
         Ok(())
     }
@@ -459,7 +460,7 @@ impl Comparer {
                 if self.shared.ending().is_some() {
                     return;
                 }
-                if job.interest.is_over() {
+                if job.is_over.load(Relaxed) {
                     break;
                 }
                 self.shared.progress.worked();

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
+    Access, AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
     RenameFlags, ResolveFlags, SeekFrom, Stat, StatFs, Timespec, Timestamps, UTIME_OMIT, Uid,
 };
 use rustix::io::{Errno, Result};
@@ -94,6 +94,9 @@ pub enum Call {
     /// `flock`.
     Lock,
 }
+
+/// Bytes of names that are asked of the kernel at a time.
+pub(crate) const LIST_BUFFER: usize = 64 << 10;
 
 /// Bytes that the kernel is asked to copy at a time.
 const COPY: u64 = 64 << 20;
@@ -215,28 +218,17 @@ pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>
 
 /// The names of a directory.
 pub(crate) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
-    list(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
+    Ok(list(directory)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// What is in a directory, without `.` and `..`.
-pub(crate) fn list(directory: impl AsFd) -> Result<Listing> {
-    repeat(Call::List, || Dir::read_from(directory.as_fd())).map(Listing)
-}
-
-/// See [`list`].
-pub(crate) struct Listing(Dir);
-
-impl Iterator for Listing {
-    type Item = Result<DirEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let item = repeat(Call::List, || self.0.read().transpose()).transpose()?;
-            if !item.as_ref().is_ok_and(|item| is_dots(item.file_name())) {
-                return Some(item);
-            }
-        }
-    }
+/// What is in a directory, without `.` and `..`, in no order; a kind may be unknown.
+pub(crate) fn list(directory: impl AsFd) -> Result<Vec<(Vec<u8>, FileType)>> {
+    // Who has the directory open, too, may read it at the same time.
+    let readable = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let (mut found, mut buffer) = (Vec::new(), vec![MaybeUninit::uninit(); LIST_BUFFER]);
+    let take = |item: &RawDirEntry<'_>| found.push((item.file_name().to_bytes().to_vec(), item.file_type()));
+    list_each(readable, &mut buffer, take)?;
+    Ok(found)
 }
 
 /// Whether a name is that of the directory itself, or of the one that it lies in.
@@ -244,7 +236,7 @@ fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Shows what is in a directory to `take`. As [`list`], for many directories and one buffer.
+/// Shows what is in a directory to `take`, without `.` and `..`. As [`list`], for many directories and one buffer.
 pub(crate) fn list_each(
     directory: impl AsFd,
     buffer: &mut [MaybeUninit<u8>],

@@ -4,6 +4,7 @@ pub(super) mod expectations;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
@@ -11,7 +12,7 @@ use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, N
 
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, over};
+use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
 use crate::receive::place::Existing;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
@@ -206,11 +207,11 @@ impl Decider {
     }
 
     fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
-        let (claimed, interest) = (claimed.clone(), Interest::default());
+        let (claimed, is_over) = (claimed.clone(), Arc::<AtomicBool>::default());
         self.shared.open_comparison();
-        let comparison = Comparison { entry, held, claimed, interest: interest.clone() };
+        let comparison = Comparison { entry, held, claimed, is_over: is_over.clone() };
         self.checks.send(Check::Compare(comparison)).map_err(over)?;
-        self.to_hash.push(HashJob { entry, held, groups, interest });
+        self.to_hash.push(HashJob { entry, held, groups, is_over });
         Ok(())
     }
 

@@ -177,8 +177,7 @@ impl Place {
     ) -> Result<(), IoFault> {
         let stat = lstatat(&dirent.directory, &dirent.name)
             .map_err(|errno| IoFault::destination("look at", path, errno))?;
-        let id = FileId::of(&stat);
-        if !self.installed.add(id) && self.is_installed((id, Names::of(&stat)), dirent) {
+        if !self.claims((FileId::of(&stat), Names::of(&stat)), dirent) {
             return Err(collision(path));
         }
         let link = open_link(&dirent.directory, &dirent.name)
