@@ -55,36 +55,12 @@ pub(crate) struct SourceFile {
     pub(crate) identity: Identity,
 }
 
-/// Which bytes of a file's stream a part is.
-#[derive(Clone, Debug)]
-pub(crate) enum Extent {
-    /// So many from the first on.
-    Whole(u64),
-    Sections(Arc<Sections>),
-}
-
-impl Extent {
-    pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Whole(len) => *len,
-            Self::Sections(sections) => sections.len,
-        }
-    }
-
-    /// Where a byte of the part is in the stream, and how many bytes follow there with it.
-    fn locate(&self, at: u64) -> (u64, u64) {
-        match self {
-            Self::Whole(len) => (at, len - at),
-            Self::Sections(sections) => sections.locate(at),
-        }
-    }
-}
-
 /// What is sent of a file, in the object.
 #[derive(Debug)]
 pub(crate) struct SentPart {
     pub(crate) at: u64,
-    pub(crate) extent: Extent,
+    /// Which bytes of the file's stream it is.
+    pub(crate) sections: Arc<Sections>,
     pub(crate) file: Arc<SourceFile>,
     /// The file as it was opened for reading, of parts of at least [`LARGE`] bytes.
     pub(crate) opened: Option<Arc<File>>,
@@ -92,12 +68,12 @@ pub(crate) struct SentPart {
 
 impl SentPart {
     fn end(&self) -> u64 {
-        self.at + self.extent.len()
+        self.at + self.sections.len
     }
 
     /// Where the byte at `offset` of the object is in the stream, and how many bytes follow there with it.
     pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
-        self.extent.locate(offset - self.at)
+        self.sections.locate(offset - self.at)
     }
 }
 
@@ -185,7 +161,7 @@ impl Store {
     }
 
     pub(crate) fn add_part(&mut self, part: SentPart) {
-        if part.extent.len() == 0 {
+        if part.sections.len == 0 {
             return;
         }
         if part.opened.is_some() {
@@ -201,8 +177,8 @@ impl Store {
         let Some(at) = self.opened.pop_front() else { return };
         let index = self.parts.partition_point(|part| part.at < at);
         if let Some(part) = self.parts.get_mut(index) {
-            let (extent, file) = (part.extent.clone(), part.file.clone());
-            *part = Arc::new(SentPart { at, extent, file, opened: None });
+            let (sections, file) = (part.sections.clone(), part.file.clone());
+            *part = Arc::new(SentPart { at, sections, file, opened: None });
         }
     }
 
@@ -227,6 +203,11 @@ impl Sections {
     /// Of ranges in order, none of them empty.
     pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, reserved: Option<Reserved>) -> Self {
         Self { each: Joined::new(ranges), _reserved: reserved }
+    }
+
+    /// All of a stream of so many bytes.
+    pub(crate) fn whole(len: u64) -> Self {
+        Self { each: Joined { parts: Vec::new(), len }, _reserved: None }
     }
 }
 
@@ -288,7 +269,12 @@ mod tests {
         });
         let mut store = Store::default();
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
-        let part = |at, len, opened| SentPart { at, extent: Extent::Whole(len), file: file.clone(), opened };
+        let part = |at, len, opened| SentPart {
+            at,
+            sections: Arc::new(Sections::whole(len)),
+            file: file.clone(),
+            opened,
+        };
         store.add_part(part(0, 15, None));
         store.add_part(part(15, 65, Some(opened.clone())));
         let keep = Keep { in_all: 1000, of_large: 10 };

@@ -59,11 +59,6 @@ impl BlockHashes {
         self.tree.lock().root()
     }
 
-    /// The file cannot be read. What to send about it, if nothing was sent yet.
-    pub(crate) fn fail(&self, fault: Fault) -> Option<FileDigest> {
-        self.tell(Err(fault))
-    }
-
     /// What the receiver is told of the whole file; it is told once.
     pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
         let first = !self.told.swap(true, Ordering::AcqRel);
