@@ -32,19 +32,13 @@ impl Place {
         path: &[u8],
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        // Of the destination itself the set may not say what permissions it gets.
+        let is_of_set = || !dirent.at_top || self.is_included.load(Ordering::Acquire);
+        let open_up = || self.open_up(split(&self.local(path)).0, &dirent.directory).is_ok();
         match make() {
-            Err(Errno::ACCESS) if self.is_of_set(dirent) && self.loosen(dirent, path).is_ok() => make(),
+            Err(Errno::ACCESS) if is_of_set() && open_up() => make(),
             done => done,
         }
-    }
-
-    /// Whether the set says what permissions a directory gets.
-    fn is_of_set(&self, dirent: &DirEntry) -> bool {
-        !dirent.at_top || self.is_included.load(Ordering::Acquire)
-    }
-
-    fn loosen(&self, dirent: &DirEntry, path: &[u8]) -> Result<(), Errno> {
-        self.open_up(split(&self.local(path)).0, &dirent.directory)
     }
 
     /// Permits the owner of a directory of the destination everything in it, for the time of the job.
