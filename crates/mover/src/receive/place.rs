@@ -17,7 +17,7 @@ use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::ReceiveOptions;
-use crate::receive::place::base::{Base, Presence, Reach};
+use crate::receive::place::base::{Base, Presence};
 use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
@@ -39,7 +39,7 @@ pub(crate) mod space;
 pub(crate) use attributes::{Existing, existing};
 pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
 
-/// Permissions of directories while they fill.
+/// Permissions of directories while they fill: what comes may be less public.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
@@ -171,7 +171,7 @@ impl Place {
 
     /// Whether a file or link may have names outside of what the peer may reach: nothing of it is changed then.
     pub(crate) fn may_be_elsewhere(&self, stat: &Stat) -> bool {
-        self.base.reach == Reach::Confined && stat.st_nlink > 1
+        self.base.is_confined && stat.st_nlink > 1
     }
 
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.

@@ -232,12 +232,24 @@ impl Walker {
         if !name.listed {
             return None;
         }
-        if kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size) {
-            self.withhold(&path);
+        self.leaf(&listing.inherited.source_root, &listing.directory, &name.bytes, &path, &stat)
+    }
+
+    /// The entry of what is no directory, unless its size leaves it out.
+    fn leaf(
+        &mut self,
+        source_root: &Arc<SourceRoot>,
+        directory: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+    ) -> Option<Found> {
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if is_file && !self.chooser.takes_size(Identity::of(stat).size) {
+            self.withhold(path);
             return None;
         }
-        let found = leaf(&listing.inherited.source_root, &*listing.directory, &name.bytes, &path, &stat);
-        Some(self.with_extras(found, &*listing.directory, &name.bytes, &stat))
+        Some(self.with_extras(leaf(source_root, directory, name, path, stat), directory, name, stat))
     }
 
     /// Whether the rules and the ignore files let it through.
@@ -389,19 +401,8 @@ impl Walker {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Ok(self.enter_source(source_root, named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
-            kind => {
-                let size = Identity::of(&stat).size;
-                let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
-                let ruled = self.chooser.takes(&named.name, false);
-                if ruled && !fits {
-                    self.withhold(&named.name);
-                }
-                let taken = fits && ruled;
-                Ok(taken.then(|| {
-                    let found = leaf(&source_root, &directory, &named.name, &named.name, &stat);
-                    self.with_extras(found, &directory, &named.name, &stat)
-                }))
-            }
+            _ if !self.chooser.takes(&named.name, false) => Ok(None),
+            _ => Ok(self.leaf(&source_root, &directory, &named.name, &named.name, &stat)),
         }
     }
 
