@@ -35,7 +35,6 @@ impl Joined {
         (there + (offset - start), self.end(next - 1) - offset)
     }
 
-    /// The ranges there, in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         (0..self.parts.len()).map(|index| self.range(index))
     }
@@ -52,7 +51,6 @@ impl Joined {
         there..there + (self.end(index) - start)
     }
 
-    /// Where a part ends here.
     fn end(&self, index: usize) -> u64 {
         self.parts.get(index + 1).map_or(self.len, |&(start, _)| start)
     }

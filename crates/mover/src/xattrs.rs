@@ -69,7 +69,6 @@ pub(crate) enum Space {
     /// Labels and capabilities: they may lend rights.
     Security,
     Acl,
-    /// The system's own.
     Other,
 }
 

@@ -29,7 +29,6 @@ const NOTE_WITHIN: Duration = Duration::from_secs(1);
 /// Room that a journal reserves, so that a full disk does not keep it from saying what is there.
 const RESERVE: u64 = 64 << 10;
 
-/// Ids tried before giving up.
 const ATTEMPTS: usize = 16;
 
 /// The journal of a running job: what it has in temporary files. It may be used from several threads.
@@ -60,15 +59,12 @@ struct Book {
 
 struct Open {
     size: u64,
-    /// Bytes noted in the file.
     noted: u64,
-    /// Written and not yet noted.
     pending: RangeSet,
     pending_bytes: u64,
 }
 
 impl Journal {
-    /// Makes a journal in a directory and locks it.
     pub(crate) fn create(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         // Reading permits syncing the name; without it the journal still works.
         let directory =

@@ -200,7 +200,6 @@ impl Leftovers {
         }
     }
 
-    /// Removes the temporary file of a claim, which is of no use.
     pub(crate) fn discard(&mut self, token: Token) {
         let leftover = &mut self.journals[token.journal];
         if let Some(noted) = leftover.state.files.get(&token.number) {
@@ -223,7 +222,6 @@ impl Leftovers {
 }
 
 impl Leftover {
-    /// Opens, locks and reads a journal.
     pub(crate) fn adopt(directory: BorrowedFd<'_>, id: u32) -> Result<Self, Why> {
         let file = open_journal(directory, id, OFlags::RDWR | OFlags::APPEND)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -279,7 +277,6 @@ fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
 /// A temporary file: its directory, relative to the journal's, and its name.
 type Part = (Vec<u8>, Vec<u8>);
 
-/// The temporary files that are there.
 pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
     let mut parts = Vec::new();
     // The journal's own also if that record is damaged.
@@ -298,13 +295,11 @@ pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result
     Ok(parts)
 }
 
-/// Whether the temporary file of a claim is there.
 pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> bool {
     let (parent, _) = split(&noted.identity.path);
     stat_beneath(directory, parent, part.as_bytes()).is_ok_and(|stat| is_ours(&stat))
 }
 
-/// Looks at a name in a directory below the journal's.
 pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]) -> Result<Stat, Errno> {
     let parent = open_directory(directory, parent, OFlags::PATH)?;
     lstatat(&parent, name)
@@ -335,7 +330,6 @@ pub(crate) fn is_ours(stat: &Stat) -> bool {
         && stat.st_nlink == 1
 }
 
-/// Reads a journal from its beginning.
 pub(crate) fn read(id: u32, file: OwnedFd) -> Result<(OwnedFd, Replayed), Why> {
     let mut reader = BufReader::new(File::from(file));
     let replayed = replay(id, &mut reader)?;
@@ -364,7 +358,6 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     newest.into_iter().map(|(_, _, id)| id).collect()
 }
 
-/// Why the journal `id` is left alone, in words.
 pub(super) fn reason(id: u32, why: Why) -> String {
     match why {
         Why::Running => "its job is running".to_owned(),

@@ -59,7 +59,6 @@ struct Drain {
     output: Box<dyn Write + Send>,
     /// What has come before its turn, by its place in the object. The memory counts as used.
     waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
-    /// Up to here the object is written.
     upto: u64,
     /// The file whose turn it is, what it hashes to so far, and up to where it is written.
     entry: u32,

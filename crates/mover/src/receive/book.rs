@@ -16,7 +16,6 @@ use crate::receive::commit::metadata::ExtrasMap;
 use crate::receive::delete::exclude::FilteredNames;
 use crate::report::{Failures, MoveReport, set_digest};
 
-/// The set and what became of it.
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) table: EntryTable,
@@ -57,7 +56,6 @@ impl Book {
         Self { budget, ..Self::default() }
     }
 
-    /// Changes what is written of a file.
     fn change<R>(&mut self, entry: u32, change: impl FnOnce(&mut RangeSet) -> R) -> R {
         let new = || (RangeSet::new(), Reserved::nothing(&self.budget));
         let (written, reserved) = self.partial.entry(entry).or_insert_with(new);
@@ -140,7 +138,6 @@ impl Book {
         }
     }
 
-    /// Appends bytes of an entry's stream to the object.
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
         let before = self.layout.extents.len();
         if !self.layout.append(entry, range, MAX_OFFSET) {

@@ -153,7 +153,6 @@ impl Shared {
         self.tell_if_wanted(path, action)
     }
 
-    /// Something is done to an entry, or would be.
     pub(crate) fn tell(&self, path: &[u8], action: Action) -> Result<(), Fault> {
         self.tell_local(self.place.local(path), action)
     }
@@ -175,7 +174,6 @@ impl Shared {
         if full { self.tell_the_rest() } else { Ok(()) }
     }
 
-    /// Nothing is kept back any longer.
     pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
         let items = std::mem::take(&mut *self.untold.lock());
         send_list(&*self.link, items, BATCH, ControlMessage::Items)

@@ -47,7 +47,6 @@ impl Check {
         Ok(Self::Expected { digests, _reserved: budget.reserve(bytes as u64)? })
     }
 
-    /// The same of groups.
     pub(crate) fn proofs(budget: &Arc<Budget>, proofs: Vec<Proof>) -> Result<Self, Fault> {
         let bytes = |proof: &Proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>();
         let bytes = proofs.iter().map(bytes).sum::<usize>();
@@ -55,7 +54,6 @@ impl Check {
     }
 }
 
-/// Bytes of the words of a fault.
 pub(crate) fn text(fault: &Fault) -> usize {
     fault.message.len() + fault.hint.len()
 }
@@ -77,9 +75,7 @@ pub(crate) struct Written {
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
     pub(crate) bytes: Option<(Arc<LentBuffer>, Range<usize>)>,
-    /// Groups that are whole now.
     pub(crate) groups: Range<u32>,
-    /// Length of the stream.
     pub(crate) len: u64,
 }
 
@@ -120,7 +116,6 @@ pub(crate) enum Held {
     Final,
 }
 
-/// Groups of a file to hash.
 pub(crate) struct HashJob {
     pub(crate) entry: u32,
     pub(crate) held: Held,

@@ -172,7 +172,6 @@ impl Peer {
         Ok(())
     }
 
-    /// The sender names what it has left out by other means.
     fn filtered(&self, filtered: &Withheld) -> Result<(), Fault> {
         if self.shared.receive_policy.extraneous == Extraneous::Keep {
             return Ok(());

@@ -45,7 +45,6 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
-/// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
 
 /// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
@@ -79,9 +78,7 @@ pub(crate) struct Place {
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
     pub(super) loosened: Loosened,
-    /// The destination itself is part of the set.
     pub(super) is_included: AtomicBool,
-    /// The journal has ended.
     finished: AtomicBool,
     pub(crate) space: Space,
 }
@@ -147,7 +144,6 @@ impl Place {
         }
     }
 
-    /// The regular file that is there under an entry's name.
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
         let dirent = self.dir_entry(path).ok()?;
         let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
@@ -337,7 +333,6 @@ impl Place {
         }
     }
 
-    /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
         self.open_files.lock().forget(entry);
         match (self.dir_entry(path), self.opened_journal()) {

@@ -43,7 +43,6 @@ impl Run {
     }
 }
 
-/// A buffer with the runs in it.
 #[derive(Debug, Default)]
 struct Filling {
     memory: AlignedBytes,
@@ -58,7 +57,6 @@ impl Filling {
         self.memory.len() - self.used
     }
 
-    /// Appends bytes for which there is room.
     fn append(&mut self, offset: u64, bytes: &[u8]) {
         let range = self.used..self.used + bytes.len();
         self.memory[range.clone()].copy_from_slice(bytes);
@@ -172,7 +170,6 @@ impl Queue {
         self.inner.lock().completed
     }
 
-    /// Gives the writer something to look at.
     pub(crate) fn nudge(&self) {
         self.inner.lock().nudged = true;
         self.ready.notify_one();
@@ -191,7 +188,6 @@ impl Queue {
         self.wake.call();
     }
 
-    /// The end of what may be sent.
     pub(crate) fn limit(&self) -> u64 {
         self.freed.load(Ordering::Acquire) + self.budget
     }

@@ -134,7 +134,6 @@ impl Shared {
         self.receive_policy.run == RunMode::Verbose
     }
 
-    /// What could not be preserved of an entry.
     pub(crate) fn note(&self, path: &[u8], undone: Undone) {
         for what in undone {
             self.book.lock().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
@@ -287,7 +286,6 @@ impl Shared {
         Ok(())
     }
 
-    /// All entries have been asked for.
     pub(crate) fn all_asked(&self) -> Result<(), Fault> {
         let mut asked = self.asking.lock();
         asked.all = true;

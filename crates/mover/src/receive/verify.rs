@@ -88,7 +88,6 @@ struct Compared {
     proofs: Tree,
     /// Groups with bytes that were there, which have not been compared.
     unchecked: BTreeSet<u32>,
-    /// Bytes of the stream that were asked for.
     asked: u64,
     closed: bool,
     is_over: Arc<AtomicBool>,
@@ -148,7 +147,6 @@ impl Verifier {
         }
     }
 
-    /// Begins with a file, unless that was done before.
     fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
         if !self.hashing.contains_key(&entry) {
             let groups = Groups::of(len);

@@ -101,7 +101,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A buffer for a block that was used before.
     pub(crate) fn take_spare(&mut self) -> Option<AlignedBytes> {
         self.spare.pop()
     }
@@ -125,7 +124,6 @@ impl Store {
             && (self.held > keep.in_all || (sent - block.end() >= keep.of_large && is_large()))
     }
 
-    /// Forgets everything that ends at or before `offset`.
     pub(crate) fn release(&mut self, offset: u64) {
         while self.blocks.front().is_some_and(|b| b.end() <= offset) {
             self.drop_front();
@@ -205,7 +203,6 @@ impl Sections {
         Self { each: Joined::new(ranges), _reserved: reserved }
     }
 
-    /// All of a stream of so many bytes.
     pub(crate) fn whole(len: u64) -> Self {
         Self { each: Joined { parts: Vec::new(), len }, _reserved: None }
     }

@@ -93,7 +93,6 @@ impl Slots {
 pub(crate) struct Ledger {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
-    /// Entries whose fate is known.
     pub(crate) settled: u64,
     pub(crate) complete: bool,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
@@ -114,9 +113,7 @@ pub(crate) struct Shared {
     ready: OnceLock<Destination>,
     lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
-    /// Bytes that are read ahead at present.
     ahead: AtomicU64,
-    /// Bytes kept of large parts at present.
     kept: AtomicU64,
     /// Whether the reader had to wait for the last that it read.
     disk_is_slow: AtomicBool,
@@ -254,7 +251,6 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Bytes that can be read, and whether they are all.
     pub(crate) fn available(&self) -> (u64, bool) {
         let ended = self.ended.load(Ordering::Acquire);
         (self.upto.load(Ordering::Acquire), ended)

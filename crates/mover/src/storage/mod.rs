@@ -216,7 +216,6 @@ pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>
     })
 }
 
-/// The names of a directory.
 pub(crate) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
     Ok(list(directory)?.into_iter().map(|(name, _)| name).collect())
 }
@@ -276,7 +275,6 @@ pub(crate) fn read_exact_at(fd: impl AsFd, mut into: &mut [u8], mut offset: u64)
     Ok(())
 }
 
-/// Writes everything at `offset`.
 pub(crate) fn write_all_at(fd: impl AsFd, bytes: &[u8], mut offset: u64) -> Result<()> {
     write_with(bytes, |bytes| {
         let done = io::pwrite(fd.as_fd(), bytes, offset)?;
@@ -348,7 +346,6 @@ pub(crate) fn linkat(from: impl AsFd, old: impl Arg, directory: impl AsFd, name:
     })
 }
 
-/// Renames within a directory.
 pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
     from.into_with_c_str(|from| named(Call::Rename, directory, to, |at, to| fs::renameat(at, from, at, to)))
 }

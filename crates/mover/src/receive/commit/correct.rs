@@ -16,7 +16,6 @@ use crate::receive::place::attributes::{DIRECTORY_BITS, Existing, FILE_BITS};
 use crate::receive::shared::Shared;
 
 impl Shared {
-    /// Where the set goes.
     pub(crate) fn lineage(&self) -> DestinationLineage {
         self.place.base.lineage(self.clears())
     }
@@ -113,7 +112,6 @@ impl Shared {
         undone
     }
 
-    /// What [`Shared::correct`] would do.
     pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
         let wanted = self.metadata_of(entry);
         let would_change = |file: File| self.metadata.would_change(file.as_fd(), &wanted);

@@ -124,7 +124,6 @@ impl MetadataWriter {
         Ok(undone)
     }
 
-    /// Whether [`MetadataWriter::apply_but_time`] would change anything.
     pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> bool {
         let Ok(now) = fstat(fd) else { return false };
         let extras = wanted.extras.as_deref();
@@ -280,7 +279,6 @@ impl<'w> Difference<'w> {
     }
 }
 
-/// Sets attributes that differ, and removes those that are too many.
 fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undone) {
     let mut note = |name: &[u8], done: Result<(), Errno>| {
         if let Err(errno) = done {

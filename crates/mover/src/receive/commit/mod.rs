@@ -27,7 +27,6 @@ use crate::receive::verify::READ;
 use metadata::Metadata;
 use sync::{Syncs, read_back};
 
-/// Files committed together at most.
 const GROUP: usize = 1024;
 
 /// Bytes of what is said of failures that wait to be told.
@@ -123,7 +122,6 @@ impl Committer {
         }
     }
 
-    /// What was there is equal, and stays.
     fn same(&mut self, entry: u32) {
         let path = self.shared.path(entry);
         if !self.shared.only_looks() {

@@ -31,11 +31,9 @@ pub(crate) struct Decider {
     to_hash: Vec<HashJob>,
 }
 
-/// What is to happen to a file.
 pub(super) enum Verdict {
     /// It stays; what it has beside its contents is corrected.
     Keep(Existing),
-    /// It stays as it is, because it is newer.
     KeepNewer(Existing),
     /// It is compared with what is there.
     Compare,
@@ -112,7 +110,6 @@ impl Decider {
         }
     }
 
-    /// Whether it was modified at this time, as far as can be found out.
     fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
         // To find out what the file system can store, something has to be stored.
         if self.shared.only_looks() {
@@ -154,7 +151,6 @@ impl Decider {
         }
     }
 
-    /// Compares what is there under the final name.
     pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
         let groups = Groups::of(self.shared.book.lock().table.stream_len(entry));
         self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;

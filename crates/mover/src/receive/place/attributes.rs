@@ -53,7 +53,6 @@ pub(crate) fn set_on_link(link: impl AsFd, attributes: Attributes) -> Result<(),
     }
 }
 
-/// A regular file that is at the destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Existing {
     pub(crate) size: u64,
@@ -65,7 +64,6 @@ pub(crate) struct Existing {
 }
 
 impl Existing {
-    /// Whether it was modified after this time.
     pub(crate) fn is_later(&self, than: Attributes) -> bool {
         (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
     }

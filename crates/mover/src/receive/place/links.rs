@@ -142,7 +142,6 @@ impl Place {
         self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, path, target))
     }
 
-    /// Whether a link with this target is there.
     pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }

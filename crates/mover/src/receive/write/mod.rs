@@ -28,7 +28,6 @@ use writeback::Orders;
 /// Buffers that the verifier may hold; beyond, it reads from the page cache.
 const LENT: usize = 16;
 
-/// Makes directories and temporary files.
 #[derive(Clone)]
 pub(crate) struct Maker {
     shared: Arc<Shared>,
@@ -223,7 +222,6 @@ pub(crate) fn orphaned(path: &[u8]) -> IoFault {
     IoFault { fault: without_directory(path), scope: Scope::Entry }
 }
 
-/// Takes received pieces; files are written by other threads.
 pub(crate) struct FileSink {
     pub(crate) shared: Arc<Shared>,
     /// Bytes leave memory in whatever order they come: each is written to its place. Else the receiver may need what is

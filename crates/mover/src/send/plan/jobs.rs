@@ -76,7 +76,6 @@ pub(crate) struct Partial {
     pub(crate) hashes: Arc<BlockHashes>,
     /// What it counts as if it turns out that nothing has to be sent.
     pub(crate) without_sending: State,
-    /// Bytes of its stream that were asked for.
     pub(crate) asked: u64,
     /// What the receiver had has turned out to be different, if only in a dry run.
     pub(crate) differs: bool,

@@ -158,7 +158,6 @@ pub(super) struct Announcer {
     begun: Condvar,
 }
 
-/// What was found and is not announced.
 struct Batch {
     entries: Vec<Entry>,
     bytes: usize,
@@ -172,7 +171,6 @@ impl Batch {
         self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES
     }
 
-    /// How long it may still wait.
     fn left(&self) -> Duration {
         BATCH_AGE.saturating_sub(self.since.elapsed())
     }

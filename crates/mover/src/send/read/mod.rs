@@ -41,7 +41,6 @@ pub(crate) struct Reader {
     incoming: Receiver<Job>,
     buffer: AlignedBytes,
     used: usize,
-    /// Where the buffer begins in the object.
     offset: u64,
     digests: Vec<FileDigest>,
     proofs: HashBatch,
@@ -104,7 +103,6 @@ impl Reader {
         self.tell()
     }
 
-    /// Says what groups and files hash to.
     fn tell(&mut self) -> Result<(), Fault> {
         self.told = Instant::now();
         self.proofs.flush(&self.shared)?;

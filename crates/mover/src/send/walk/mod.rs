@@ -73,7 +73,6 @@ struct Name {
     below: Option<Share>,
 }
 
-/// The directory whose names are being gone through.
 struct Listing {
     inherited: Inherited,
     path: Vec<u8>,
@@ -93,7 +92,6 @@ impl Listing {
     }
 }
 
-/// Finds the entries of several sources.
 pub(crate) struct Walker {
     root: Root,
     chooser: Chooser,
@@ -290,7 +288,6 @@ impl Walker {
         }));
     }
 
-    /// Opens a directory and makes it the current one.
     fn enter(&mut self, pending: Pending) -> Option<Found> {
         let Pending { mut inherited, path, parent, share } = pending;
         let opened = open_directory(&inherited.source_root, &path, parent.as_deref());

@@ -181,7 +181,6 @@ fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> De
     Descent::Names(names)
 }
 
-/// The name that a directory has in the one that it lies in.
 fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
     list(directory).ok()?.into_iter().find_map(|(name, kind)| {
         if !matches!(kind, FileType::Directory | FileType::Unknown) {
