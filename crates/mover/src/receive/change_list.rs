@@ -9,7 +9,7 @@ use crate::fault::IoFault;
 use crate::link::send_list;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::is_in_the_way;
-use crate::receive::messages::{Settle, over};
+use crate::receive::messages::Settle;
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, replaceable};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
@@ -63,7 +63,7 @@ impl Decider {
             // Said when it is known whether what is in its way goes.
             Kind::File(_) if is_blocked => {
                 self.would_resume(entry, &path, None)?;
-                self.settles.send(Settle::Verified(entry)).map_err(over)?;
+                self.shared.settle(Settle::Verified(entry))?;
                 Ok(Want::Nothing)
             }
             Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
@@ -87,7 +87,7 @@ impl Decider {
         if let Some(action) = action {
             self.shared.tell(path, action)?;
         }
-        self.settles.send(Settle::Held).map_err(over)?;
+        self.shared.settle(Settle::Held)?;
         Ok(Want::Whole)
     }
 
@@ -105,7 +105,7 @@ impl Decider {
             Verdict::Send(existing) => {
                 self.would_resume(entry, path, existing.as_ref())?;
                 self.shared.tell_installed(entry, path, replaces)?;
-                self.settles.send(Settle::Verified(entry)).map_err(over)?;
+                self.shared.settle(Settle::Verified(entry))?;
                 Ok(Want::Nothing)
             }
         }

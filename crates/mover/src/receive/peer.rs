@@ -1,8 +1,5 @@
 //! Listens to the sender until the job is over.
 
-use std::sync::Arc;
-
-use crossbeam_channel::Sender;
 use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Rule, Selection,
     Withheld,
@@ -13,30 +10,21 @@ use crate::journal::{is_reserved, reserved};
 use crate::link::LOOK_AGAIN;
 use crate::receive::decide::Decider;
 use crate::receive::delete::exclude::FilteredNames;
-use crate::receive::messages::{Check, Settle, over};
-use crate::receive::shared::Shared;
-use crate::receive::write::Maker;
+use crate::receive::messages::{Check, Settle};
+use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
 
 pub(crate) struct Peer {
-    shared: Arc<Shared>,
-    checks: Sender<Check>,
-    settles: Sender<Settle>,
+    shared: Pipeline,
     decider: Decider,
-    maker: Maker,
     /// First component of the single top-level entry, where it takes another name.
     top: Option<Vec<u8>>,
     ended: bool,
 }
 
 impl Peer {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        checks: Sender<Check>,
-        settles: Sender<Settle>,
-        (decider, maker): (Decider, Maker),
-    ) -> Self {
-        Self { shared, checks, settles, decider, maker, top: None, ended: false }
+    pub(crate) fn new(shared: Pipeline, decider: Decider) -> Self {
+        Self { shared, decider, top: None, ended: false }
     }
 
     /// Handles the sender's messages; returns when the set is final or the job has failed.
@@ -92,7 +80,7 @@ impl Peer {
             ControlMessage::Withheld(filtered) if !self.ended => self.filtered(&filtered),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
-            ControlMessage::Proofs(proofs) => self.check(Check::proofs(&self.shared.budget, proofs)?),
+            ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
             ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
@@ -131,11 +119,11 @@ impl Peer {
             if let Some(fault) = failed {
                 let unread = matches!(entry.kind, EntryKind::Failed(_));
                 let settle = if unread { Settle::unread } else { Settle::failed };
-                self.settles.send(settle(&self.shared.budget, index, fault)?).map_err(over)?;
+                self.shared.settle(settle(&self.shared.budget, index, fault)?)?;
             }
             wants.push(self.decider.want(index)?);
             if !self.shared.only_looks() {
-                self.maker.prepare(index)?;
+                self.shared.prepare(index)?;
             }
         }
         self.shared.tell_the_rest()?;
@@ -226,16 +214,12 @@ impl Peer {
         self.shared.progress.found_all();
         self.decider.finish();
         self.shared.all_asked()?;
-        self.settles.send(Settle::End(entries)).map_err(over)
+        self.shared.settle(Settle::End(entries))
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
         self.shared
             .table(|table| digests.iter().try_for_each(|digest| table.file(digest.entry).map(drop)))?;
-        self.check(Check::expected(&self.shared.budget, digests)?)
-    }
-
-    fn check(&self, check: Check) -> Result<(), Fault> {
-        self.checks.send(check).map_err(over)
+        self.shared.check(Check::expected(&self.shared.budget, digests)?)
     }
 }

@@ -16,16 +16,15 @@ use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
 use crate::receive::place::Existing;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
+use crate::receive::write::Pipeline;
 use crate::tree::Groups;
 
 /// A shorter file from this size on is compared; a smaller one is sent again.
 const WORTH_PROVING: u64 = 1 << 20;
 
 pub(crate) struct Decider {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Pipeline,
     pub(super) leftovers: Option<Leftovers>,
-    checks: Sender<Check>,
-    pub(super) settles: Sender<Settle>,
     hashing: Sender<HashJob>,
     /// What is to be hashed once the entries have been asked for.
     to_hash: Vec<HashJob>,
@@ -42,14 +41,8 @@ pub(super) enum Verdict {
 }
 
 impl Decider {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        leftovers: Option<Leftovers>,
-        checks: Sender<Check>,
-        settles: Sender<Settle>,
-        hashing: Sender<HashJob>,
-    ) -> Self {
-        Self { shared, leftovers, checks, settles, hashing, to_hash: Vec::new() }
+    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<HashJob>) -> Self {
+        Self { shared, leftovers, hashing, to_hash: Vec::new() }
     }
 
     /// The one source that takes the destination's name has begun to come.
@@ -130,13 +123,13 @@ impl Decider {
 
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
         self.shared.book.lock().table.set_state(entry, State::Failed);
-        self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)?;
+        self.shared.settle(Settle::failed(&self.shared.budget, entry, fault)?)?;
         Ok(Want::Nothing)
     }
 
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
         self.shared.book.lock().table.set_state(entry, State::Kept);
-        self.settles.send(Settle::Held).map_err(over)?;
+        self.shared.settle(Settle::Held)?;
         Ok(Want::Kept)
     }
 
@@ -206,7 +199,7 @@ impl Decider {
         let (claimed, is_over) = (claimed.clone(), Arc::<AtomicBool>::default());
         self.shared.open_comparison();
         let comparison = Comparison { entry, held, claimed, is_over: is_over.clone() };
-        self.checks.send(Check::Compare(comparison)).map_err(over)?;
+        self.shared.check(Check::Compare(comparison))?;
         self.to_hash.push(HashJob { entry, held, groups, is_over });
         Ok(())
     }
