@@ -9,6 +9,7 @@ use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
 use crate::budget::{in_vec, make_room, of_place};
 use crate::fault::{of_path, protocol, show};
+use crate::storage::Mtime;
 use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
@@ -48,8 +49,7 @@ pub(crate) enum State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attributes {
-    pub(crate) mtime_secs: i64,
-    pub(crate) mtime_nanos: u32,
+    pub(crate) mtime: Mtime,
     pub(crate) mode: u32,
 }
 
@@ -218,8 +218,8 @@ impl EntryTable {
             EntryKind::Failed(_) => (Kind::Unread, 0),
             EntryKind::HardLink { entry } => (Kind::HardLink(self.file(*entry)?), 0),
         };
-        let attributes =
-            Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
+        let mtime = Mtime { secs: entry.mtime_secs, nanos: entry.mtime_nanos };
+        let attributes = Attributes { mtime, mode: entry.mode };
         let name_len = name.len() as u16;
         make_room(&mut self.records, 1);
         self.records.push(Record { size, attributes, name_start, name_len, state, kind, parent });

@@ -17,7 +17,7 @@ use crate::journal::record::{
     parse_part, part_name, replay,
 };
 use crate::root::split;
-use crate::storage::{dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
+use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -346,7 +346,7 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     let mut newest = Vec::new();
     for id in names(directory).unwrap_or_default().iter().filter_map(|name| parse_journal(name)) {
         if let Ok(stat) = lstatat(directory, journal_name(id)) {
-            newest.push((stat.st_mtime, stat.st_mtime_nsec, id));
+            newest.push((Mtime::of(&stat), id));
         }
         if newest.len() >= most.saturating_mul(2) {
             newest.sort_unstable_by(|a, b| b.cmp(a));
@@ -355,7 +355,7 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     }
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(most);
-    newest.into_iter().map(|(_, _, id)| id).collect()
+    newest.into_iter().map(|(_, id)| id).collect()
 }
 
 pub(super) fn reason(id: u32, why: Why) -> String {

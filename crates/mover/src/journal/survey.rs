@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::confine::open_long;
 use crate::journal::leftovers::{self, Leftover, reason};
 use crate::journal::record::{State, Why, journal_name, part_name};
-use crate::storage::{flock, list, lstatat};
+use crate::storage::{Mtime, flock, list, lstatat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let name = journal_name(id);
     let stat = lstatat(directory, &name).ok()?;
     // Before 1970 is as good as 1970 for an age.
-    let modified =
-        UNIX_EPOCH + Duration::new(stat.st_mtime.try_into().unwrap_or(0), stat.st_mtime_nsec as u32);
+    let Mtime { secs, nanos } = Mtime::of(&stat);
+    let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
     let blank = JournalReport {
         id,
         name,

@@ -155,8 +155,8 @@ impl Shared {
         FileIdentity {
             path: local,
             size: shape.size,
-            mtime_secs: attributes.mtime_secs,
-            mtime_nanos: attributes.mtime_nanos,
+            mtime_secs: attributes.mtime.secs,
+            mtime_nanos: attributes.mtime.nanos,
             shape: shape.fingerprint(),
         }
     }

@@ -361,20 +361,32 @@ pub(crate) fn rename_new_in(directory: impl AsFd, from: impl Arg, to: impl Arg) 
 
 /// Removes the name of a temporary file or of a journal. The directory keeps its time of modification, because a job
 /// that ends later than another one must not change what that one has finished.
-#[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
 pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<()> {
     let before = fstat(&directory);
     unlinkat(&directory, name, AtFlags::empty())?;
     if let Ok(stat) = before {
         // The directory of another user gets a new time.
-        let times = modified_at(stat.st_mtime.into(), stat.st_mtime_nsec as u32);
-        let _ = utimensat(&directory, ".", &times, AtFlags::empty());
+        let _ = utimensat(&directory, ".", &modified_at(Mtime::of(&stat)), AtFlags::empty());
     }
     Ok(())
 }
 
+/// A time of last modification, in seconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Mtime {
+    pub(crate) secs: i64,
+    pub(crate) nanos: u32,
+}
+
+impl Mtime {
+    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { secs: stat.st_mtime.into(), nanos: stat.st_mtime_nsec as u32 }
+    }
+}
+
 /// A time of last modification; that of the last access stays.
-pub(crate) fn modified_at(secs: i64, nanos: u32) -> Timestamps {
+pub(crate) fn modified_at(Mtime { secs, nanos }: Mtime) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: secs, tv_nsec: nanos.into() },

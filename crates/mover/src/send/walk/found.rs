@@ -15,7 +15,7 @@ use super::source_root::SourceRoot;
 use crate::accounts::{Accounts, is_root};
 use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
-use crate::storage::{open_in, readlinkat, seek};
+use crate::storage::{Mtime, open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
 /// Stands for a source whose name cannot travel.
@@ -78,18 +78,15 @@ pub(super) fn working_file(path: &[u8]) -> Found {
     refused(FaultCode::SpecialFile, path, what, hint)
 }
 
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "fields differ between architectures"
-)]
+#[expect(clippy::unnecessary_cast, reason = "the field differs between architectures")]
 pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
+    let mtime = Mtime::of(stat);
     let entry = RelPath::new(path.to_vec()).map(|path| Entry {
         path,
         kind,
         mode: (stat.st_mode as u32) & 0o7777,
-        mtime_secs: stat.st_mtime.into(),
-        mtime_nanos: stat.st_mtime_nsec as u32,
+        mtime_secs: mtime.secs,
+        mtime_nanos: mtime.nanos,
         extras: None,
     });
     let checked = entry.map_err(|e| (e.to_string(), "start the copy further down the tree"));
