@@ -17,7 +17,7 @@ use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::ReceiveOptions;
-use crate::receive::place::base::{Base, Presence};
+use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
 use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
@@ -39,8 +39,6 @@ pub(crate) mod space;
 pub(crate) use attributes::{Existing, existing};
 pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
 
-/// Permissions of directories while they fill: what comes may be less public.
-const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.

@@ -10,12 +10,14 @@ use crate::confine::{NotOpened, open_own};
 use crate::fault::{IoFault, show};
 use crate::identity::lineage;
 use crate::journal::{Leftovers, is_reserved, reserved};
-use crate::receive::place::PRIVATE_DIRECTORY;
 use crate::root::Root;
 use crate::storage::{accessat, mkdirat, unlinkat};
 
 /// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
 const NEW_DIRECTORY: u32 = 0o777;
+
+/// Permissions of directories while they fill: what comes may be less public.
+pub(crate) const PRIVATE_DIRECTORY: u32 = 0o700;
 
 pub(crate) struct Base {
     pub(crate) directory: OwnedFd,
