@@ -32,7 +32,7 @@ pub(crate) enum Links {
 }
 
 /// A path of this length is too long for one system call (`PATH_MAX` of Linux, with the NUL at its end).
-pub(crate) const LONGEST: usize = 4096;
+const LONGEST: usize = 4096;
 
 /// How often a lookup is repeated that lost a race with a rename (`openat2(2)`, `EAGAIN`).
 const RETRIES: usize = 16;
@@ -97,6 +97,21 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
         at = Some(opened);
     }
     at.ok_or(Errno::NOENT)
+}
+
+/// Opens a path that may be longer than one system call takes, and follows links; empty is `from` itself. `O_CLOEXEC` is
+/// added.
+pub(crate) fn open_long(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let (mut at, mut rest) = (None, path);
+    while rest.len() >= LONGEST {
+        let slash = rest[..LONGEST].iter().rposition(|&b| b == b'/').filter(|&slash| slash > 0);
+        let (part, behind) = rest.split_at(slash.ok_or(Errno::NAMETOOLONG)?);
+        let here = at.as_ref().map_or(from, AsFd::as_fd);
+        at = Some(open_in(here, part, OFlags::PATH | OFlags::DIRECTORY)?);
+        rest = &behind[behind.iter().position(|&b| b != b'/').unwrap_or(behind.len())..];
+    }
+    let here = at.as_ref().map_or(from, AsFd::as_fd);
+    open_in(here, if rest.is_empty() { b"." } else { rest }, flags)
 }
 
 /// `O_DIRECTORY` on a link says "not a directory"; `openat2` says "loop", and so do we.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
-use crate::budget::{growth_of_table, growth_of_vec, make_room, of_table, of_vec};
+use crate::budget::{in_vec, make_room, of_place};
 use crate::fault::{of_path, protocol, show};
+use crate::storage::Mtime;
 use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
@@ -18,7 +19,7 @@ pub(crate) const MAX_ENTRIES: usize = 1 << 26;
 /// in the end.
 const LATER: u64 = 48;
 
-/// Bytes for each path of a directory that is kept whole, beside its own.
+/// Bytes for each path of a directory that the journal and others keep whole, beside its own.
 const PATH: u64 = 96;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,8 +49,7 @@ pub(crate) enum State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attributes {
-    pub(crate) mtime_secs: i64,
-    pub(crate) mtime_nanos: u32,
+    pub(crate) mtime: Mtime,
     pub(crate) mode: u32,
 }
 
@@ -84,10 +84,6 @@ pub(crate) struct EntryTable {
     by_name: HashTable<u32>,
     hasher: RandomState,
     pub(crate) bytes: u64,
-    /// What the shapes take.
-    shape_bytes: u64,
-    /// What the journal and others take for paths of directories.
-    path_bytes: u64,
     /// The directory of the last entry: the next one usually lies there too.
     last_directory: Option<(Vec<u8>, u32)>,
 }
@@ -97,34 +93,16 @@ impl EntryTable {
         self.records.len() as u32
     }
 
-    /// Bytes that it takes, and that will be taken for the entries that it has.
-    pub(crate) fn held(&self) -> u64 {
-        of_vec(&self.records)
-            + of_vec(&self.names)
-            + of_vec(&self.digests)
-            + of_table::<u32>(self.by_name.capacity())
-            + of_table::<(u32, Arc<Shape>)>(self.shapes.capacity())
-            + self.shape_bytes
-            + u64::from(self.len()) * LATER
-            + self.path_bytes
-    }
-
-    /// Bytes that it takes more with this entry.
-    pub(crate) fn growth(&self, entry: &Entry) -> u64 {
-        let path = entry.path.as_bytes().len();
-        let (target, holes) = match &entry.kind {
-            EntryKind::Symlink { target } => (target.len(), 0),
-            EntryKind::File { holes, .. } => (0, holes.len()),
-            EntryKind::Directory => (path + PATH as usize, 0),
-            EntryKind::Failed(_) | EntryKind::HardLink { .. } => (0, 0),
+    /// Bytes of memory that an entry takes, and will take elsewhere.
+    pub(crate) fn cost(&self, index: u32) -> u64 {
+        let record = &self.records[index as usize];
+        let names = usize::from(record.name_len) + self.target(index).len();
+        let more = match (record.kind, self.shapes.get(&index)) {
+            (Kind::Directory, _) => self.path(index).len() as u64 + PATH,
+            (_, Some(shape)) => of_place::<(u32, Arc<Shape>)>() + shape.bytes(),
+            (_, None) => 0,
         };
-        growth_of_vec(&self.records, 1)
-            + growth_of_vec(&self.names, path + target)
-            + growth_of_vec(&self.digests, 1)
-            + growth_of_table::<u32>(self.by_name.len(), self.by_name.capacity(), 1)
-            + growth_of_table::<(u32, Arc<Shape>)>(self.shapes.len(), self.shapes.capacity(), 1)
-            + Shape::bytes_with(holes)
-            + LATER
+        in_vec(size_of::<Record>() + size_of::<[u8; 32]>() + names) + of_place::<u32>() + LATER + more
     }
 
     /// Appends an entry. `Ok(Some(fault))`: it is kept as failed, because the sender could not read it or
@@ -227,15 +205,11 @@ impl EntryTable {
                 make_room(&mut self.digests, 1);
                 self.digests.push([0; 32]);
                 if !holes.is_empty() {
-                    self.shape_bytes += Shape::bytes_with(holes.len());
                     self.shapes.insert(index as u32, Arc::new(Shape::new(*size, holes)));
                 }
                 (Kind::File(self.digests.len() as u32 - 1), *size)
             }
-            EntryKind::Directory => {
-                self.path_bytes += entry.path.as_bytes().len() as u64 + PATH;
-                (Kind::Directory, 0)
-            }
+            EntryKind::Directory => (Kind::Directory, 0),
             EntryKind::Symlink { target } => {
                 make_room(&mut self.names, target.len());
                 self.names.extend_from_slice(target);
@@ -244,8 +218,8 @@ impl EntryTable {
             EntryKind::Failed(_) => (Kind::Unread, 0),
             EntryKind::HardLink { entry } => (Kind::HardLink(self.file(*entry)?), 0),
         };
-        let attributes =
-            Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
+        let mtime = Mtime { secs: entry.mtime_secs, nanos: entry.mtime_nanos };
+        let attributes = Attributes { mtime, mode: entry.mode };
         let name_len = name.len() as u16;
         make_room(&mut self.records, 1);
         self.records.push(Record { size, attributes, name_start, name_len, state, kind, parent });

@@ -5,7 +5,6 @@ pub(crate) use haul_base::printable_bytes as show;
 use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use rustix::io::Errno;
 
-/// On which side of the job an error came up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Source,

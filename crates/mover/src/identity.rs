@@ -8,7 +8,7 @@ use haul_wire::control::{DirectoryId, MAX_LINEAGE};
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::storage::{dup, fstat, open_in};
+use crate::storage::{Mtime, dup, fstat, open_in};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FileId {
@@ -28,19 +28,12 @@ impl FileId {
 pub(crate) struct Identity {
     pub(crate) id: FileId,
     pub(crate) size: u64,
-    mtime_secs: i64,
-    mtime_nanos: u32,
+    mtime: Mtime,
 }
 
 impl Identity {
-    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
     pub(crate) fn of(stat: &Stat) -> Self {
-        Self {
-            id: FileId::of(stat),
-            size: stat.st_size as u64,
-            mtime_secs: stat.st_mtime.into(),
-            mtime_nanos: stat.st_mtime_nsec as u32,
-        }
+        Self { id: FileId::of(stat), size: stat.st_size as u64, mtime: Mtime::of(stat) }
     }
 
     /// Whether this can be the same file as `before`, with something appended.

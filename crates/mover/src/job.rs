@@ -143,32 +143,25 @@ impl<J: Job> Drop for Guard<J> {
 
 /// What a job waits for when nothing happens. Its text completes "waiting for".
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their texts say it")]
 pub enum Stage {
-    /// The receiver looks at its destination.
     #[display("the receiver to look at its destination")]
     Destination,
-    /// The sources are listed.
     #[display("the sources to be listed")]
     Listing,
-    /// A pipe gives more, here or at the sender. It may be silent for as long as it likes.
+    /// Here or at the sender. It may be silent for as long as it likes.
     #[display("more to come out of the pipe")]
     Pipe,
-    /// The receiver compares what it has, and says what it wants.
     #[display("the receiver to compare what it has and to say what it wants")]
     Wants,
-    /// The contents of the sources are read.
     #[display("the sources to be read")]
     Reading,
-    /// The contents travel to the receiver.
     #[display("contents to arrive at the receiver")]
     Delivery,
-    /// The receiver's disk takes what has arrived.
     #[display("the receiver's disk to take what has arrived")]
     Writing,
-    /// Files are verified, synced and put in place.
     #[display("files to be verified, synced and put in place")]
     Completion,
-    /// The sender confirms the end.
     #[display("the sender to confirm the end")]
     Confirmation,
 }

@@ -35,7 +35,6 @@ impl Joined {
         (there + (offset - start), self.end(next - 1) - offset)
     }
 
-    /// The ranges there, in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         (0..self.parts.len()).map(|index| self.range(index))
     }
@@ -52,7 +51,6 @@ impl Joined {
         there..there + (self.end(index) - start)
     }
 
-    /// Where a part ends here.
     fn end(&self, index: usize) -> u64 {
         self.parts.get(index + 1).map_or(self.len, |&(start, _)| start)
     }
@@ -79,10 +77,9 @@ impl Shape {
         Self { size, data: Joined::new(data.into_iter()) }
     }
 
-    /// Bytes of memory that one with so many holes takes, in an [`Arc`](std::sync::Arc).
-    pub(crate) fn bytes_with(holes: usize) -> u64 {
-        let of_data = if holes == 0 { 0 } else { (holes + 1) * size_of::<(u64, u64)>() };
-        (of_data + size_of::<Self>() + 2 * size_of::<usize>()) as u64
+    /// Bytes of memory that it takes in an [`Arc`](std::sync::Arc).
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.parts.capacity() * size_of::<(u64, u64)>() + size_of::<Self>() + 2 * size_of::<usize>()) as u64
     }
 
     pub(crate) fn is_sparse(&self) -> bool {

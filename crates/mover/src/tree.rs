@@ -44,7 +44,6 @@ impl Groups {
         (offset / self.size) as u32
     }
 
-    /// The groups that have bytes in `range`.
     pub(crate) fn touched(self, range: &Range<u64>) -> Range<u32> {
         if range.is_empty() { 0..0 } else { self.at(range.start)..self.at(range.end - 1) + 1 }
     }
@@ -61,7 +60,6 @@ impl Groups {
             .flatten()
     }
 
-    /// The groups that lie wholly in `range`.
     pub(crate) fn within(self, range: &Range<u64>) -> Range<u32> {
         let first = range.start.div_ceil(self.size) as u32;
         let end = if range.end == self.len { self.count() } else { self.at(range.end) };

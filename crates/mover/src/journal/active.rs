@@ -29,7 +29,6 @@ const NOTE_WITHIN: Duration = Duration::from_secs(1);
 /// Room that a journal reserves, so that a full disk does not keep it from saying what is there.
 const RESERVE: u64 = 64 << 10;
 
-/// Ids tried before giving up.
 const ATTEMPTS: usize = 16;
 
 /// The journal of a running job: what it has in temporary files. It may be used from several threads.
@@ -42,14 +41,6 @@ pub(crate) struct Journal {
     /// Locked as long as the job runs.
     file: OwnedFd,
     book: Mutex<Book>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ended {
-    /// There was nothing left to resume: it is gone.
-    Removed,
-    /// It holds what can be resumed, on the disk.
-    Kept,
 }
 
 struct Book {
@@ -68,15 +59,12 @@ struct Book {
 
 struct Open {
     size: u64,
-    /// Bytes noted in the file.
     noted: u64,
-    /// Written and not yet noted.
     pending: RangeSet,
     pending_bytes: u64,
 }
 
 impl Journal {
-    /// Makes a journal in a directory and locks it.
     pub(crate) fn create(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         // Reading permits syncing the name; without it the journal still works.
         let directory =
@@ -232,21 +220,16 @@ impl Journal {
     }
 
     /// Ends the journal: it is removed if nothing can be resumed, and otherwise kept and synced.
-    pub(crate) fn finish(&self) -> Result<Ended, Errno> {
+    pub(crate) fn finish(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);
         if book.made || book.untidy || !book.files.is_empty() {
             drop(book);
-            self.sync();
-            return Ok(Ended::Kept);
+            return self.sync();
         }
-        match self.unlink() {
-            Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
-            Err(errno) => {
-                // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
-                let _ = book.tail.forget(&self.file);
-                Err(errno)
-            }
+        if !matches!(self.unlink(), Ok(()) | Err(Errno::NOENT)) {
+            // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
+            let _ = book.tail.forget(&self.file);
         }
     }
 

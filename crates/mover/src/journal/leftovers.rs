@@ -17,7 +17,7 @@ use crate::journal::record::{
     parse_part, part_name, replay,
 };
 use crate::root::split;
-use crate::storage::{self, dup, flock, fstat, lstatat, open_in, unlink_temporary};
+use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -200,7 +200,6 @@ impl Leftovers {
         }
     }
 
-    /// Removes the temporary file of a claim, which is of no use.
     pub(crate) fn discard(&mut self, token: Token) {
         let leftover = &mut self.journals[token.journal];
         if let Some(noted) = leftover.state.files.get(&token.number) {
@@ -223,7 +222,6 @@ impl Leftovers {
 }
 
 impl Leftover {
-    /// Opens, locks and reads a journal.
     pub(crate) fn adopt(directory: BorrowedFd<'_>, id: u32) -> Result<Self, Why> {
         let file = open_journal(directory, id, OFlags::RDWR | OFlags::APPEND)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -279,7 +277,6 @@ fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
 /// A temporary file: its directory, relative to the journal's, and its name.
 type Part = (Vec<u8>, Vec<u8>);
 
-/// The temporary files that are there.
 pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
     let mut parts = Vec::new();
     // The journal's own also if that record is damaged.
@@ -291,19 +288,18 @@ pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
             opened => opened?,
         };
-        let own = names_in(&opened).filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
+        let found = names(&opened).unwrap_or_default();
+        let own = found.into_iter().filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
         parts.extend(own.map(|name| (parent.clone(), name)));
     }
     Ok(parts)
 }
 
-/// Whether the temporary file of a claim is there.
 pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> bool {
     let (parent, _) = split(&noted.identity.path);
     stat_beneath(directory, parent, part.as_bytes()).is_ok_and(|stat| is_ours(&stat))
 }
 
-/// Looks at a name in a directory below the journal's.
 pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]) -> Result<Stat, Errno> {
     let parent = open_directory(directory, parent, OFlags::PATH)?;
     lstatat(&parent, name)
@@ -334,7 +330,6 @@ pub(crate) fn is_ours(stat: &Stat) -> bool {
         && stat.st_nlink == 1
 }
 
-/// Reads a journal from its beginning.
 pub(crate) fn read(id: u32, file: OwnedFd) -> Result<(OwnedFd, Replayed), Why> {
     let mut reader = BufReader::new(File::from(file));
     let replayed = replay(id, &mut reader)?;
@@ -346,18 +341,12 @@ fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resu
     open_beneath(directory, path, flags | OFlags::DIRECTORY | OFlags::NOFOLLOW, Links::Refuse)
 }
 
-/// The names in a directory, as far as it can be read.
-fn names_in(directory: &OwnedFd) -> impl Iterator<Item = Vec<u8>> + use<> {
-    let entries = storage::list(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
-    entries.map(|entry| entry.file_name().to_bytes().to_vec())
-}
-
 /// The ids of the journals in a directory, those that changed last first, and at most so many.
 pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     let mut newest = Vec::new();
-    for id in names_in(directory).filter_map(|name| parse_journal(&name)) {
+    for id in names(directory).unwrap_or_default().iter().filter_map(|name| parse_journal(name)) {
         if let Ok(stat) = lstatat(directory, journal_name(id)) {
-            newest.push((stat.st_mtime, stat.st_mtime_nsec, id));
+            newest.push((Mtime::of(&stat), id));
         }
         if newest.len() >= most.saturating_mul(2) {
             newest.sort_unstable_by(|a, b| b.cmp(a));
@@ -366,10 +355,9 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     }
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(most);
-    newest.into_iter().map(|(_, _, id)| id).collect()
+    newest.into_iter().map(|(_, id)| id).collect()
 }
 
-/// Why the journal `id` is left alone, in words.
 pub(super) fn reason(id: u32, why: Why) -> String {
     match why {
         Why::Running => "its job is running".to_owned(),

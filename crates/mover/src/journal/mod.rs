@@ -15,8 +15,6 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
-#[cfg(test)]
-pub(crate) use active::Ended;
 pub(crate) use active::Journal;
 pub(crate) use leftovers::{Claim, Leftovers, is_ours};
 pub(crate) use record::FileIdentity;

@@ -58,7 +58,6 @@ pub(crate) enum Record<'a> {
     Made(Made),
 }
 
-/// The first bytes of a journal.
 pub(crate) fn header(id: u32) -> [u8; HEADER_LEN as usize] {
     let mut header = [0; HEADER_LEN as usize];
     header[..8].copy_from_slice(MAGIC);
@@ -129,7 +128,6 @@ fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
     std::io::copy(&mut from.take(most), &mut buffer).map(|len| len as usize)
 }
 
-/// A file that a journal speaks of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     pub(crate) identity: FileIdentity,
@@ -196,7 +194,6 @@ pub(crate) struct Replayed {
     pub(crate) good: u64,
 }
 
-/// Why a journal is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     Running,
@@ -204,7 +201,6 @@ pub(crate) enum Why {
     Version(u16),
     /// It does not begin as a journal, is no regular file, or belongs to somebody else.
     Foreign,
-    /// It could not be opened, locked or read.
     Unreadable(Errno),
     Vanished,
 }
@@ -263,7 +259,6 @@ impl Tail {
         Self { codec, end, torn }
     }
 
-    /// Appends records, all or none.
     pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> Result<(), Errno> {
         self.cut(file)?;
         let mut bytes = Vec::new();

@@ -11,10 +11,10 @@ use haul_base::Bytes;
 use rustix::fs::{CWD, FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::confine::LONGEST;
+use crate::confine::open_long;
 use crate::journal::leftovers::{self, Leftover, reason};
 use crate::journal::record::{State, Why, journal_name, part_name};
-use crate::storage::{flock, list, lstatat, open_in};
+use crate::storage::{Mtime, flock, list, lstatat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,41 +87,17 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
 /// The directory cannot be read.
 pub fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     let directory = open(directory)?;
-    let mut names = Vec::new();
-    for entry in list(&directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let kind = match entry.file_type() {
-            // Not every file system says it here. What has gone is no directory.
-            FileType::Unknown => {
-                let stat = lstatat(&directory, name);
-                stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
-            }
-            kind => kind,
-        };
-        if kind == FileType::Directory {
-            names.push(OsString::from_vec(name.to_bytes().to_vec()));
-        }
-    }
-    Ok(names)
+    let is_directory = |(name, kind): &(Vec<u8>, FileType)| match kind {
+        // Not every file system says it here. What has gone is no directory.
+        FileType::Unknown => lstatat(&directory, name)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+        kind => *kind == FileType::Directory,
+    };
+    Ok(list(&directory)?.into_iter().filter(is_directory).map(|(name, _)| OsString::from_vec(name)).collect())
 }
 
-/// Opens a directory whose path may be longer than one system call takes.
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    let mut rest = path.as_os_str().as_bytes();
-    let mut at = None;
-    let open_next = |at: &Option<OwnedFd>, next: &[u8], access| {
-        let from = at.as_ref().map_or(CWD, |at| at.as_fd());
-        open_in(from, next, access | OFlags::DIRECTORY)
-    };
-    while rest.len() >= LONGEST {
-        let slash = rest[..LONGEST].iter().rposition(|&b| b == b'/').filter(|&slash| slash > 0);
-        let (next, behind) = rest.split_at(slash.ok_or(Errno::NAMETOOLONG)?);
-        at = Some(open_next(&at, next, OFlags::PATH)?);
-        let name = behind.iter().position(|&b| b != b'/').unwrap_or(behind.len());
-        rest = &behind[name..];
-    }
-    open_next(&at, if at.is_some() && rest.is_empty() { b"." } else { rest }, OFlags::RDONLY)
+    open_long(CWD, path.as_os_str().as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// `None`: it has gone meanwhile.
@@ -129,8 +105,8 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let name = journal_name(id);
     let stat = lstatat(directory, &name).ok()?;
     // Before 1970 is as good as 1970 for an age.
-    let modified =
-        UNIX_EPOCH + Duration::new(stat.st_mtime.try_into().unwrap_or(0), stat.st_mtime_nsec as u32);
+    let Mtime { secs, nanos } = Mtime::of(&stat);
+    let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
     let blank = JournalReport {
         id,
         name,

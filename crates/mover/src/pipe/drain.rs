@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use blake3::Hasher;
-use crossbeam_channel::{Receiver, Sender};
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Outcome, Want,
 };
@@ -24,9 +23,6 @@ use crate::report::MoveReport;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
-
-/// What the bytes of a file hash to, once all are out.
-type Hashed = (u32, [u8; 32]);
 
 /// Receives regular files and writes them to `output`, in the order in which they are sent. What has come is written
 /// before it is verified; the report says whether it was right.
@@ -46,18 +42,10 @@ pub fn receive_to(
 }
 
 fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport, Fault> {
-    let (hashed, hashes) = crossbeam_channel::unbounded();
-    let drain = Drain::new(shared.clone(), output, hashed);
+    let drain = Drain::new(shared.clone(), output);
     let draining = spawn_for(shared, "haul-drain", move || drain.run())?;
-    let listener = Listener {
-        shared: shared.clone(),
-        hashes,
-        found: HashMap::new(),
-        expected: HashMap::new(),
-        settled: 0,
-        total: None,
-    };
-    let result = listener.listen();
+    let result =
+        Listener { shared: shared.clone(), expected: HashMap::new(), settled: 0, total: None }.listen();
     shared.queue.close();
     if result.is_ok() {
         job::join(draining)?;
@@ -69,10 +57,8 @@ fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport
 struct Drain {
     shared: Arc<Shared>,
     output: Box<dyn Write + Send>,
-    hashed: Sender<Hashed>,
     /// What has come before its turn, by its place in the object. The memory counts as used.
     waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
-    /// Up to here the object is written.
     upto: u64,
     /// The file whose turn it is, what it hashes to so far, and up to where it is written.
     entry: u32,
@@ -81,9 +67,9 @@ struct Drain {
 }
 
 impl Drain {
-    fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>, hashed: Sender<Hashed>) -> Self {
+    fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>) -> Self {
         let (waiting, hasher) = (BTreeMap::new(), Hasher::new());
-        Self { shared, output, hashed, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
+        Self { shared, output, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -96,7 +82,7 @@ impl Drain {
             if whole == Some(self.upto) && self.entry == self.shared.table(EntryTable::len) {
                 return self.flush();
             }
-            match self.shared.queue.take(known, false) {
+            match self.shared.queue.take(known) {
                 Work::Bytes(guard) => self.take(&guard)?,
                 Work::Look => {}
                 Work::Closed => return Ok(()),
@@ -158,8 +144,12 @@ impl Drain {
         let (kind, size) = self.shared.table(|table| (table.kind(self.entry), table.size(self.entry)));
         if matches!(kind, Kind::File(_)) {
             self.zeros_to(size)?;
-            // Nobody waits for it if the job is over.
-            let _ = self.hashed.send((self.entry, *self.hasher.finalize().as_bytes()));
+            let mut book = self.shared.book.lock();
+            book.table.set_digest(self.entry, *self.hasher.finalize().as_bytes());
+            // An entry of the same name as an earlier one failed when it came.
+            if book.table.state(self.entry) == State::Waiting {
+                book.table.set_state(self.entry, State::Started);
+            }
         }
         (self.entry, self.in_file, self.hasher) = (self.entry + 1, 0, Hasher::new());
         Ok(())
@@ -194,11 +184,10 @@ fn fault(error: &std::io::Error) -> Fault {
 
 struct Listener {
     shared: Arc<Shared>,
-    hashes: Receiver<Hashed>,
-    found: HashMap<u32, [u8; 32]>,
     expected: HashMap<u32, Result<[u8; 32], Fault>>,
-    settled: u64,
-    total: Option<u64>,
+    /// Of the entries below this number it is known what became of them.
+    settled: u32,
+    total: Option<u32>,
 }
 
 impl Listener {
@@ -208,10 +197,7 @@ impl Listener {
             if let Some(fault) = self.shared.told_ending() {
                 return Err(fault);
             }
-            while let Ok((entry, digest)) = self.hashes.try_recv() {
-                self.found.insert(entry, digest);
-                self.settle(entry)?;
-            }
+            self.settle()?;
             if self.total == Some(self.settled) {
                 return self.finish();
             }
@@ -225,7 +211,7 @@ impl Listener {
             ControlMessage::Entries(entries) if self.total.is_none() => self.entries(&entries),
             ControlMessage::EntriesEnd { entries, bytes } if self.total.is_none() => {
                 self.shared.book.lock().must_be_all(entries, bytes)?;
-                self.total = Some(entries);
+                self.total = Some(entries as u32);
                 self.shared.progress.found_all();
                 self.shared.all_asked()
             }
@@ -243,7 +229,7 @@ impl Listener {
 
     fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
         let first = self.shared.book.lock().table.len();
-        for entry in entries {
+        for (at, entry) in (0..).zip(entries) {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             if !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_)) {
                 return Err(Fault::new(
@@ -253,11 +239,10 @@ impl Listener {
                 ));
             }
             let mut book = self.shared.book.lock();
-            book.must_afford(book.table.growth(entry))?;
             if let Some(fault) = book.table.push(entry)? {
                 book.failures.add(entry.path.as_bytes(), fault);
-                self.settled += 1;
             }
+            self.shared.budget.take_entry(book.table.cost(first + at))?;
             drop(book);
             self.shared.progress.found(1, 0);
         }
@@ -269,40 +254,45 @@ impl Listener {
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         let entry = self.shared.book.lock().table.file(digest.entry)?;
         // Held until the end: as a digest, what could not be read as what is said of it.
-        self.shared.hold(bytes_expected(&digest.result))?;
+        self.shared.budget.take(bytes_expected(&digest.result))?;
         self.expected.insert(entry, digest.result);
-        self.settle(entry)
+        Ok(())
     }
 
-    /// Settles a file that is out, and of which it is known what it should hash to.
-    fn settle(&mut self, entry: u32) -> Result<(), Fault> {
-        let (Some(found), Some(_)) = (self.found.get(&entry).copied(), self.expected.get(&entry)) else {
-            return Ok(());
-        };
-        self.found.remove(&entry);
-        let mut book = self.shared.book.lock();
-        let path = book.table.path(entry);
-        // An entry of the same name as an earlier one failed when it came.
-        if book.table.state(entry) != State::Waiting {
-            return Ok(());
+    /// Settles the next files that are out, and of which it is known what they should hash to.
+    fn settle(&mut self) -> Result<(), Fault> {
+        loop {
+            let (entry, mut book) = (self.settled, self.shared.book.lock());
+            if entry == book.table.len() {
+                return Ok(());
+            }
+            let expected = match book.table.state(entry) {
+                State::Failed => {
+                    self.settled += 1;
+                    continue;
+                }
+                State::Started => self.expected.remove(&entry),
+                _ => None,
+            };
+            let Some(expected) = expected else { return Ok(()) };
+            let path = book.table.path(entry);
+            let fault = match expected {
+                Ok(expected) if book.table.digest(entry) == Some(&expected) => None,
+                Ok(_) => Some(mismatch(&path)),
+                Err(fault) => Some(fault),
+            };
+            if let Some(fault) = &fault {
+                book.table.set_state(entry, State::Failed);
+                book.failures.add(&path, fault.clone());
+                self.shared.progress.one_failed();
+            } else {
+                book.table.set_state(entry, State::Done);
+                self.shared.progress.file_done();
+            }
+            drop(book);
+            self.settled += 1;
+            self.shared.link.send(ControlMessage::Outcomes(vec![Outcome { entry: entry.into(), fault }]))?;
         }
-        let fault = match self.expected.remove(&entry) {
-            Some(Ok(expected)) if expected == found => None,
-            Some(Err(fault)) => Some(fault),
-            _ => Some(mismatch(&path)),
-        };
-        if let Some(fault) = &fault {
-            book.table.set_state(entry, State::Failed);
-            book.failures.add(&path, fault.clone());
-            self.shared.progress.one_failed();
-        } else {
-            book.table.set_digest(entry, found);
-            book.table.set_state(entry, State::Done);
-            self.shared.progress.file_done();
-        }
-        drop(book);
-        self.settled += 1;
-        self.shared.link.send(ControlMessage::Outcomes(vec![Outcome { entry: entry.into(), fault }]))
     }
 
     fn finish(&self) -> Result<MoveReport, Fault> {

@@ -31,7 +31,6 @@ const STREAM: &[u8] = b"stdin";
 /// Longest wait before it is looked again whether everything is written.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Permissions of the file that is made of a stream.
 const MODE: u32 = 0o644;
 
 /// Blocks in memory at most, however little is in them.

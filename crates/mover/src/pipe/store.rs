@@ -1,10 +1,9 @@
 //! Receives a stream into a file.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use blake3::Hasher;
-use crossbeam_channel::{Receiver, Sender};
 use haul_base::RangeSet;
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, RunMode,
@@ -49,11 +48,10 @@ pub fn receive_stream(
 }
 
 fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
-    let (stored, storing) = crossbeam_channel::bounded(1);
-    let writing = shared.clone();
-    let writer = spawn_for(shared, "haul-write", move || write(&writing, &stored))?;
-    let result =
-        Store { shared: shared.clone(), storing, stored: None, expected: None, is_announced: false }.listen();
+    let stored = Arc::<OnceLock<Stored>>::default();
+    let (writing, storing) = (shared.clone(), stored.clone());
+    let writer = spawn_for(shared, "haul-write", move || write(&writing, &storing))?;
+    let result = Store { shared: shared.clone(), stored, expected: None, is_announced: false }.listen();
     shared.queue.close();
     let joined = job::join(writer);
     if result.is_err() {
@@ -68,10 +66,9 @@ struct Stored {
     digest: [u8; 32],
 }
 
-fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) -> Result<(), Fault> {
+fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), Fault> {
     let done = Writer::start(shared).and_then(Writer::work).map_err(|io_fault| io_fault.fault)?;
-    // Nobody waits for it if the job is over.
-    let _ = done.map(|done| stored.send(done));
+    done.map(|done| stored.get_or_init(|| done));
     Ok(())
 }
 
@@ -94,7 +91,7 @@ impl<'a> Writer<'a> {
     /// `None`: the job was over before.
     fn work(mut self) -> Result<Option<Stored>, IoFault> {
         loop {
-            match self.shared.queue.take(u64::MAX, false) {
+            match self.shared.queue.take(u64::MAX) {
                 Work::Bytes(guard) => {
                     let bytes = guard.runs().iter().map(|run| run.range.len() as u64).sum();
                     let room = self.shared.place.space.arrived(0, &self.file, bytes);
@@ -146,8 +143,7 @@ impl<'a> Writer<'a> {
 
 struct Store {
     shared: Arc<Shared>,
-    storing: Receiver<Stored>,
-    stored: Option<Stored>,
+    stored: Arc<OnceLock<Stored>>,
     expected: Option<[u8; 32]>,
     is_announced: bool,
 }
@@ -159,10 +155,9 @@ impl Store {
             if let Some(fault) = self.shared.told_ending() {
                 return Err(fault);
             }
-            if let Ok(stored) = self.storing.try_recv() {
-                self.stored = Some(stored);
-            }
-            if let (Some(stored), Some(expected), true) = (&self.stored, self.expected, self.is_announced) {
+            if let (Some(stored), Some(expected), true) =
+                (self.stored.get(), self.expected, self.is_announced)
+            {
                 return match self.commit(stored, expected) {
                     Ok(report) => Ok(report),
                     Err(fault) => {

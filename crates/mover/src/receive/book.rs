@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use haul_base::{Bytes, RangeSet};
+use haul_base::RangeSet;
 use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, Rule, Summary};
 use haul_wire::packet::MAX_OFFSET;
 
-use crate::budget::{make_room, must_hold, of_table, of_vec};
+use crate::budget::{Budget, Reserved, in_vec, make_room, of_place};
 use crate::entries::{EntryTable, State};
 use crate::fault::protocol;
 use crate::identity::FileId;
@@ -15,7 +16,6 @@ use crate::receive::commit::metadata::ExtrasMap;
 use crate::receive::delete::exclude::FilteredNames;
 use crate::report::{Failures, MoveReport, set_digest};
 
-/// The set and what became of it.
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) table: EntryTable,
@@ -26,7 +26,7 @@ pub(crate) struct Book {
     /// Of the entries below this number it is decided what is wanted.
     pub(crate) decided: u32,
     /// What is written of the streams of files that are not whole.
-    pub(crate) partial: HashMap<u32, RangeSet>,
+    partial: HashMap<u32, (RangeSet, Reserved)>,
     /// Bytes of verified files that an earlier attempt had left.
     pub(crate) resumes: HashMap<u32, u64>,
     /// Length of the object, once everything that is wanted is known.
@@ -42,12 +42,7 @@ pub(crate) struct Book {
     pub(crate) removal: Removal,
     /// What the destination itself gets.
     pub(crate) destination: Option<DestinationAttributes>,
-    /// What all this may take.
-    set_memory: Bytes,
-    /// Ranges of all files that are not whole.
-    ranges: usize,
-    /// Bytes that the verifier holds, and that wait for it.
-    pub(crate) verifying: u64,
+    budget: Arc<Budget>,
 }
 
 /// Bytes of memory for each range of a set of them.
@@ -57,35 +52,23 @@ const RANGE: u64 = 48;
 const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
 
 impl Book {
-    pub(crate) fn new(set_memory: Bytes) -> Self {
-        Self { set_memory, ..Self::default() }
+    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+        Self { budget, ..Self::default() }
     }
 
-    /// Whether what is held, and so much more, is within the budget.
-    pub(crate) fn must_afford(&self, more: u64) -> Result<(), Fault> {
-        must_hold(self.set_memory, self.held() + more, self.table.len())
-    }
-
-    fn held(&self) -> u64 {
-        self.table.held()
-            + self.extras.held()
-            + self.layout.held()
-            + self.filtered.held()
-            + of_table::<(u32, RangeSet)>(self.partial.capacity())
-            + self.partial.len() as u64 * STARTED
-            + of_table::<(u32, u64)>(self.resumes.capacity())
-            + of_vec(&self.blocked)
-            + self.ranges as u64 * RANGE
-            + self.verifying
-    }
-
-    /// Changes what is written of a file.
     fn change<R>(&mut self, entry: u32, change: impl FnOnce(&mut RangeSet) -> R) -> R {
-        let written = self.partial.entry(entry).or_default();
-        let before = written.len();
+        let new = || (RangeSet::new(), Reserved::nothing(&self.budget));
+        let (written, reserved) = self.partial.entry(entry).or_insert_with(new);
         let result = change(written);
-        self.ranges = (self.ranges + written.len()).saturating_sub(before);
+        let place = of_place::<(u32, (RangeSet, Reserved))>();
+        reserved.change(place + STARTED + written.len() as u64 * RANGE);
         result
+    }
+
+    /// An earlier attempt has left bytes of a file.
+    pub(crate) fn resumed(&mut self, entry: u32, bytes: u64) -> Result<(), Fault> {
+        self.resumes.insert(entry, bytes);
+        self.budget.take(of_place::<(u32, u64)>())
     }
 
     /// A file whose temporary file is there, with these bytes of its stream.
@@ -105,7 +88,6 @@ impl Book {
         });
         if around == (0..len) {
             self.partial.remove(&entry);
-            self.ranges = self.ranges.saturating_sub(1);
         }
         around
     }
@@ -156,10 +138,13 @@ impl Book {
         }
     }
 
-    /// Appends bytes of an entry's stream to the object.
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
-        let fits = self.layout.append(entry, range, MAX_OFFSET);
-        if fits { Ok(()) } else { Err(protocol("the set is larger than any object may be")) }
+        let before = self.layout.extents.len();
+        if !self.layout.append(entry, range, MAX_OFFSET) {
+            return Err(protocol("the set is larger than any object may be"));
+        }
+        let new = self.layout.extents.len() - before;
+        self.budget.take(in_vec(new * size_of::<LayoutExtent>()))
     }
 }
 
@@ -188,10 +173,6 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn held(&self) -> u64 {
-        of_vec(&self.extents)
-    }
-
     /// Appends bytes of an entry's stream. False: the object would be longer than `most`.
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>, most: u64) -> bool {
         let len = range.end.saturating_sub(range.start);
@@ -206,15 +187,6 @@ impl Layout {
         }
         self.len = end;
         true
-    }
-
-    /// Up to where the object has only bytes of entries below `entry`. `seen` remembers how far that was found
-    /// out, for entries that only grow.
-    pub(crate) fn len_below(&self, entry: u32, seen: &mut usize) -> u64 {
-        while self.extents.get(*seen).is_some_and(|extent| extent.entry < entry) {
-            *seen += 1;
-        }
-        self.extents.get(*seen).map_or(self.len, |extent| extent.at)
     }
 
     /// What bytes `[offset, offset + len)` of the object are, in order; they must lie below its length.
@@ -256,18 +228,6 @@ mod tests {
         assert_eq!(layout.pieces(14, 10), [piece(2, 20, 10)]);
         assert_eq!(layout.pieces(24, 1), [piece(0, 3, 1)]);
         assert_eq!(layout.pieces(0, 0), []);
-    }
-
-    #[test]
-    fn bytes_of_known_entries_are_told_from_the_rest() {
-        let mut layout = Layout::default();
-        let mut seen = 0;
-        assert_eq!(layout.len_below(1, &mut seen), 0);
-        for entry in [0, 1, 2, 0] {
-            layout.append(entry, &(0..10), 100);
-        }
-        let below: Vec<u64> = (0..4).map(|entry| layout.len_below(entry, &mut seen)).collect();
-        assert_eq!(below, [0, 10, 20, 40]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::fault::IoFault;
 use crate::link::send_list;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::is_in_the_way;
-use crate::receive::messages::{Settle, over};
+use crate::receive::messages::Settle;
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, replaceable};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
@@ -57,13 +57,13 @@ impl Decider {
             there.and_then(|there| if is_blocked { self.would_clear(kind, &path) } else { Ok(there) });
         let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
             Ok(there) => there,
-            Err(io_fault) => return self.would_fail(entry, io_fault.fault),
+            Err(io_fault) => return self.fail(entry, io_fault.fault),
         };
         match kind {
             // Said when it is known whether what is in its way goes.
             Kind::File(_) if is_blocked => {
-                self.would_resume(entry, &path, None);
-                self.settles.send(Settle::Verified(entry)).map_err(over)?;
+                self.would_resume(entry, &path, None)?;
+                self.shared.settle(Settle::Verified(entry))?;
                 Ok(Want::Nothing)
             }
             Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
@@ -83,17 +83,11 @@ impl Decider {
         Ok(None)
     }
 
-    fn would_fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
-        self.shared.book.lock().table.set_state(entry, State::Failed);
-        self.shared.settle(&self.settles, Settle::Failed(entry, fault))?;
-        Ok(Want::Nothing)
-    }
-
     fn would_hold(&self, path: &[u8], action: Option<Action>) -> Result<Want, Fault> {
         if let Some(action) = action {
             self.shared.tell(path, action)?;
         }
-        self.settles.send(Settle::Held).map_err(over)?;
+        self.shared.settle(Settle::Held)?;
         Ok(Want::Whole)
     }
 
@@ -109,22 +103,22 @@ impl Decider {
             }
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => {
-                self.would_resume(entry, path, existing.as_ref());
+                self.would_resume(entry, path, existing.as_ref())?;
                 self.shared.tell_installed(entry, path, replaces)?;
-                self.settles.send(Settle::Verified(entry)).map_err(over)?;
+                self.shared.settle(Settle::Verified(entry))?;
                 Ok(Want::Nothing)
             }
         }
     }
 
     /// Notes how many bytes of the file are there already, if it would be resumed.
-    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) {
+    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<(), Fault> {
         let identity = self.shared.identity(entry, self.shared.place.local(path));
         let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
             .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
         let have = claim.map(|claim| claim.written.total()).or_else(|| self.extends(entry, existing));
-        self.shared.book.lock().resumes.extend(have.map(|have| (entry, have)));
+        have.map_or(Ok(()), |have| self.shared.book.lock().resumed(entry, have))
     }
 }
 
@@ -159,7 +153,6 @@ impl Shared {
         self.tell_if_wanted(path, action)
     }
 
-    /// Something is done to an entry, or would be.
     pub(crate) fn tell(&self, path: &[u8], action: Action) -> Result<(), Fault> {
         self.tell_local(self.place.local(path), action)
     }
@@ -181,7 +174,6 @@ impl Shared {
         if full { self.tell_the_rest() } else { Ok(()) }
     }
 
-    /// Nothing is kept back any longer.
     pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
         let items = std::mem::take(&mut *self.untold.lock());
         send_list(&*self.link, items, BATCH, ControlMessage::Items)

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use haul_base::RangeSet;
 use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
 
+use crate::budget::{Budget, Reserved};
 use crate::receive::queue::LentBuffer;
 use crate::tree::Value;
 
@@ -18,7 +19,10 @@ pub(crate) fn over<T>(_: T) -> Fault {
 pub(crate) enum Check {
     Written(Written),
     /// What files should hash to.
-    Expected(Vec<FileDigest>),
+    Expected {
+        digests: Vec<FileDigest>,
+        _reserved: Reserved,
+    },
     Compare(Comparison),
     /// What a group that was there hashes to; `None` if it cannot be read.
     Held {
@@ -27,29 +31,29 @@ pub(crate) enum Check {
         value: Option<Value>,
     },
     /// What groups should hash to.
-    Proofs(Vec<Proof>),
+    Proofs {
+        proofs: Vec<Proof>,
+        _reserved: Reserved,
+    },
     /// The writer has given a file up.
     GivenUp(u32),
 }
 
 impl Check {
-    /// Bytes of memory that the peer's words in it take.
-    pub(crate) fn bytes(&self) -> u64 {
-        let bytes = match self {
-            Self::Expected(digests) => {
-                let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
-                digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum()
-            }
-            Self::Proofs(proofs) => {
-                proofs.iter().map(|proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>()).sum()
-            }
-            Self::Written(_) | Self::Compare(_) | Self::Held { .. } | Self::GivenUp(_) => 0,
-        };
-        bytes as u64
+    /// What files should hash to; what is said is reserved until the verifier comes to it.
+    pub(crate) fn expected(budget: &Arc<Budget>, digests: Vec<FileDigest>) -> Result<Self, Fault> {
+        let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
+        let bytes: usize = digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum();
+        Ok(Self::Expected { digests, _reserved: budget.reserve(bytes as u64)? })
+    }
+
+    pub(crate) fn proofs(budget: &Arc<Budget>, proofs: Vec<Proof>) -> Result<Self, Fault> {
+        let bytes = |proof: &Proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>();
+        let bytes = proofs.iter().map(bytes).sum::<usize>();
+        Ok(Self::Proofs { proofs, _reserved: budget.reserve(bytes as u64)? })
     }
 }
 
-/// Bytes of the words of a fault.
 pub(crate) fn text(fault: &Fault) -> usize {
     fault.message.len() + fault.hint.len()
 }
@@ -60,7 +64,8 @@ pub(crate) struct Comparison {
     pub(crate) held: Held,
     /// What the temporary file has of the stream; the final file has all of it.
     pub(crate) claimed: RangeSet,
-    pub(crate) interest: Interest,
+    /// The rest of the file need not be hashed.
+    pub(crate) is_over: Arc<AtomicBool>,
 }
 
 /// Bytes of a file that were written.
@@ -70,9 +75,7 @@ pub(crate) struct Written {
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
     pub(crate) bytes: Option<(Arc<LentBuffer>, Range<usize>)>,
-    /// Groups that are whole now.
     pub(crate) groups: Range<u32>,
-    /// Length of the stream.
     pub(crate) len: u64,
 }
 
@@ -85,20 +88,24 @@ pub(crate) enum Settle {
     /// What was there has turned out to be equal.
     Same(u32),
     /// It failed here.
-    Failed(u32, Fault),
+    Failed { entry: u32, fault: Fault, _reserved: Reserved },
     /// It failed at the sender, who knows.
-    Unread(u32, Fault),
+    Unread { entry: u32, fault: Fault, _reserved: Reserved },
     /// There are so many entries.
     End(u64),
 }
 
 impl Settle {
-    /// Bytes of memory that what is said in it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Self::Failed(_, fault) | Self::Unread(_, fault) => text(fault) as u64,
-            Self::Held | Self::Verified(_) | Self::Same(_) | Self::End(_) => 0,
-        }
+    /// It failed here; what is said of it is reserved until the committer comes to it.
+    pub(crate) fn failed(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
+        let reserved = budget.reserve(text(&fault) as u64)?;
+        Ok(Self::Failed { entry, fault, _reserved: reserved })
+    }
+
+    /// The same, if it failed at the sender.
+    pub(crate) fn unread(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
+        let reserved = budget.reserve(text(&fault) as u64)?;
+        Ok(Self::Unread { entry, fault, _reserved: reserved })
     }
 }
 
@@ -109,25 +116,9 @@ pub(crate) enum Held {
     Final,
 }
 
-/// Whether the rest of a file still has to be hashed.
-#[derive(Clone, Default)]
-pub(crate) struct Interest(Arc<AtomicBool>);
-
-impl Interest {
-    /// Nothing more of the file matters.
-    pub(crate) fn end(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Groups of a file to hash.
 pub(crate) struct HashJob {
     pub(crate) entry: u32,
     pub(crate) held: Held,
     pub(crate) groups: Vec<u32>,
-    pub(crate) interest: Interest,
+    pub(crate) is_over: Arc<AtomicBool>,
 }

@@ -41,7 +41,7 @@ use commit::Committer;
 use decide::Decider;
 use peer::Peer;
 use verify::{Comparer, Verifier};
-use write::Writer;
+use write::{Pipeline, Writer};
 
 /// Messages that may wait for the verifier.
 const CHECKS: usize = 1024;
@@ -153,13 +153,14 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let (orders, ordered) = write::writeback::orders();
-    let writer = Writer::new(shared.clone(), checks.clone(), settles.clone(), orders);
+    let pipeline = Pipeline::new(shared.clone(), checks.clone(), settles.clone());
+    let writer = Writer::new(pipeline.clone(), orders);
     let writeback = shared.clone();
-    let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());
+    let verifier = Verifier::new(shared.clone(), checks_in, settles);
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
-    let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
-    let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
+    let comparer = Comparer::new(shared.clone(), hashing_in, checks);
+    let decider = Decider::new(pipeline.clone(), leftovers, hashing);
     let looks = shared.only_looks();
     let write = move || if looks { Ok(()) } else { writer.run() };
     let workers: [Worker; 5] = [
@@ -170,7 +171,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
         ("haul-writeback", unfailing(move || writeback.writeback.run(&ordered))),
     ];
     let threads = spawn_all(shared, workers);
-    let result = Peer::new(shared.clone(), checks, settles, decider).listen();
+    let result = Peer::new(pipeline, decider).listen();
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(job::join);
     remove_temporaries(shared);

@@ -1,8 +1,5 @@
 //! Listens to the sender until the job is over.
 
-use std::sync::Arc;
-
-use crossbeam_channel::Sender;
 use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Rule, Selection,
     Withheld,
@@ -12,14 +9,13 @@ use crate::fault::{left_early, protocol, show, unexpected};
 use crate::journal::{is_reserved, reserved};
 use crate::link::LOOK_AGAIN;
 use crate::receive::decide::Decider;
-use crate::receive::messages::{Check, Settle, over};
-use crate::receive::shared::Shared;
+use crate::receive::delete::exclude::FilteredNames;
+use crate::receive::messages::{Check, Settle};
+use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
 
 pub(crate) struct Peer {
-    shared: Arc<Shared>,
-    checks: Sender<Check>,
-    settles: Sender<Settle>,
+    shared: Pipeline,
     decider: Decider,
     /// First component of the single top-level entry, where it takes another name.
     top: Option<Vec<u8>>,
@@ -27,13 +23,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        checks: Sender<Check>,
-        settles: Sender<Settle>,
-        decider: Decider,
-    ) -> Self {
-        Self { shared, checks, settles, decider, top: None, ended: false }
+    pub(crate) fn new(shared: Pipeline, decider: Decider) -> Self {
+        Self { shared, decider, top: None, ended: false }
     }
 
     /// Handles the sender's messages; returns when the set is final or the job has failed.
@@ -89,7 +80,7 @@ impl Peer {
             ControlMessage::Withheld(filtered) if !self.ended => self.filtered(&filtered),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
-            ControlMessage::Proofs(proofs) => self.check(Check::Proofs(proofs)),
+            ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
             ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
@@ -110,15 +101,14 @@ impl Peer {
             let refusal = self.refusal(entry);
             let extras = entry.extras.as_ref().map(|extras| self.shared.metadata.permitted(extras));
             let mut book = self.shared.book.lock();
-            let of_extras = extras.as_ref().map_or(0, |extras| book.extras.growth(extras));
-            book.must_afford(book.table.growth(entry) + of_extras)?;
             let index = book.table.len();
             let failed = match refusal {
                 Some(fault) => Some(book.table.push_failed(entry, fault)?),
                 None => book.table.push(entry)?,
             };
+            self.shared.budget.take_entry(book.table.cost(index))?;
             if let Some(extras) = extras.filter(|_| failed.is_none()) {
-                book.extras.insert(index, extras);
+                self.shared.budget.take(book.extras.insert(index, extras))?;
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
             if is_special && self.shared.receive_policy.extraneous != Extraneous::Keep {
@@ -128,10 +118,13 @@ impl Peer {
             self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
                 let unread = matches!(entry.kind, EntryKind::Failed(_));
-                let settle = if unread { Settle::Unread(index, fault) } else { Settle::Failed(index, fault) };
-                self.shared.settle(&self.settles, settle)?;
+                let settle = if unread { Settle::unread } else { Settle::failed };
+                self.shared.settle(settle(&self.shared.budget, index, fault)?)?;
             }
             wants.push(self.decider.want(index)?);
+            if !self.shared.only_looks() {
+                self.shared.prepare(index)?;
+            }
         }
         self.shared.tell_the_rest()?;
         self.shared.ask(first, wants)?;
@@ -167,14 +160,12 @@ impl Peer {
         Ok(())
     }
 
-    /// The sender names what it has left out by other means.
     fn filtered(&self, filtered: &Withheld) -> Result<(), Fault> {
         if self.shared.receive_policy.extraneous == Extraneous::Keep {
             return Ok(());
         }
-        let mut book = self.shared.book.lock();
-        book.must_afford(book.filtered.growth(filtered))?;
-        book.filtered.take_in(filtered)
+        self.shared.budget.take(FilteredNames::cost(filtered))?;
+        self.shared.book.lock().filtered.take_in(filtered)
     }
 
     /// A server has no say in what is taken from it.
@@ -223,18 +214,12 @@ impl Peer {
         self.shared.progress.found_all();
         self.decider.finish();
         self.shared.all_asked()?;
-        self.settles.send(Settle::End(entries)).map_err(over)
+        self.shared.settle(Settle::End(entries))
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
         self.shared
             .table(|table| digests.iter().try_for_each(|digest| table.file(digest.entry).map(drop)))?;
-        self.check(Check::Expected(digests))
-    }
-
-    /// Gives the verifier something that is held until it comes to it.
-    fn check(&self, check: Check) -> Result<(), Fault> {
-        self.shared.hold(check.bytes())?;
-        self.checks.send(check).map_err(over)
+        self.shared.check(Check::expected(&self.shared.budget, digests)?)
     }
 }

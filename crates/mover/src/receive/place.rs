@@ -17,7 +17,7 @@ use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::ReceiveOptions;
-use crate::receive::place::base::{Base, Presence, Reach};
+use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
 use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
@@ -39,13 +39,10 @@ pub(crate) mod space;
 pub(crate) use attributes::{Existing, existing};
 pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
 
-/// Permissions of directories while they fill.
-const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
-/// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
 
 /// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
@@ -79,9 +76,7 @@ pub(crate) struct Place {
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
     pub(super) loosened: Loosened,
-    /// The destination itself is part of the set.
     pub(super) is_included: AtomicBool,
-    /// The journal has ended.
     finished: AtomicBool,
     pub(crate) space: Space,
 }
@@ -147,7 +142,6 @@ impl Place {
         }
     }
 
-    /// The regular file that is there under an entry's name.
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
         let dirent = self.dir_entry(path).ok()?;
         let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
@@ -171,16 +165,17 @@ impl Place {
 
     /// Whether a file or link may have names outside of what the peer may reach: nothing of it is changed then.
     pub(crate) fn may_be_elsewhere(&self, stat: &Stat) -> bool {
-        self.base.reach == Reach::Confined && stat.st_nlink > 1
+        self.base.is_confined && stat.st_nlink > 1
     }
 
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
-        if self.installed.add(there.id) {
-            return true;
-        }
-        let Ok(dirent) = self.dir_entry(path) else { return true };
-        !self.is_installed((there.id, there.names), &dirent)
+        self.dir_entry(path).map_or(true, |dirent| self.claims((there.id, there.names), &dirent))
+    }
+
+    /// Notes that what is at a name is this job's. False: it has been so under another name.
+    pub(super) fn claims(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
+        self.installed.add(there.0) || !self.is_installed(there, dirent)
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
@@ -336,7 +331,6 @@ impl Place {
         }
     }
 
-    /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
         self.open_files.lock().forget(entry);
         match (self.dir_entry(path), self.opened_journal()) {
@@ -360,10 +354,7 @@ impl Place {
     /// Whether a directory that is there is one of the set's under another name.
     fn is_other_directory(&self, dirent: &DirEntry) -> bool {
         let stat = lstatat(&dirent.directory, &dirent.name);
-        stat.is_ok_and(|stat| {
-            let there = (FileId::of(&stat), Names::of(&stat));
-            !self.installed.add(there.0) && self.is_installed(there, dirent)
-        })
+        stat.is_ok_and(|stat| !self.claims((FileId::of(&stat), Names::of(&stat)), dirent))
     }
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
@@ -417,5 +408,5 @@ impl Place {
 }
 
 fn is_empty(directory: &OwnedFd) -> bool {
-    storage::list(directory).is_ok_and(|mut names| names.next().is_none())
+    storage::list(directory).is_ok_and(|names| names.is_empty())
 }

@@ -43,7 +43,6 @@ impl Run {
     }
 }
 
-/// A buffer with the runs in it.
 #[derive(Debug, Default)]
 struct Filling {
     memory: AlignedBytes,
@@ -58,7 +57,6 @@ impl Filling {
         self.memory.len() - self.used
     }
 
-    /// Appends bytes for which there is room.
     fn append(&mut self, offset: u64, bytes: &[u8]) {
         let range = self.used..self.used + bytes.len();
         self.memory[range.clone()].copy_from_slice(bytes);
@@ -172,7 +170,6 @@ impl Queue {
         self.inner.lock().completed
     }
 
-    /// Gives the writer something to look at.
     pub(crate) fn nudge(&self) {
         self.inner.lock().nudged = true;
         self.ready.notify_one();
@@ -191,15 +188,14 @@ impl Queue {
         self.wake.call();
     }
 
-    /// The end of what may be sent.
     pub(crate) fn limit(&self) -> u64 {
         self.freed.load(Ordering::Acquire) + self.budget
     }
 
-    /// Waits for work: a buffer that lies wholly below `known`, or a nudge. Does not wait if `busy`.
-    pub(crate) fn take(self: &Arc<Self>, known: u64, busy: bool) -> Work {
+    /// Waits for work: a buffer that lies wholly below `known`, or a nudge.
+    pub(crate) fn take(self: &Arc<Self>, known: u64) -> Work {
         let mut inner = self.inner.lock();
-        let mut lingered = busy;
+        let mut lingered = false;
         loop {
             let closed = self.closed.load(Ordering::Acquire);
             let enough = closed || lingered || inner.completed.is_some() || inner.queued >= NOTICE;
@@ -208,7 +204,7 @@ impl Queue {
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
             // Entries that came before the end say where what is here goes.
-            let look = busy || std::mem::take(&mut inner.nudged);
+            let look = std::mem::take(&mut inner.nudged);
             if look && !(closed && inner.queued == 0) {
                 return Work::Look;
             }

@@ -11,7 +11,9 @@ fn push(queue: &Queue, offset: u64, bytes: &[u8]) -> bool {
 }
 
 fn take(queue: &Arc<Queue>, known: u64) -> Option<Arc<BufferGuard>> {
-    match queue.take(known, true) {
+    // Else a few bytes wait for more.
+    queue.complete(0);
+    match queue.take(known) {
         Work::Bytes(guard) => Some(guard),
         Work::Look | Work::Closed => None,
     }

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
 use haul_wire::control::{
     ControlMessage, Destination, Durability, Fault, Item, More, ReceivePolicy, RunMode, Stretch, Want,
     WantRun,
 };
 use parking_lot::Mutex;
 
+use crate::budget::Budget;
 use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
 use crate::journal::{FileIdentity, Journal};
@@ -18,7 +18,7 @@ use crate::link::{ControlLink, LOOK_AGAIN, is_session_message};
 use crate::progress::Progress;
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
-use crate::receive::messages::{Settle, over};
+use crate::receive::messages::over;
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
@@ -49,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -102,6 +103,7 @@ impl Shared {
         listing: Stage,
     ) -> Self {
         let progress = Arc::<Progress>::default();
+        let budget = Budget::new(options.set_memory);
         Self {
             link,
             queue: Arc::new(Queue::new(options.memory, progress.wake.clone())),
@@ -115,7 +117,8 @@ impl Shared {
             untold: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
-            book: Mutex::new(Book::new(options.set_memory)),
+            book: Mutex::new(Book::new(budget.clone())),
+            budget,
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
             listing,
@@ -131,26 +134,6 @@ impl Shared {
         self.receive_policy.run == RunMode::Verbose
     }
 
-    /// The verifier, or what waits for it, takes so many bytes more.
-    pub(crate) fn hold(&self, bytes: u64) -> Result<(), Fault> {
-        let mut book = self.book.lock();
-        book.must_afford(bytes)?;
-        book.verifying += bytes;
-        Ok(())
-    }
-
-    /// Tells the committer; what is said is held until it comes to it.
-    pub(crate) fn settle(&self, settles: &Sender<Settle>, settle: Settle) -> Result<(), Fault> {
-        self.hold(settle.bytes())?;
-        settles.send(settle).map_err(over)
-    }
-
-    pub(crate) fn give_back(&self, bytes: u64) {
-        let mut book = self.book.lock();
-        book.verifying = book.verifying.saturating_sub(bytes);
-    }
-
-    /// What could not be preserved of an entry.
     pub(crate) fn note(&self, path: &[u8], undone: Undone) {
         for what in undone {
             self.book.lock().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
@@ -172,8 +155,8 @@ impl Shared {
         FileIdentity {
             path: local,
             size: shape.size,
-            mtime_secs: attributes.mtime_secs,
-            mtime_nanos: attributes.mtime_nanos,
+            mtime_secs: attributes.mtime.secs,
+            mtime_nanos: attributes.mtime.nanos,
             shape: shape.fingerprint(),
         }
     }
@@ -303,7 +286,6 @@ impl Shared {
         Ok(())
     }
 
-    /// All entries have been asked for.
     pub(crate) fn all_asked(&self) -> Result<(), Fault> {
         let mut asked = self.asking.lock();
         asked.all = true;

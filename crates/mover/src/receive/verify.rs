@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
@@ -15,9 +16,10 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{Action, Fault, FileDigest, Proof};
 use rustix::io::Errno;
 
+use crate::budget::Reserved;
 use crate::entries::State;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, Written, over, text};
+use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::storage::read_exact_at;
@@ -49,18 +51,10 @@ struct Hashing {
     tree: Tree,
     /// Groups that come in order so far, and up to where they have come. Boxed: a table has places for more than it holds.
     open: HashMap<u32, Box<(Hasher, u64)>>,
+    _reserved: Reserved,
 }
 
 impl Hashing {
-    fn new(groups: Groups) -> Self {
-        Self { tree: Tree::new(groups), open: HashMap::new() }
-    }
-
-    /// Bytes of memory that it takes, without the open groups: of those there are few.
-    fn bytes(&self) -> u64 {
-        IN_PROGRESS + u64::from(self.tree.groups.count()) * size_of::<Option<Value>>() as u64
-    }
-
     /// Hashes bytes of the stream where they continue their group; those of a new group if it `may_open` one.
     fn feed(&mut self, offset: u64, bytes: &[u8], may_open: bool) {
         let groups = self.tree.groups;
@@ -94,10 +88,10 @@ struct Compared {
     proofs: Tree,
     /// Groups with bytes that were there, which have not been compared.
     unchecked: BTreeSet<u32>,
-    /// Bytes of the stream that were asked for.
     asked: u64,
     closed: bool,
-    interest: Interest,
+    is_over: Arc<AtomicBool>,
+    _reserved: Reserved,
 }
 
 pub(crate) struct Verifier {
@@ -109,7 +103,7 @@ pub(crate) struct Verifier {
     /// In a dry run: files that have turned out to be different.
     different: HashSet<u32>,
     /// Digests of files that are not whole yet.
-    expected: HashMap<u32, Result<Value, Fault>>,
+    expected: HashMap<u32, (Result<Value, Fault>, Reserved)>,
     /// Groups of all files that are hashed while their bytes come.
     in_order: usize,
     buffer: AlignedBytes,
@@ -142,24 +136,25 @@ impl Verifier {
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {
-        self.shared.give_back(check.bytes());
         self.shared.progress.worked();
         match check {
             Check::Written(written) => self.written(&written),
-            Check::Expected(digests) => digests.into_iter().try_for_each(|digest| self.expect(digest)),
+            Check::Expected { digests, .. } => digests.into_iter().try_for_each(|digest| self.expect(digest)),
             Check::Compare(comparison) => self.compare(comparison),
             Check::Held { entry, group, value } => self.held(entry, group, value),
-            Check::Proofs(proofs) => proofs.iter().try_for_each(|proof| self.proof(proof)),
+            Check::Proofs { proofs, .. } => proofs.iter().try_for_each(|proof| self.proof(proof)),
             Check::GivenUp(entry) => self.drop_entry(entry),
         }
     }
 
-    /// Begins with a file, unless that was done before.
     fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
         if !self.hashing.contains_key(&entry) {
-            let hashing = Hashing::new(Groups::of(len));
-            self.shared.hold(hashing.bytes())?;
-            self.hashing.insert(entry, hashing);
+            let groups = Groups::of(len);
+            // The open groups are few.
+            let bytes = IN_PROGRESS + u64::from(groups.count()) * size_of::<Option<Value>>() as u64;
+            let reserved = self.shared.budget.reserve(bytes)?;
+            let (tree, open) = (Tree::new(groups), HashMap::new());
+            self.hashing.insert(entry, Hashing { tree, open, _reserved: reserved });
         }
         Ok(())
     }
@@ -167,7 +162,6 @@ impl Verifier {
     fn forget(&mut self, entry: u32) {
         if let Some(hashing) = self.hashing.remove(&entry) {
             self.in_order -= hashing.open.len();
-            self.shared.give_back(hashing.bytes());
         }
     }
 
@@ -228,7 +222,7 @@ impl Verifier {
 
     fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
         self.forget(entry);
-        self.forget_expected(entry);
+        self.expected.remove(&entry);
         self.close(entry)
     }
 
@@ -242,7 +236,7 @@ impl Verifier {
     }
 
     fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
-        let Comparison { entry, held, claimed, interest } = comparison;
+        let Comparison { entry, held, claimed, is_over } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
         let unchecked = match held {
@@ -254,9 +248,10 @@ impl Verifier {
             Held::Part => len - claimed.total(),
         };
         self.begin(entry, len)?;
-        self.shared.hold(bytes_compared(groups))?;
+        let reserved = self.shared.budget.reserve(bytes_compared(groups))?;
         let proofs = Tree::new(groups);
-        let compared = Compared { held, proofs, unchecked, asked, closed: false, interest };
+        let compared =
+            Compared { held, proofs, unchecked, asked, closed: false, is_over, _reserved: reserved };
         self.compared.insert(entry, compared);
         Ok(())
     }
@@ -315,7 +310,7 @@ impl Verifier {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
         let groups = compared.proofs.groups;
         if compared.held == Held::Final {
-            compared.interest.end();
+            compared.is_over.store(true, Relaxed);
             self.forget(entry);
             let whole = 0..self.shared.table(|table| table.stream_len(entry));
             let looks = self.shared.only_looks();
@@ -339,7 +334,7 @@ impl Verifier {
     /// In a dry run: the file is different, and the sender says what it hashes to.
     fn would_replace(&mut self, entry: u32) -> Result<(), Fault> {
         self.different.insert(entry);
-        let Some(expected) = self.forget_expected(entry) else { return Ok(()) };
+        let Some((expected, _)) = self.expected.remove(&entry) else { return Ok(()) };
         self.different.remove(&entry);
         let digest = match expected {
             Ok(digest) => digest,
@@ -365,8 +360,7 @@ impl Verifier {
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
         if let Some(compared) = self.compared.remove(&entry) {
-            self.shared.give_back(bytes_compared(compared.proofs.groups));
-            compared.interest.end();
+            compared.is_over.store(true, Relaxed);
         }
         Ok(())
     }
@@ -375,9 +369,8 @@ impl Verifier {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
         if matches!(self.shared.book.lock().table.state(entry), State::Waiting | State::Started) {
-            self.forget_expected(entry);
-            self.shared.hold(bytes_expected(&digest.result))?;
-            self.expected.insert(entry, digest.result);
+            let reserved = self.shared.budget.reserve(bytes_expected(&digest.result))?;
+            self.expected.insert(entry, (digest.result, reserved));
         }
         if self.different.contains(&entry) {
             return self.would_replace(entry);
@@ -385,15 +378,10 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    fn forget_expected(&mut self, entry: u32) -> Option<Result<Value, Fault>> {
-        let expected = self.expected.remove(&entry)?;
-        self.shared.give_back(bytes_expected(&expected));
-        Some(expected)
-    }
-
     /// Settles a file that is whole and whose digest is known.
     fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
-        let (Some(hashing), Some(expected)) = (self.hashing.get(&entry), self.expected.get(&entry)) else {
+        let (Some(hashing), Some((expected, _))) = (self.hashing.get(&entry), self.expected.get(&entry))
+        else {
             return Ok(());
         };
         let Some(found) = hashing.tree.root() else { return Ok(()) };
@@ -418,7 +406,7 @@ impl Verifier {
         book.table.set_digest(entry, digest);
         if let Some((Held::Part, asked)) = was {
             let len = book.table.stream_len(entry);
-            book.resumes.insert(entry, len.saturating_sub(asked));
+            book.resumed(entry, len.saturating_sub(asked))?;
         }
         let same = matches!(was, Some((Held::Final, _)));
         let path = book.table.path(entry);
@@ -437,7 +425,7 @@ impl Verifier {
             return Ok(());
         }
         self.shared.place.discard(entry, &self.shared.path(entry));
-        self.shared.settle(&self.settles, Settle::Failed(entry, fault))
+        self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)
     }
 }
 
@@ -470,7 +458,7 @@ impl Comparer {
                 if self.shared.ending().is_some() {
                     return;
                 }
-                if job.interest.is_over() {
+                if job.is_over.load(Relaxed) {
                     break;
                 }
                 self.shared.progress.worked();

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use derive_more::Deref;
 use haul_base::AlignedBytes;
 
+use crate::budget::Reserved;
 use crate::identity::Identity;
 use crate::send::walk::SourceRoot;
 use crate::stream::{Joined, Shape};
@@ -55,36 +55,12 @@ pub(crate) struct SourceFile {
     pub(crate) identity: Identity,
 }
 
-/// Which bytes of a file's stream a part is.
-#[derive(Clone, Debug)]
-pub(crate) enum Extent {
-    /// So many from the first on.
-    Whole(u64),
-    Sections(Arc<Sections>),
-}
-
-impl Extent {
-    pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Whole(len) => *len,
-            Self::Sections(sections) => sections.len,
-        }
-    }
-
-    /// Where a byte of the part is in the stream, and how many bytes follow there with it.
-    fn locate(&self, at: u64) -> (u64, u64) {
-        match self {
-            Self::Whole(len) => (at, len - at),
-            Self::Sections(sections) => sections.locate(at),
-        }
-    }
-}
-
 /// What is sent of a file, in the object.
 #[derive(Debug)]
 pub(crate) struct SentPart {
     pub(crate) at: u64,
-    pub(crate) extent: Extent,
+    /// Which bytes of the file's stream it is.
+    pub(crate) sections: Arc<Sections>,
     pub(crate) file: Arc<SourceFile>,
     /// The file as it was opened for reading, of parts of at least [`LARGE`] bytes.
     pub(crate) opened: Option<Arc<File>>,
@@ -92,12 +68,12 @@ pub(crate) struct SentPart {
 
 impl SentPart {
     fn end(&self) -> u64 {
-        self.at + self.extent.len()
+        self.at + self.sections.len
     }
 
     /// Where the byte at `offset` of the object is in the stream, and how many bytes follow there with it.
     pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
-        self.extent.locate(offset - self.at)
+        self.sections.locate(offset - self.at)
     }
 }
 
@@ -125,7 +101,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A buffer for a block that was used before.
     pub(crate) fn take_spare(&mut self) -> Option<AlignedBytes> {
         self.spare.pop()
     }
@@ -149,7 +124,6 @@ impl Store {
             && (self.held > keep.in_all || (sent - block.end() >= keep.of_large && is_large()))
     }
 
-    /// Forgets everything that ends at or before `offset`.
     pub(crate) fn release(&mut self, offset: u64) {
         while self.blocks.front().is_some_and(|b| b.end() <= offset) {
             self.drop_front();
@@ -185,7 +159,7 @@ impl Store {
     }
 
     pub(crate) fn add_part(&mut self, part: SentPart) {
-        if part.extent.len() == 0 {
+        if part.sections.len == 0 {
             return;
         }
         if part.opened.is_some() {
@@ -201,8 +175,8 @@ impl Store {
         let Some(at) = self.opened.pop_front() else { return };
         let index = self.parts.partition_point(|part| part.at < at);
         if let Some(part) = self.parts.get_mut(index) {
-            let (extent, file) = (part.extent.clone(), part.file.clone());
-            *part = Arc::new(SentPart { at, extent, file, opened: None });
+            let (sections, file) = (part.sections.clone(), part.file.clone());
+            *part = Arc::new(SentPart { at, sections, file, opened: None });
         }
     }
 
@@ -212,41 +186,25 @@ impl Store {
     }
 }
 
-/// Bytes of memory that are counted until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Held {
-    counter: Arc<AtomicU64>,
-    bytes: u64,
-}
-
-impl Held {
-    pub(crate) fn new(counter: &Arc<AtomicU64>, bytes: u64) -> Self {
-        counter.fetch_add(bytes, Ordering::Relaxed);
-        Self { counter: counter.clone(), bytes }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.counter.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 /// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in
 /// memory once, for the reader and for the data path.
 #[derive(Debug, Deref)]
 pub(crate) struct Sections {
     #[deref]
     each: Joined,
-    _held: Option<Held>,
+    _reserved: Option<Reserved>,
 }
 
 impl Sections {
     pub(crate) const EACH: u64 = size_of::<(u64, u64)>() as u64;
 
     /// Of ranges in order, none of them empty.
-    pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, held: Option<Held>) -> Self {
-        Self { each: Joined::new(ranges), _held: held }
+    pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, reserved: Option<Reserved>) -> Self {
+        Self { each: Joined::new(ranges), _reserved: reserved }
+    }
+
+    pub(crate) fn whole(len: u64) -> Self {
+        Self { each: Joined { parts: Vec::new(), len }, _reserved: None }
     }
 }
 
@@ -308,7 +266,12 @@ mod tests {
         });
         let mut store = Store::default();
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
-        let part = |at, len, opened| SentPart { at, extent: Extent::Whole(len), file: file.clone(), opened };
+        let part = |at, len, opened| SentPart {
+            at,
+            sections: Arc::new(Sections::whole(len)),
+            file: file.clone(),
+            opened,
+        };
         store.add_part(part(0, 15, None));
         store.add_part(part(15, 65, Some(opened.clone())));
         let keep = Keep { in_all: 1000, of_large: 10 };
@@ -346,16 +309,18 @@ mod sections_tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::budget::Budget;
 
     #[test]
     fn what_is_held_is_given_back_when_the_last_user_has_gone() {
-        let counter = Arc::default();
-        let sections = Arc::new(Sections::new(std::iter::once(0..5), Some(Held::new(&counter, 16))));
+        let budget = Budget::new(haul_base::Bytes(100));
+        let reserved = budget.reserve(40).unwrap();
+        let sections = Arc::new(Sections::new(std::iter::once(0..5), Some(reserved)));
         let other = sections.clone();
         drop(sections);
-        assert_eq!(counter.load(Ordering::Relaxed), 16);
+        assert!(budget.reserve(40).is_err());
         drop(other);
-        assert_eq!(counter.load(Ordering::Relaxed), 0);
+        assert!(budget.reserve(20).is_ok());
     }
 
     proptest! {

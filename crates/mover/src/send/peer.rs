@@ -55,7 +55,6 @@ fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport
     Ok(None)
 }
 
-/// The receiver says what it does to a name, or would do.
 fn take_item(shared: &Shared, item: &Item) {
     if let Action::Resume { have, .. } = item.action {
         let mut ledger = shared.ledger.lock();

@@ -8,13 +8,13 @@ use haul_base::Bytes;
 use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 use parking_lot::{Condvar, Mutex};
 
-use crate::budget::{SET_MEMORY, must_hold};
+use crate::budget::{Budget, SET_MEMORY};
 use crate::entries::EntryTable;
 use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::Progress;
 use crate::report::Failures;
-use crate::send::blocks::{Block, Held, Keep, Store};
+use crate::send::blocks::{Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
 
 /// Longest wait before a thread looks again whether the job is over.
@@ -93,7 +93,6 @@ impl Slots {
 pub(crate) struct Ledger {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
-    /// Entries whose fate is known.
     pub(crate) settled: u64,
     pub(crate) complete: bool,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
@@ -110,14 +109,11 @@ pub(crate) struct Shared {
     pub(crate) limits: SendLimits,
     pub(crate) slots: Slots,
     pub(crate) wanted: Mutex<Requests>,
-    /// Bytes of memory that what is wanted takes.
-    held: Arc<AtomicU64>,
+    pub(crate) budget: Arc<Budget>,
     ready: OnceLock<Destination>,
     lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
-    /// Bytes that are read ahead at present.
     ahead: AtomicU64,
-    /// Bytes kept of large parts at present.
     kept: AtomicU64,
     /// Whether the reader had to wait for the last that it read.
     disk_is_slow: AtomicBool,
@@ -173,7 +169,7 @@ impl Shared {
             limits,
             slots: Slots::new(PLANNED_AHEAD),
             wanted: Mutex::new(wanted),
-            held: Arc::default(),
+            budget: Budget::new(limits.set_memory),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
             progress: Arc::default(),
@@ -226,18 +222,6 @@ impl Shared {
         None
     }
 
-    /// Whether the set, and so much more, is within its budget.
-    pub(crate) fn must_afford(&self, ledger: &Ledger, more: u64) -> Result<(), Fault> {
-        let held = ledger.table.held() + self.held.load(Ordering::Relaxed);
-        must_hold(self.limits.set_memory, held + more, ledger.table.len())
-    }
-
-    /// What is wanted takes so many bytes more, until what it returns is dropped.
-    pub(crate) fn hold(&self, bytes: u64) -> Result<Held, Fault> {
-        self.must_afford(&self.ledger.lock(), bytes)?;
-        Ok(Held::new(&self.held, bytes))
-    }
-
     /// Ends the job with `fault`, unless it has ended already, and tells the peer.
     pub(crate) fn fail(&self, fault: Fault) {
         if self.fault.set(fault.clone()).is_ok() {
@@ -267,7 +251,6 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Bytes that can be read, and whether they are all.
     pub(crate) fn available(&self) -> (u64, bool) {
         let ended = self.ended.load(Ordering::Acquire);
         (self.upto.load(Ordering::Acquire), ended)

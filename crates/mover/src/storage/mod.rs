@@ -7,11 +7,10 @@ pub mod faults;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
+    Access, AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
     RenameFlags, ResolveFlags, SeekFrom, Stat, StatFs, Timespec, Timestamps, UTIME_OMIT, Uid,
 };
 use rustix::io::{Errno, Result};
@@ -88,13 +87,16 @@ pub enum Call {
     Rename,
     /// `unlinkat`.
     Remove,
-    /// `fchmod`, `fchown`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
+    /// `fchmod`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
     Attributes,
     /// `fsync`, `fdatasync`, `syncfs`.
     Sync,
     /// `flock`.
     Lock,
 }
+
+/// Bytes of names that are asked of the kernel at a time.
+pub(crate) const LIST_BUFFER: usize = 64 << 10;
 
 /// Bytes that the kernel is asked to copy at a time.
 const COPY: u64 = 64 << 20;
@@ -139,7 +141,6 @@ on_open! {
     Seek: seek(to: SeekFrom) -> u64;
     Size: fallocate(flags: FallocateFlags, offset: u64, len: u64) -> ();
     Size: ftruncate(len: u64) -> ();
-    Attributes: fchown(user: Option<Uid>, group: Option<Gid>) -> ();
     Attributes: futimens(times: &Timestamps) -> ();
     Sync: fsync() -> ();
     Sync: fdatasync() -> ();
@@ -215,30 +216,18 @@ pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>
     })
 }
 
-/// The names of a directory.
 pub(crate) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
-    list(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
+    Ok(list(directory)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// What is in a directory, without `.` and `..`.
-pub(crate) fn list(directory: impl AsFd) -> Result<Listing> {
-    repeat(Call::List, || Dir::read_from(directory.as_fd())).map(Listing)
-}
-
-/// See [`list`].
-pub(crate) struct Listing(Dir);
-
-impl Iterator for Listing {
-    type Item = Result<DirEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let item = repeat(Call::List, || self.0.read().transpose()).transpose()?;
-            if !item.as_ref().is_ok_and(|item| is_dots(item.file_name())) {
-                return Some(item);
-            }
-        }
-    }
+/// What is in a directory, without `.` and `..`, in no order; a kind may be unknown.
+pub(crate) fn list(directory: impl AsFd) -> Result<Vec<(Vec<u8>, FileType)>> {
+    // Who has the directory open, too, may read it at the same time.
+    let readable = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let (mut found, mut buffer) = (Vec::new(), vec![MaybeUninit::uninit(); LIST_BUFFER]);
+    let take = |item: &RawDirEntry<'_>| found.push((item.file_name().to_bytes().to_vec(), item.file_type()));
+    list_each(readable, &mut buffer, take)?;
+    Ok(found)
 }
 
 /// Whether a name is that of the directory itself, or of the one that it lies in.
@@ -246,7 +235,7 @@ fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Shows what is in a directory to `take`. As [`list`], for many directories and one buffer.
+/// Shows what is in a directory to `take`, without `.` and `..`. As [`list`], for many directories and one buffer.
 pub(crate) fn list_each(
     directory: impl AsFd,
     buffer: &mut [MaybeUninit<u8>],
@@ -286,7 +275,6 @@ pub(crate) fn read_exact_at(fd: impl AsFd, mut into: &mut [u8], mut offset: u64)
     Ok(())
 }
 
-/// Writes everything at `offset`.
 pub(crate) fn write_all_at(fd: impl AsFd, bytes: &[u8], mut offset: u64) -> Result<()> {
     write_with(bytes, |bytes| {
         let done = io::pwrite(fd.as_fd(), bytes, offset)?;
@@ -316,42 +304,31 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
 /// it, and shares the blocks where the file system can (`copy_file_range(2)`); where it does not, we do.
 pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
     let (from, to) = (from.as_fd(), to.as_fd());
-    let mut done = 0;
+    let (mut done, mut buffer) = (0, Vec::new());
     while done < most {
-        let ask = (most - done).min(COPY) as usize;
-        let (mut start, mut end) = (done, done);
-        let copied = decide(Call::Write(ask))
-            .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)));
+        let by_kernel = buffer.is_empty();
+        let copied = if by_kernel {
+            let ask = (most - done).min(COPY) as usize;
+            let (mut start, mut end) = (done, done);
+            decide(Call::Write(ask))
+                .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)))
+        } else {
+            let into = &mut buffer[..(most - done).min(COPY_BUFFER) as usize];
+            read_at(from, into, done).and_then(|got| write_all_at(to, &into[..got], done).map(|()| got))
+        };
         match copied {
             // Some file systems say so of files that are not empty (std::io::copy looks for it too).
-            Ok(0) if done == 0 => return copy_here(from, to, 0..most),
+            Ok(0) if by_kernel && done == 0 => buffer.resize(COPY_BUFFER as usize, 0),
             Ok(0) => break,
             Ok(copied) => done += copied as u64,
             Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                return copy_here(from, to, done..most);
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) if by_kernel => {
+                buffer.resize(COPY_BUFFER as usize, 0);
             }
             Err(errno) => return Err(errno),
         }
     }
     Ok(done)
-}
-
-/// Copies a range, by way of a buffer; where it or the file ended.
-fn copy_here(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: Range<u64>) -> Result<u64> {
-    let mut buffer = vec![0; COPY_BUFFER as usize];
-    let mut at = range.start;
-    while at < range.end {
-        let most = (range.end - at).min(COPY_BUFFER) as usize;
-        match read_at(from, &mut buffer[..most], at)? {
-            0 => break,
-            got => {
-                write_all_at(to, &buffer[..got], at)?;
-                at += got as u64;
-            }
-        }
-    }
-    Ok(at)
 }
 
 pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
@@ -369,7 +346,6 @@ pub(crate) fn linkat(from: impl AsFd, old: impl Arg, directory: impl AsFd, name:
     })
 }
 
-/// Renames within a directory.
 pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
     from.into_with_c_str(|from| named(Call::Rename, directory, to, |at, to| fs::renameat(at, from, at, to)))
 }
@@ -385,20 +361,32 @@ pub(crate) fn rename_new_in(directory: impl AsFd, from: impl Arg, to: impl Arg) 
 
 /// Removes the name of a temporary file or of a journal. The directory keeps its time of modification, because a job
 /// that ends later than another one must not change what that one has finished.
-#[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
 pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<()> {
     let before = fstat(&directory);
     unlinkat(&directory, name, AtFlags::empty())?;
     if let Ok(stat) = before {
         // The directory of another user gets a new time.
-        let times = modified_at(stat.st_mtime.into(), stat.st_mtime_nsec as u32);
-        let _ = utimensat(&directory, ".", &times, AtFlags::empty());
+        let _ = utimensat(&directory, ".", &modified_at(Mtime::of(&stat)), AtFlags::empty());
     }
     Ok(())
 }
 
+/// A time of last modification, in seconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Mtime {
+    pub(crate) secs: i64,
+    pub(crate) nanos: u32,
+}
+
+impl Mtime {
+    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { secs: stat.st_mtime.into(), nanos: stat.st_mtime_nsec as u32 }
+    }
+}
+
 /// A time of last modification; that of the last access stays.
-pub(crate) fn modified_at(secs: i64, nanos: u32) -> Timestamps {
+pub(crate) fn modified_at(Mtime { secs, nanos }: Mtime) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: secs, tv_nsec: nanos.into() },

@@ -193,7 +193,8 @@ pub(crate) fn names_below(directory: &Path) -> Vec<PathBuf> {
     while let Some(at) = open.pop() {
         for item in fs::read_dir(&at).unwrap() {
             let path = item.unwrap().path();
-            if path.symlink_metadata().unwrap().is_dir() {
+            // What has gone meanwhile, by a rename, is no directory.
+            if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
                 open.push(path.clone());
             }
             found.push(path);

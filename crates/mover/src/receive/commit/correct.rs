@@ -14,9 +14,9 @@ use crate::receive::Expectations;
 use crate::receive::place::Place;
 use crate::receive::place::attributes::{DIRECTORY_BITS, Existing, FILE_BITS};
 use crate::receive::shared::Shared;
+use crate::storage::Mtime;
 
 impl Shared {
-    /// Where the set goes.
     pub(crate) fn lineage(&self) -> DestinationLineage {
         self.place.base.lineage(self.clears())
     }
@@ -43,7 +43,7 @@ impl Shared {
     pub(crate) fn finish_destination(&self) {
         let Some(wanted) = self.book.lock().destination.clone() else { return };
         let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
-        let attributes = Attributes { mtime_secs, mtime_nanos, mode };
+        let attributes = Attributes { mtime: Mtime { secs: mtime_secs, nanos: mtime_nanos }, mode };
         let wanted = Metadata { attributes, extras: extras.map(Arc::from), bits: DIRECTORY_BITS };
         let directory = self.place.directory(&[]);
         match directory.and_then(|directory| self.metadata.apply(directory.as_fd(), &wanted)) {
@@ -113,7 +113,6 @@ impl Shared {
         undone
     }
 
-    /// What [`Shared::correct`] would do.
     pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
         let wanted = self.metadata_of(entry);
         let would_change = |file: File| self.metadata.would_change(file.as_fd(), &wanted);

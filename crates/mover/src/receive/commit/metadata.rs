@@ -11,11 +11,11 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
-use crate::budget::{growth_of_table, of_table};
+use crate::budget::of_place;
 use crate::entries::Attributes;
 use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, set_mode};
 use crate::receive::place::existing;
-use crate::storage::{chownat, fchmod, fchown, fstat};
+use crate::storage::{chownat, fchmod, fstat};
 use crate::xattrs::{Bearer, CAPABILITY, Space};
 
 /// Whoever has a file may write it.
@@ -26,34 +26,25 @@ const OWNER_WRITES: u32 = 0o200;
 pub(crate) struct ExtrasMap {
     of: HashMap<u32, Arc<Extras>>,
     last: Option<Arc<Extras>>,
-    /// Bytes that the extras themselves take.
-    bytes: u64,
 }
 
 impl ExtrasMap {
-    /// Notes what [`MetadataWriter::permitted`] has left.
-    pub(crate) fn insert(&mut self, entry: u32, extras: Extras) {
-        let shared = match &self.last {
-            Some(last) if **last == extras => last.clone(),
+    /// Notes what [`MetadataWriter::permitted`] has left; how many bytes of memory that takes.
+    pub(crate) fn insert(&mut self, entry: u32, extras: Extras) -> u64 {
+        let (shared, bytes) = match &self.last {
+            Some(last) if **last == extras => (last.clone(), 0),
             _ => {
-                self.bytes += bytes_of(&extras);
-                Arc::new(extras)
+                let bytes = bytes_of(&extras);
+                (Arc::new(extras), bytes)
             }
         };
         self.last = Some(shared.clone());
         self.of.insert(entry, shared);
+        bytes + of_place::<(u32, Arc<Extras>)>()
     }
 
     pub(crate) fn get(&self, entry: u32) -> Option<Arc<Extras>> {
         self.of.get(&entry).cloned()
-    }
-
-    pub(crate) fn held(&self) -> u64 {
-        of_table::<(u32, Arc<Extras>)>(self.of.capacity()) + self.bytes
-    }
-
-    pub(crate) fn growth(&self, extras: &Extras) -> u64 {
-        growth_of_table::<(u32, Arc<Extras>)>(self.of.len(), self.of.capacity(), 1) + bytes_of(extras)
     }
 }
 
@@ -125,7 +116,7 @@ impl MetadataWriter {
         let mut undone = left_out(extras);
         // Changing the owner takes away set-user-ID bits and capabilities, so it comes first.
         let owned = self.set_owner(fd, extras, &mut undone)?;
-        let bearer = Bearer::Open(fd);
+        let bearer = Bearer::new(fd);
         self.set_xattrs(&bearer, extras, &mut undone);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // The list holds the permissions of the group, so it comes after them.
@@ -133,11 +124,10 @@ impl MetadataWriter {
         Ok(undone)
     }
 
-    /// Whether [`MetadataWriter::apply_but_time`] would change anything.
     pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> bool {
         let Ok(now) = fstat(fd) else { return false };
         let extras = wanted.extras.as_deref();
-        let owner = extras.and_then(|extras| self.wanted_owner(extras, || Ok(now), &mut Undone::new()));
+        let owner = extras.and_then(|extras| self.wanted_owner(extras, &now, &mut Undone::new()));
         let other_owner = owner.is_some_and(|(user, group)| {
             now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
         });
@@ -148,7 +138,7 @@ impl MetadataWriter {
     }
 
     fn other_xattrs(&self, fd: BorrowedFd<'_>, extras: &Extras) -> bool {
-        let bearer = Bearer::Open(fd);
+        let bearer = Bearer::new(fd);
         let xattrs = extras.xattrs.as_ref().filter(|_| self.permit.xattrs == Keep::Preserve);
         let acl = extras.acls.as_ref().filter(|_| self.permit.acls == Keep::Preserve);
         xattrs.is_some_and(|wanted| self.xattrs(&bearer, wanted).is_any())
@@ -165,27 +155,20 @@ impl MetadataWriter {
     /// Sets the owner and attributes of a symbolic link that is open as a path; it has no permissions.
     pub(crate) fn apply_to_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> Undone {
         let mut undone = left_out(extras);
-        if let Some(wanted) = self.wanted_owner(extras, || fstat(link), &mut undone)
-            && chown_link(link, wanted).is_err()
-        {
+        if self.set_owner(link, extras, &mut undone).is_err() {
             undone.push("the owner cannot be set".to_owned());
         }
-        self.set_xattrs(&Bearer::path(link), extras, &mut undone);
+        self.set_xattrs(&Bearer::new(link), extras, &mut undone);
         undone
     }
 
     /// The user and group to set, if that is permitted; noted if it is not and would change anything.
-    fn wanted_owner(
-        &self,
-        extras: &Extras,
-        now: impl FnOnce() -> Result<Stat, Errno>,
-        undone: &mut Undone,
-    ) -> Option<(u32, u32)> {
+    fn wanted_owner(&self, extras: &Extras, now: &Stat, undone: &mut Undone) -> Option<(u32, u32)> {
         let (user, group) = self.numbers(extras.owner.as_ref()?);
         if self.permit.owner != Ownership::Receiver {
             return Some((user, group));
         }
-        if now().is_ok_and(|now| (now.st_uid, now.st_gid) != (user, group)) {
+        if (now.st_uid, now.st_gid) != (user, group) {
             undone.push(format!("the receiver does not permit the owner {user}:{group}"));
         }
         None
@@ -200,15 +183,14 @@ impl MetadataWriter {
         (user, accounts.group(owner.group_name.as_deref(), owner.group))
     }
 
-    /// True: it belongs to whom it should, by the power of the administrator, and may lend that user's rights.
+    /// Sets the owner of what is open, also only as a path. True: it belongs to whom it should, by the power of the
+    /// administrator, and may lend that user's rights.
     fn set_owner(&self, fd: BorrowedFd<'_>, extras: &Extras, undone: &mut Undone) -> Result<bool, Errno> {
-        let Some((user, group)) = self.wanted_owner(extras, || fstat(fd), undone) else { return Ok(false) };
         let now = fstat(fd)?;
-        let is_new_user = now.st_uid != user;
-        let is_new_group = now.st_gid != group;
-        let user_done = !is_new_user || fchown(fd, Some(Uid::from_raw(user)), None).is_ok();
-        let may = !is_new_group || is_member(group);
-        let group_done = may && (!is_new_group || fchown(fd, None, Some(Gid::from_raw(group))).is_ok());
+        let Some((user, group)) = self.wanted_owner(extras, &now, undone) else { return Ok(false) };
+        let set = |user, group| chownat(fd, "", user, group, AtFlags::EMPTY_PATH).is_ok();
+        let user_done = now.st_uid == user || set(Some(Uid::from_raw(user)), None);
+        let group_done = now.st_gid == group || is_member(group) && set(None, Some(Gid::from_raw(group)));
         if !user_done {
             undone.push(format!("the owner cannot be set to user {user}"));
         }
@@ -243,19 +225,6 @@ impl MetadataWriter {
             Space::Acl | Space::Other => false,
         }
     }
-}
-
-/// Changes what differs of whose a link is; what only root may change is tried by root alone.
-fn chown_link(link: BorrowedFd<'_>, (user, group): (u32, u32)) -> Result<(), Errno> {
-    let now = fstat(link)?;
-    let new_user = (now.st_uid != user).then_some(user);
-    let new_group = (now.st_gid != group).then_some(group);
-    let mine = (new_user.filter(|_| is_root()), new_group.filter(|&group| is_member(group)));
-    if mine != (None, None) {
-        let (user, group) = (mine.0.map(Uid::from_raw), mine.1.map(Gid::from_raw));
-        chownat(link, "", user, group, AtFlags::EMPTY_PATH)?;
-    }
-    if mine == (new_user, new_group) { Ok(()) } else { Err(Errno::PERM) }
 }
 
 fn refused(what: &str, wanted: &[Xattr], undone: &mut Undone) {
@@ -310,7 +279,6 @@ impl<'w> Difference<'w> {
     }
 }
 
-/// Sets attributes that differ, and removes those that are too many.
 fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undone) {
     let mut note = |name: &[u8], done: Result<(), Errno>| {
         if let Err(errno) = done {
@@ -332,8 +300,9 @@ fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undo
 /// Changes an attribute. Of a file that its owner may not write that is forbidden (xattr(7)), so it is permitted for a
 /// moment.
 fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    match (change(), bearer) {
-        (Err(Errno::ACCESS), Bearer::Open(fd)) => {
+    match change() {
+        Err(Errno::ACCESS) => {
+            let fd = bearer.fd;
             let mode = existing(&fstat(fd)?).mode;
             if mode & OWNER_WRITES != 0 || fchmod(fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
                 return Err(Errno::ACCESS);
@@ -342,6 +311,6 @@ fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result
             fchmod(fd, Mode::from_raw_mode(mode))?;
             changed
         }
-        (done, _) => done,
+        done => done,
     }
 }

@@ -27,7 +27,6 @@ use crate::receive::verify::READ;
 use metadata::Metadata;
 use sync::{Syncs, read_back};
 
-/// Files committed together at most.
 const GROUP: usize = 1024;
 
 /// Bytes of what is said of failures that wait to be told.
@@ -112,19 +111,17 @@ impl Committer {
     }
 
     fn absorb(&mut self, settle: Settle) {
-        self.shared.give_back(settle.bytes());
         self.shared.progress.worked();
         match settle {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
             Settle::Verified(entry) => self.ready.push(entry),
             Settle::Same(entry) => self.same(entry),
-            Settle::Failed(entry, fault) => self.failed(entry, fault),
-            Settle::Unread(entry, fault) => self.count_failure(entry, fault),
+            Settle::Failed { entry, fault, .. } => self.failed(entry, fault),
+            Settle::Unread { entry, fault, .. } => self.count_failure(entry, fault),
         }
     }
 
-    /// What was there is equal, and stays.
     fn same(&mut self, entry: u32) {
         let path = self.shared.path(entry);
         if !self.shared.only_looks() {

@@ -10,6 +10,7 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
 use crate::fault::IoFault;
+use crate::identity::FileId;
 use crate::receive::shared::Shared;
 use crate::receive::verify::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
@@ -30,9 +31,8 @@ impl Syncs {
         if count <= FEW { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
     }
 
-    #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
     pub(crate) fn file_system_of(&mut self, fd: &impl AsFd) -> Result<(), Errno> {
-        let device = u64::from(fstat(fd)?.st_dev);
+        let device = FileId::of(&fstat(fd)?).device;
         if let Entry::Vacant(vacant) = self.file_systems.entry(device) {
             vacant.insert(dup(fd)?);
         }

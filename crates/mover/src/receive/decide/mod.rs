@@ -4,6 +4,7 @@ pub(super) mod expectations;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
@@ -11,30 +12,27 @@ use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, N
 
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, over};
+use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
 use crate::receive::place::Existing;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
+use crate::receive::write::Pipeline;
 use crate::tree::Groups;
 
 /// A shorter file from this size on is compared; a smaller one is sent again.
 const WORTH_PROVING: u64 = 1 << 20;
 
 pub(crate) struct Decider {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Pipeline,
     pub(super) leftovers: Option<Leftovers>,
-    checks: Sender<Check>,
-    pub(super) settles: Sender<Settle>,
     hashing: Sender<HashJob>,
     /// What is to be hashed once the entries have been asked for.
     to_hash: Vec<HashJob>,
 }
 
-/// What is to happen to a file.
 pub(super) enum Verdict {
     /// It stays; what it has beside its contents is corrected.
     Keep(Existing),
-    /// It stays as it is, because it is newer.
     KeepNewer(Existing),
     /// It is compared with what is there.
     Compare,
@@ -43,14 +41,8 @@ pub(super) enum Verdict {
 }
 
 impl Decider {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        leftovers: Option<Leftovers>,
-        checks: Sender<Check>,
-        settles: Sender<Settle>,
-        hashing: Sender<HashJob>,
-    ) -> Self {
-        Self { shared, leftovers, checks, settles, hashing, to_hash: Vec::new() }
+    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<HashJob>) -> Self {
+        Self { shared, leftovers, hashing, to_hash: Vec::new() }
     }
 
     /// The one source that takes the destination's name has begun to come.
@@ -111,7 +103,6 @@ impl Decider {
         }
     }
 
-    /// Whether it was modified at this time, as far as can be found out.
     fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
         // To find out what the file system can store, something has to be stored.
         if self.shared.only_looks() {
@@ -124,17 +115,21 @@ impl Decider {
     /// The file stays, unless the job has made it under another name; `correct` gives it what it has beside its contents.
     fn keep(&self, entry: u32, path: &[u8], there: &Existing, correct: impl FnOnce()) -> Result<Want, Fault> {
         if !self.shared.place.keeps(path, there) {
-            self.shared.book.lock().table.set_state(entry, State::Failed);
-            self.shared.settle(&self.settles, Settle::Failed(entry, collision(path).fault))?;
-            return Ok(Want::Nothing);
+            return self.fail(entry, collision(path).fault);
         }
         correct();
         self.kept(entry)
     }
 
+    pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
+        self.shared.book.lock().table.set_state(entry, State::Failed);
+        self.shared.settle(Settle::failed(&self.shared.budget, entry, fault)?)?;
+        Ok(Want::Nothing)
+    }
+
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
         self.shared.book.lock().table.set_state(entry, State::Kept);
-        self.settles.send(Settle::Held).map_err(over)?;
+        self.shared.settle(Settle::Held)?;
         Ok(Want::Kept)
     }
 
@@ -149,7 +144,6 @@ impl Decider {
         }
     }
 
-    /// Compares what is there under the final name.
     pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
         let groups = Groups::of(self.shared.book.lock().table.stream_len(entry));
         self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
@@ -202,11 +196,11 @@ impl Decider {
     }
 
     fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
-        let (claimed, interest) = (claimed.clone(), Interest::default());
+        let (claimed, is_over) = (claimed.clone(), Arc::<AtomicBool>::default());
         self.shared.open_comparison();
-        let comparison = Comparison { entry, held, claimed, interest: interest.clone() };
-        self.checks.send(Check::Compare(comparison)).map_err(over)?;
-        self.to_hash.push(HashJob { entry, held, groups, interest });
+        let comparison = Comparison { entry, held, claimed, is_over: is_over.clone() };
+        self.shared.check(Check::Compare(comparison))?;
+        self.to_hash.push(HashJob { entry, held, groups, is_over });
         Ok(())
     }
 

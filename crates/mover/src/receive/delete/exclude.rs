@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use haul_wire::control::{Fault, IgnoreFiles, RelPath, Rule, Verdict, Withheld};
 
-use crate::budget::{growth_of_table, of_table};
+use crate::budget::of_place;
 use crate::entries::MAX_ENTRIES;
 use crate::fault::protocol;
 use crate::receive::Expectations;
@@ -18,12 +18,9 @@ pub(crate) struct FilteredNames {
 }
 
 impl FilteredNames {
-    pub(crate) fn held(&self) -> u64 {
-        of_table::<[u8; 16]>(self.hashes.capacity())
-    }
-
-    pub(crate) fn growth(&self, filtered: &Withheld) -> u64 {
-        growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), filtered.paths.len())
+    /// Bytes of memory that so many names take.
+    pub(crate) fn cost(filtered: &Withheld) -> u64 {
+        filtered.paths.len() as u64 * of_place::<[u8; 16]>()
     }
 
     pub(crate) fn take_in(&mut self, filtered: &Withheld) -> Result<(), Fault> {

@@ -31,7 +31,6 @@ use crate::storage::{fstat, lstatat, names, unlinkat};
 enum Purpose {
     /// It is counted, up to one more than so many.
     Count(u64),
-    /// It is said that it would be removed.
     Say,
     Remove,
 }
@@ -50,7 +49,6 @@ enum Seen {
     Leaf,
 }
 
-/// A directory that is being emptied.
 struct Emptying {
     path: Vec<u8>,
     /// Its path if the set had it.
@@ -183,7 +181,6 @@ impl<'a> Sweep<'a> {
         self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: false })
     }
 
-    /// Goes through all directories of the set.
     fn run(mut self) -> Result<Removal, Fault> {
         let extent = self.shared.book.lock().extent;
         if extent == Extent::Destination && !self.shared.place.renames() {
@@ -395,7 +392,6 @@ fn unusable(path: &[u8]) -> Fault {
 }
 
 impl Place {
-    /// What is at an entry's name.
     pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
         self.dir_entry(path).ok()?.kind(path).ok().flatten()
     }

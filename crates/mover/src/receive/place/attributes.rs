@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::entries::Attributes;
 use crate::identity::FileId;
 use crate::receive::place::dir_entry::Names;
-use crate::storage::{fchmod, fstat, futimens, modified_at, utimensat};
+use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
 /// would lend the receiving user's rights to a program that someone else chose.
@@ -34,40 +34,35 @@ pub(crate) fn set_mode(fd: impl AsFd, wanted: u32, granted: u32) -> Result<(), E
 
 /// Sets the time of last modification through an open descriptor, if it differs.
 pub(crate) fn correct_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    let now = existing(&fstat(&fd)?);
-    let is_same = (now.mtime_secs, now.mtime_nanos) == (attributes.mtime_secs, attributes.mtime_nanos);
+    let is_same = Mtime::of(&fstat(&fd)?) == attributes.mtime;
     if is_same { Ok(()) } else { set_time(fd, attributes) }
 }
 
 pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    futimens(fd, &modified_at(attributes.mtime_secs, attributes.mtime_nanos))
+    futimens(fd, &modified_at(attributes.mtime))
 }
 
 /// Sets the time of a symbolic link that is open as a path. Links have no permissions.
 pub(crate) fn set_on_link(link: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    let times = modified_at(attributes.mtime_secs, attributes.mtime_nanos);
-    match utimensat(link, "", &times, AtFlags::EMPTY_PATH) {
+    match utimensat(link, "", &modified_at(attributes.mtime), AtFlags::EMPTY_PATH) {
         // Some file systems keep no times of links, and kernels before 5.8 take them by name only.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,
     }
 }
 
-/// A regular file that is at the destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Existing {
     pub(crate) size: u64,
-    pub(crate) mtime_secs: i64,
-    pub(crate) mtime_nanos: u32,
+    pub(crate) mtime: Mtime,
     pub(crate) id: FileId,
     pub(crate) names: Names,
     pub(crate) mode: u32,
 }
 
 impl Existing {
-    /// Whether it was modified after this time.
     pub(crate) fn is_later(&self, than: Attributes) -> bool {
-        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
+        self.mtime > than.mtime
     }
 
     /// Whether it has these permissions, and none that lend rights which they do not have.
@@ -77,22 +72,16 @@ impl Existing {
 
     /// Whether it was modified at this time, as far as its file system can tell.
     pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
-        let whole_seconds = self.mtime_nanos == 0;
-        self.mtime_secs == attributes.mtime_secs
-            && (whole_seconds || self.mtime_nanos == attributes.mtime_nanos)
+        let whole_seconds = self.mtime.nanos == 0;
+        self.mtime == attributes.mtime || whole_seconds && self.mtime.secs == attributes.mtime.secs
     }
 }
 
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "fields differ between architectures"
-)]
+#[expect(clippy::unnecessary_cast, reason = "fields differ between architectures")]
 pub(crate) fn existing(stat: &Stat) -> Existing {
     Existing {
         size: stat.st_size as u64,
-        mtime_secs: stat.st_mtime.into(),
-        mtime_nanos: stat.st_mtime_nsec as u32,
+        mtime: Mtime::of(stat),
         id: FileId::of(stat),
         names: Names::of(stat),
         mode: stat.st_mode as u32 & ALL_BITS,

@@ -16,8 +16,8 @@ use crate::storage::{accessat, mkdirat, unlinkat};
 /// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
 const NEW_DIRECTORY: u32 = 0o777;
 
-/// Permissions that it has until the set is complete: what comes may be less public.
-const PRIVATE_DIRECTORY: u32 = 0o700;
+/// Permissions of directories while they fill: what comes may be less public.
+pub(crate) const PRIVATE_DIRECTORY: u32 = 0o700;
 
 pub(crate) struct Base {
     pub(crate) directory: OwnedFd,
@@ -26,20 +26,12 @@ pub(crate) struct Base {
     /// The only source that may take that name: an earlier job made it for this one, and was cut off.
     pub(crate) made_for: Option<Vec<u8>>,
     pub(crate) presence: Presence,
-    pub(crate) reach: Reach,
+    /// The paths are a peer's and lead below a root. A file with several names may be somebody's outside of it, so it is
+    /// left as it is.
+    pub(crate) is_confined: bool,
     made: Option<Made>,
     /// The name that the destination would get if this was not a dry run.
     missing: Option<Vec<u8>>,
-}
-
-/// How far what is done at the destination may reach.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reach {
-    /// The paths are those of a person on this machine.
-    Anywhere,
-    /// They are a peer's and lead below a root. A file with several names may be somebody's outside of it, so it is left
-    /// as it is.
-    Confined,
 }
 
 struct Made {
@@ -64,7 +56,7 @@ impl Base {
             rename: None,
             made_for: None,
             presence,
-            reach: Reach::Anywhere,
+            is_confined: false,
             made: None,
             missing: None,
         }
@@ -123,8 +115,7 @@ pub(crate) fn open_base(
     if run != RunMode::ListChanges {
         writable(&base, destination)?;
     }
-    let reach = if matches!(root, Root::Anywhere) { Reach::Anywhere } else { Reach::Confined };
-    Ok(Base { reach, ..base })
+    Ok(Base { is_confined: matches!(root, Root::Beneath(_)), ..base })
 }
 
 /// Names of journals and temporary files are nobody's to give.

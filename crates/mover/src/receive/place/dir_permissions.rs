@@ -12,7 +12,7 @@ use crate::identity::FileId;
 use crate::receive::place::attributes::set_time;
 use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing};
 use crate::root::split;
-use crate::storage::{fchmod, fstat, openat};
+use crate::storage::{Mtime, fchmod, fstat, openat};
 
 /// What the owner of a directory needs to make names in it.
 const OWNER: u32 = 0o700;
@@ -32,19 +32,13 @@ impl Place {
         path: &[u8],
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        // Of the destination itself the set may not say what permissions it gets.
+        let is_of_set = || !dirent.at_top || self.is_included.load(Ordering::Acquire);
+        let open_up = || self.open_up(split(&self.local(path)).0, &dirent.directory).is_ok();
         match make() {
-            Err(Errno::ACCESS) if self.is_of_set(dirent) && self.loosen(dirent, path).is_ok() => make(),
+            Err(Errno::ACCESS) if is_of_set() && open_up() => make(),
             done => done,
         }
-    }
-
-    /// Whether the set says what permissions a directory gets.
-    fn is_of_set(&self, dirent: &DirEntry) -> bool {
-        !dirent.at_top || self.is_included.load(Ordering::Acquire)
-    }
-
-    fn loosen(&self, dirent: &DirEntry, path: &[u8]) -> Result<(), Errno> {
-        self.open_up(split(&self.local(path)).0, &dirent.directory)
     }
 
     /// Permits the owner of a directory of the destination everything in it, for the time of the job.
@@ -94,21 +88,19 @@ impl Place {
         if there.same_time(wanted) {
             return true;
         }
-        let is_near = there.mtime_secs.abs_diff(wanted.mtime_secs) <= COARSE_SECONDS;
-        if !is_near && USUAL.contains(&wanted.mtime_secs) {
+        let is_near = there.mtime.secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
+        if !is_near && USUAL.contains(&wanted.mtime.secs) {
             return false;
         }
         let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, wanted).ok());
-        stored.is_some_and(|stored| {
-            (stored.mtime_secs, stored.mtime_nanos) == (there.mtime_secs, there.mtime_nanos)
-        })
+        stored == Some(there.mtime)
     }
 }
 
 /// What the file system makes of a time, found out with a file that has no name.
-fn stored_time(dirent: &DirEntry, wanted: Attributes) -> Result<Existing, Errno> {
+fn stored_time(dirent: &DirEntry, wanted: Attributes) -> Result<Mtime, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;
     set_time(&file, wanted)?;
-    Ok(existing(&fstat(&file)?))
+    Ok(Mtime::of(&fstat(&file)?))
 }

@@ -68,7 +68,9 @@ impl Place {
             match self.with_room(&dirent, path, link) {
                 Ok(()) => Ok(Linked::Name),
                 Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    copy((&from, existing(&stat).size), &dirent, name, apply).map(|()| Linked::Copy)
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+                    let file = File::from(open_in(&from.directory, &from.name, flags)?);
+                    copy(&file, &dirent, name, apply).map(|_| Linked::Copy)
                 }
                 Err(errno) => Err(errno),
             }
@@ -87,9 +89,8 @@ impl Place {
     ) -> Result<(), IoFault> {
         let fail = |errno| IoFault::destination("copy", path, errno);
         let dirent = self.dir_entry(path)?;
-        let size = fstat(there).map_err(fail)?.st_size as u64;
         let done = self.put_in_place(entry, path, &dirent, |name| {
-            let copy = copy_of((there, size), &dirent, name, apply)?;
+            let copy = copy(there, &dirent, name, apply)?;
             // What is there is whole on the disk, and the copy takes its place.
             fsync(&copy)?;
             self.installed.add(FileId::of(&fstat(&copy)?));
@@ -114,24 +115,15 @@ fn stays(
     is_kept.then_some(Linked::KeptNewer)
 }
 
+/// Makes a file of this name with the contents of another one.
 fn copy(
-    (from, size): (&DirEntry, u64),
-    to: &DirEntry,
-    name: &str,
-    apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-) -> Result<(), Errno> {
-    let source = File::from(open_in(&from.directory, &from.name, OFlags::RDONLY | OFlags::NOFOLLOW)?);
-    copy_of((&source, size), to, name, apply).map(drop)
-}
-
-fn copy_of(
-    (source, size): (&File, u64),
+    source: &File,
     to: &DirEntry,
     name: &str,
     apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<File, Errno> {
     let copy = File::from(create_in(&to.directory, name, OFlags::WRONLY)?);
-    storage::copy(source, &copy, size)?;
+    storage::copy(source, &copy, fstat(source)?.st_size as u64)?;
     apply(copy.as_fd())?;
     Ok(copy)
 }
@@ -142,7 +134,6 @@ impl Place {
         self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, path, target))
     }
 
-    /// Whether a link with this target is there.
     pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
@@ -159,7 +150,9 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
         let dirent = self.dir_entry(path)?;
-        let made = !leads_to(&dirent, target) || self.is_link_elsewhere(&dirent);
+        let is_elsewhere = |stat| self.may_be_elsewhere(&stat);
+        let made =
+            !leads_to(&dirent, target) || lstatat(&dirent.directory, &dirent.name).is_ok_and(is_elsewhere);
         let linked = if made {
             self.make_link(&dirent, (entry, path, target), attributes, apply).map(|()| Linked::Name)
         } else {
@@ -177,8 +170,7 @@ impl Place {
     ) -> Result<(), IoFault> {
         let stat = lstatat(&dirent.directory, &dirent.name)
             .map_err(|errno| IoFault::destination("look at", path, errno))?;
-        let id = FileId::of(&stat);
-        if !self.installed.add(id) && self.is_installed((id, Names::of(&stat)), dirent) {
+        if !self.claims((FileId::of(&stat), Names::of(&stat)), dirent) {
             return Err(collision(path));
         }
         let link = open_link(&dirent.directory, &dirent.name)
@@ -189,11 +181,6 @@ impl Place {
             let _ = set_on_link(&link, attributes);
         }
         Ok(())
-    }
-
-    fn is_link_elsewhere(&self, dirent: &DirEntry) -> bool {
-        let there = lstatat(&dirent.directory, &dirent.name);
-        there.is_ok_and(|stat| self.may_be_elsewhere(&stat))
     }
 
     fn make_link(

@@ -33,7 +33,6 @@ impl Default for OpenFiles {
     }
 }
 
-/// How many may be open under this limit.
 fn most(limit: u64) -> u64 {
     (limit / SHARE).clamp(FEW, MANY).min(limit / 4).max(1)
 }

@@ -62,8 +62,7 @@ impl Place {
             if complete {
                 journal.complete();
             }
-            // It is at worst a leftover that claims nothing.
-            let _ = journal.finish();
+            journal.finish();
         }
         self.tighten();
     }

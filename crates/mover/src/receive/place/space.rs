@@ -117,7 +117,6 @@ impl Space {
         Ok(())
     }
 
-    /// Some bytes of a file are about to be written.
     pub(crate) fn arrived(&self, entry: u32, file: &File, bytes: u64) -> Result<(), NoSpace> {
         let ahead = self.state.lock().files.get_mut(&entry).and_then(|file| file.grow(bytes));
         if let Some((offset, len)) = ahead {
@@ -130,7 +129,6 @@ impl Space {
         self.look_after(file, bytes)
     }
 
-    /// Looks from time to time whether enough is free.
     fn look_after(&self, file: &File, bytes: u64) -> Result<(), NoSpace> {
         if self.min_free == MinFree::Nothing {
             return Ok(());

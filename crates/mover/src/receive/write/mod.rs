@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
+use derive_more::Deref;
 use haul_base::Piece;
 use haul_proto::ObjectSink;
 use haul_wire::control::{Action, Durability, Fault};
@@ -25,39 +26,112 @@ use crate::stream::Shape;
 use crate::tree::Groups;
 use writeback::Orders;
 
-/// Entries prepared before bytes have their turn again.
-const PREPARE: u32 = 256;
-
 /// Buffers that the verifier may hold; beyond, it reads from the page cache.
 const LENT: usize = 16;
 
-pub(crate) struct Writer {
+/// What a receiving job shares, for those who give work to the verifier and to the committer.
+#[derive(Clone, Deref)]
+pub(crate) struct Pipeline {
+    #[deref(forward)]
     shared: Arc<Shared>,
     checks: Sender<Check>,
     settles: Sender<Settle>,
-    /// Entries below this number have been looked at; bytes of their files can be written.
-    prepared: u32,
-    prepared_bytes: u64,
-    /// See [`Layout::len_below`](crate::receive::book::Layout::len_below).
-    seen: usize,
+}
+
+impl Pipeline {
+    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
+        Self { shared, checks, settles }
+    }
+
+    pub(crate) fn check(&self, check: Check) -> Result<(), Fault> {
+        self.unless_over(self.checks.send(check))
+    }
+
+    pub(crate) fn settle(&self, settle: Settle) -> Result<(), Fault> {
+        self.unless_over(self.settles.send(settle))
+    }
+
+    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
+    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
+        told.or_else(|error| if self.ending().is_some() { Ok(()) } else { Err(over(error)) })
+    }
+
+    /// Makes what has no bytes: directories and empty files. To be called before any bytes of the entry, or of what comes
+    /// later, are [asked for](Shared::ask).
+    pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
+        let (state, kind, path) =
+            self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
+        match kind {
+            _ if matches!(state, State::Failed | State::Kept) => Ok(()),
+            _ if self.table(|table| table.parent_failed(entry)) => self.failed(entry, orphaned(&path)),
+            Kind::Directory => match self.make_directory(&path) {
+                Ok(made) => {
+                    if made {
+                        self.book.lock().table.set_state(entry, State::Started);
+                        self.tell_if_wanted(&path, Action::MakeDirectory)?;
+                    }
+                    self.settle(Settle::Held)
+                }
+                Err(io_fault) => self.failed(entry, io_fault),
+            },
+            Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held),
+            Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => self.make_empty(entry),
+            Kind::File(_) | Kind::Unread => Ok(()),
+        }
+    }
+
+    fn make_empty(&self, entry: u32) -> Result<(), Fault> {
+        match self.start(entry) {
+            Ok(_) => {
+                self.check(Check::Written(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }))
+            }
+            Err(io_fault) => self.failed(entry, io_fault),
+        }
+    }
+
+    fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
+        let path = self.path(entry);
+        let identity = self.identity(entry, self.place.local(&path));
+        let shape = self.table(|table| table.shape(entry));
+        let file = self.place.create(entry, &path, &shape, &identity)?;
+        self.book.lock().table.set_state(entry, State::Started);
+        Ok(file)
+    }
+
+    fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
+        if io_fault.scope == Scope::Job {
+            return Err(io_fault.fault);
+        }
+        let mut book = self.book.lock();
+        let started = book.table.state(entry) == State::Started;
+        if !book.fail(entry) {
+            return Ok(());
+        }
+        let path = book.table.path(entry);
+        drop(book);
+        if started {
+            self.place.discard(entry, &path);
+        }
+        self.check(Check::GivenUp(entry))?;
+        self.settle(Settle::failed(&self.budget, entry, io_fault.fault)?)
+    }
+}
+
+pub(crate) struct Writer {
+    shared: Pipeline,
     writeback: Orders,
 }
 
 impl Writer {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        checks: Sender<Check>,
-        settles: Sender<Settle>,
-        writeback: Orders,
-    ) -> Self {
-        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0, writeback }
+    pub(crate) fn new(shared: Pipeline, writeback: Orders) -> Self {
+        Self { shared, writeback }
     }
 
     /// Works until the queue is closed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         loop {
-            let more = self.prepare()?;
-            match self.shared.queue.take(self.prepared_bytes, more) {
+            let known = self.shared.book.lock().layout.len;
+            match self.shared.queue.take(known) {
                 Work::Bytes(guard) => self.write(&guard)?,
                 Work::Look => self.check_length()?,
                 Work::Closed => return Ok(()),
@@ -76,79 +150,6 @@ impl Writer {
         }
     }
 
-    /// Makes the next directories and empty files. True: there are more to make.
-    fn prepare(&mut self) -> Result<bool, Fault> {
-        let known = self.shared.book.lock().decided;
-        let upto = known.min(self.prepared + PREPARE);
-        while self.prepared < upto {
-            self.prepare_one(self.prepared)?;
-            self.prepared += 1;
-        }
-        let book = self.shared.book.lock();
-        self.prepared_bytes = book.layout.len_below(upto, &mut self.seen);
-        Ok(upto < known)
-    }
-
-    fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
-        let (state, kind, path) =
-            self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
-        match kind {
-            _ if matches!(state, State::Failed | State::Kept) => Ok(()),
-            _ if self.shared.table(|table| table.parent_failed(entry)) => self.failed(entry, orphaned(&path)),
-            Kind::Directory => match self.shared.make_directory(&path) {
-                Ok(made) => {
-                    if made {
-                        self.shared.book.lock().table.set_state(entry, State::Started);
-                        self.shared.tell_if_wanted(&path, Action::MakeDirectory)?;
-                    }
-                    self.unless_over(self.settles.send(Settle::Held))
-                }
-                Err(io_fault) => self.failed(entry, io_fault),
-            },
-            Kind::Symlink | Kind::HardLink(_) => self.unless_over(self.settles.send(Settle::Held)),
-            Kind::File(_) if self.shared.table(|table| table.stream_len(entry)) == 0 => {
-                self.make_empty(entry)
-            }
-            Kind::File(_) | Kind::Unread => Ok(()),
-        }
-    }
-
-    fn make_empty(&mut self, entry: u32) -> Result<(), Fault> {
-        match self.start(entry) {
-            Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }),
-            Err(io_fault) => self.failed(entry, io_fault),
-        }
-    }
-
-    fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
-        let path = self.shared.path(entry);
-        let identity = self.shared.identity(entry, self.shared.place.local(&path));
-        let shape = self.shared.table(|table| table.shape(entry));
-        let file = self.shared.place.create(entry, &path, &shape, &identity)?;
-        self.shared.book.lock().table.set_state(entry, State::Started);
-        Ok(file)
-    }
-
-    fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
-        if io_fault.scope == Scope::Job {
-            return Err(io_fault.fault);
-        }
-        let mut book = self.shared.book.lock();
-        let started = book.table.state(entry) == State::Started;
-        if !book.fail(entry) {
-            return Ok(());
-        }
-        let path = book.table.path(entry);
-        drop(book);
-        if started {
-            self.shared.place.discard(entry, &path);
-        }
-        self.unless_over(self.checks.send(Check::GivenUp(entry)))?;
-        let settle = Settle::Failed(entry, io_fault.fault);
-        self.shared.hold(settle.bytes())?;
-        self.unless_over(self.settles.send(settle))
-    }
-
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
         let lent = Queue::lend(guard, LENT).map(Arc::new);
         for run in guard.runs() {
@@ -159,7 +160,7 @@ impl Writer {
                 let range = at..at + piece.len as usize;
                 at = range.end;
                 if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range) {
-                    self.failed(piece.entry, io_fault)?;
+                    self.shared.failed(piece.entry, io_fault)?;
                 }
             }
             self.shared.progress.add_done(len);
@@ -184,14 +185,18 @@ impl Writer {
         if self.shared.durability != Durability::Cached {
             self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
         }
-        let mut book = self.shared.book.lock();
-        let around = book.note_written(piece.entry, &stretch, shape.len);
-        book.must_afford(0)?;
-        drop(book);
+        let around = self.shared.book.lock().note_written(piece.entry, &stretch, shape.len);
+        self.shared.budget.take(0)?;
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = lent.map(|lent| (lent.clone(), range));
         let groups = made_whole(Groups::of(shape.len), &stretch, &around);
-        Ok(self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len })?)
+        Ok(self.shared.check(Check::Written(Written {
+            entry: piece.entry,
+            offset: piece.offset,
+            bytes,
+            groups,
+            len: shape.len,
+        }))?)
     }
 
     fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
@@ -200,20 +205,11 @@ impl Writer {
         match state {
             State::Failed | State::Kept => Ok(None),
             State::Waiting if orphan => Err(orphaned(&self.shared.path(entry))),
-            State::Waiting => self.start(entry).map(Some),
+            State::Waiting => self.shared.start(entry).map(Some),
             State::Started | State::Done => {
                 self.shared.place.file(entry, || self.shared.path(entry)).map(Some)
             }
         }
-    }
-
-    fn tell(&self, written: Written) -> Result<(), Fault> {
-        self.unless_over(self.checks.send(Check::Written(written)))
-    }
-
-    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
-    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
-        told.or_else(|error| if self.shared.ending().is_some() { Ok(()) } else { Err(over(error)) })
     }
 }
 
@@ -232,7 +228,6 @@ pub(crate) fn orphaned(path: &[u8]) -> IoFault {
     IoFault { fault: without_directory(path), scope: Scope::Entry }
 }
 
-/// Takes received pieces; files are written by other threads.
 pub(crate) struct FileSink {
     pub(crate) shared: Arc<Shared>,
     /// Bytes leave memory in whatever order they come: each is written to its place. Else the receiver may need what is

@@ -8,8 +8,9 @@ use crossbeam_channel::Sender;
 use haul_wire::control::{Fault, FileDigest};
 use parking_lot::Mutex;
 
+use crate::budget::Reserved;
 use crate::entries::State;
-use crate::send::blocks::{Held, Sections};
+use crate::send::blocks::Sections;
 use crate::send::read::opened::Planned;
 use crate::tree::{Groups, Tree, Value};
 
@@ -58,11 +59,6 @@ impl BlockHashes {
         self.tree.lock().root()
     }
 
-    /// The file cannot be read. What to send about it, if nothing was sent yet.
-    pub(crate) fn fail(&self, fault: Fault) -> Option<FileDigest> {
-        self.tell(Err(fault))
-    }
-
     /// What the receiver is told of the whole file; it is told once.
     pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
         let first = !self.told.swap(true, Ordering::AcqRel);
@@ -80,12 +76,11 @@ pub(crate) struct Partial {
     pub(crate) hashes: Arc<BlockHashes>,
     /// What it counts as if it turns out that nothing has to be sent.
     pub(crate) without_sending: State,
-    /// Bytes of its stream that were asked for.
     pub(crate) asked: u64,
     /// What the receiver had has turned out to be different, if only in a dry run.
     pub(crate) differs: bool,
     /// What it takes of memory until it is settled.
-    pub(crate) _held: Held,
+    pub(crate) _reserved: Reserved,
 }
 
 pub(crate) struct Requests {

@@ -81,7 +81,6 @@ impl Planner {
             entry.kind = EntryKind::Failed(fault);
             file = None;
         }
-        self.shared.must_afford(&ledger, ledger.table.growth(&entry))?;
         let index = ledger.table.len();
         let keeps_links = self.shared.limits.preserve.hard_links == HardLinks::Keep && names > 1;
         if let Some((_, identity)) = file.as_ref().filter(|_| keeps_links)
@@ -96,6 +95,7 @@ impl Planner {
             ledger.settled += 1;
             self.shared.progress.one_failed();
         }
+        self.shared.budget.take_entry(ledger.table.cost(index))?;
         let shape = ledger.table.shape(index);
         drop(ledger);
         self.shared.progress.found(1, 0);
@@ -158,7 +158,6 @@ pub(super) struct Announcer {
     begun: Condvar,
 }
 
-/// What was found and is not announced.
 struct Batch {
     entries: Vec<Entry>,
     bytes: usize,
@@ -172,7 +171,6 @@ impl Batch {
         self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES
     }
 
-    /// How long it may still wait.
     fn left(&self) -> Duration {
         BATCH_AGE.saturating_sub(self.since.elapsed())
     }

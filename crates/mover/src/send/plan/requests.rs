@@ -74,7 +74,7 @@ impl Requests {
     ) -> Result<(), Fault> {
         let len = planned.file.shape.len;
         let sections = sections(shared, stretches, len)?;
-        let held = shared.hold(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
+        let reserved = shared.budget.reserve(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
         let planned = Arc::new(planned);
         let hashes = Arc::new(BlockHashes::new(planned.clone()));
         let asked = sections.len;
@@ -86,7 +86,7 @@ impl Requests {
         drop(sent);
         self.partial.insert(
             planned.entry,
-            Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _held: held },
+            Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _reserved: reserved },
         );
         if sections.len > 0 {
             self.send(Job::Stretches(Stretches { planned, sections, hashes: Some(hashes.clone()) }));
@@ -167,7 +167,7 @@ fn sections(shared: &Shared, stretches: &[Stretch], len: u64) -> Result<Arc<Sect
     if !Stretch::in_order(stretches, len) {
         return Err(protocol("stretches that a file does not have are wanted"));
     }
-    let held = shared.hold(stretches.len() as u64 * Sections::EACH)?;
+    let reserved = shared.budget.reserve(stretches.len() as u64 * Sections::EACH)?;
     let ranges = stretches.iter().map(|stretch| stretch.start..stretch.start + stretch.len);
-    Ok(Arc::new(Sections::new(ranges, Some(held))))
+    Ok(Arc::new(Sections::new(ranges, Some(reserved))))
 }

@@ -15,7 +15,7 @@ use opened::{Opened, Planned};
 
 use crate::job;
 use crate::link::send_list;
-use crate::send::blocks::{BLOCK, Block, Extent, LARGE, Sections, SentPart};
+use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
@@ -41,7 +41,6 @@ pub(crate) struct Reader {
     incoming: Receiver<Job>,
     buffer: AlignedBytes,
     used: usize,
-    /// Where the buffer begins in the object.
     offset: u64,
     digests: Vec<FileDigest>,
     proofs: HashBatch,
@@ -104,7 +103,6 @@ impl Reader {
         self.tell()
     }
 
-    /// Says what groups and files hash to.
     fn tell(&mut self) -> Result<(), Fault> {
         self.told = Instant::now();
         self.proofs.flush(&self.shared)?;
@@ -120,7 +118,7 @@ impl Reader {
     fn read_file(&mut self, planned: &Planned) -> bool {
         let mut left = 0..planned.file.shape.len;
         let opened = Opened::open(planned);
-        self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
+        self.begin(planned, opened.as_ref().ok(), Sections::whole(left.end).into());
         let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
         let result = match copied {
             Ok(digest) => Ok(digest),
@@ -150,14 +148,14 @@ impl Reader {
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
         let end = self.offset + self.used as u64 + wanted.sections.len;
         let opened = Opened::open(&wanted.planned);
-        self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
+        self.begin(&wanted.planned, opened.as_ref().ok(), wanted.sections.clone());
         match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
             Ok(()) => {}
             Err(Halt::Stopped) => return false,
             Err(Halt::File(fault)) => {
                 // Proved before, it has changed since: what was proved does not hold any more either.
                 let told = match &wanted.hashes {
-                    Some(hashes) => hashes.fail(fault),
+                    Some(hashes) => hashes.tell(Err(fault)),
                     None => Some(FileDigest { entry: wanted.planned.entry.into(), result: Err(fault) }),
                 };
                 self.digests.extend(told);
@@ -178,7 +176,7 @@ impl Reader {
         };
         let mut values = Vec::new();
         let groups = hashes.groups();
-        for group in touched(wanted, groups) {
+        for group in groups.touched_by(wanted.sections.ranges()) {
             let mut hasher = groups.hasher(group);
             self.copy_group(&opened, groups.range(group), &wanted.sections, &mut hasher)?;
             values.push((group, groups.value(&hasher)));
@@ -226,10 +224,10 @@ impl Reader {
     }
 
     /// Notes what the next bytes of the object are.
-    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, extent: Extent) {
+    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, sections: Arc<Sections>) {
         let at = self.offset + self.used as u64;
-        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file.clone());
-        self.shared.store.lock().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
+        let opened = opened.filter(|_| sections.len >= LARGE).map(|opened| opened.file.clone());
+        self.shared.store.lock().add_part(SentPart { at, sections, file: planned.file.clone(), opened });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.
@@ -292,11 +290,6 @@ impl Reader {
     }
 }
 
-/// The groups that the wanted ranges touch, in order, each once.
-pub(crate) fn touched(wanted: &Stretches, groups: Groups) -> Vec<u32> {
-    groups.touched_by(wanted.sections.ranges()).collect()
-}
-
 const PROOF_BATCH: usize = 4096;
 
 /// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
@@ -354,7 +347,7 @@ impl BlockHasher {
             }
             let told = match self.prove(&job) {
                 Ok(told) => told,
-                Err(fault) => job.hashes.fail(fault),
+                Err(fault) => job.hashes.tell(Err(fault)),
             };
             if let Err(fault) = self.tell(told) {
                 return self.shared.fail_silently(fault);

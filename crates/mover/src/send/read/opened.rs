@@ -31,7 +31,6 @@ pub(crate) struct Opened<'a> {
 }
 
 impl<'a> Opened<'a> {
-    /// Opens a file that must be the one that was found.
     pub(crate) fn open(planned: &'a Planned) -> Result<Self, Fault> {
         let path = &planned.file.path;
         let opened = planned.file.source_root.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
@@ -88,7 +87,6 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Reads a stretch of the stream and hashes it.
     pub(crate) fn hash(
         &self,
         progress: &Progress,

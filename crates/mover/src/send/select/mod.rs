@@ -71,7 +71,6 @@ pub(crate) struct Rules {
     names: HashMap<Vec<u8>, Vec<u32>>,
     /// Numbers of the rules about one path, ascending.
     paths: HashMap<Vec<u8>, Vec<u32>>,
-    /// Numbers of the others, ascending.
     others: Vec<u32>,
 }
 
@@ -153,7 +152,6 @@ impl Listed {
         Self { paths }
     }
 
-    /// The share of the source itself.
     pub(crate) fn all(&self) -> Share {
         Share { range: 0..self.paths.len(), skip: 0 }
     }

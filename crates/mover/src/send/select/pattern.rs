@@ -150,7 +150,6 @@ impl Pattern {
     }
 }
 
-/// A pattern with wildcards.
 #[derive(Clone, Debug)]
 struct Wild {
     parts: Vec<Part>,
@@ -174,7 +173,6 @@ enum Part {
     StarStar,
 }
 
-/// Takes the first part off.
 fn next_part(rest: &mut &[u8]) -> Result<Part, BadPattern> {
     let (&first, behind) = rest.split_first().ok_or(BadPattern::Empty)?;
     *rest = behind;

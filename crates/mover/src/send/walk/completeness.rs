@@ -62,7 +62,6 @@ const BATCH: usize = 1024;
 /// Bytes of names in one message; the last may exceed it.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Collects names until a message is full.
 pub(crate) struct FilteredReporter {
     link: Arc<dyn ControlLink>,
     ignore_files: IgnoreFiles,

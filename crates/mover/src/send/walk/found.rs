@@ -15,7 +15,7 @@ use super::source_root::SourceRoot;
 use crate::accounts::{Accounts, is_root};
 use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
-use crate::storage::{open_in, readlinkat, seek};
+use crate::storage::{Mtime, open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
 /// Stands for a source whose name cannot travel.
@@ -78,18 +78,15 @@ pub(super) fn working_file(path: &[u8]) -> Found {
     refused(FaultCode::SpecialFile, path, what, hint)
 }
 
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "fields differ between architectures"
-)]
+#[expect(clippy::unnecessary_cast, reason = "the field differs between architectures")]
 pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
+    let mtime = Mtime::of(stat);
     let entry = RelPath::new(path.to_vec()).map(|path| Entry {
         path,
         kind,
         mode: (stat.st_mode as u32) & 0o7777,
-        mtime_secs: stat.st_mtime.into(),
-        mtime_nanos: stat.st_mtime_nsec as u32,
+        mtime_secs: mtime.secs,
+        mtime_nanos: mtime.nanos,
         extras: None,
     });
     let checked = entry.map_err(|e| (e.to_string(), "start the copy further down the tree"));
@@ -223,17 +220,21 @@ impl Preserver {
             group_name: self.accounts.as_ref().and_then(|a| a.group_name(stat.st_gid)),
         });
         let wanted = |keep, list: Vec<Xattr>| (keep == Keep::Preserve).then_some(list);
-        let (xattrs, acls, left_out) = self.attributes(&Bearer::named(directory, name));
+        let (xattrs, acls, left_out) = self.attributes(directory, name);
         let xattrs = wanted(self.preserve.xattrs, xattrs);
         Extras { owner, xattrs, acls: wanted(self.preserve.acls, acls), left_out }
     }
 
     /// Attributes and ACLs, and how many could not be read or were too many.
-    fn attributes(&self, bearer: &Bearer<'_>) -> (Vec<Xattr>, Vec<Xattr>, u32) {
+    fn attributes(&self, directory: BorrowedFd<'_>, name: &[u8]) -> (Vec<Xattr>, Vec<Xattr>, u32) {
         let (mut xattrs, mut acls, mut left_out, mut room) = (Vec::new(), Vec::new(), 0, MAX_EXTRAS);
         if (self.preserve.xattrs, self.preserve.acls) == (Keep::Drop, Keep::Drop) {
             return (xattrs, acls, left_out);
         }
+        let Ok(opened) = open_in(directory, name, OFlags::PATH | OFlags::NOFOLLOW) else {
+            return (xattrs, acls, 1);
+        };
+        let bearer = Bearer::new(opened.as_fd());
         let Ok(mut names) = bearer.list() else { return (xattrs, acls, 1) };
         names.sort_unstable();
         for name in names {

@@ -25,7 +25,7 @@ use crate::progress::Progress;
 use crate::root::{Root, join, split};
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, Share};
-use crate::storage::{fstat, list_each, lstatat, open_in};
+use crate::storage::{LIST_BUFFER, fstat, list_each, lstatat, open_in};
 use completeness::FilteredReporter;
 use found::{
     NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
@@ -37,9 +37,6 @@ pub(crate) use source_root::SourceRoot;
 /// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
 /// and not by path. It bounds the open files.
 const KEPT_OPEN: usize = 32;
-
-/// Bytes of names that are asked of the kernel at a time.
-const NAMES_AT_ONCE: usize = 64 << 10;
 
 /// What holds for a directory because of those above it.
 #[derive(Clone)]
@@ -76,7 +73,6 @@ struct Name {
     below: Option<Share>,
 }
 
-/// The directory whose names are being gone through.
 struct Listing {
     inherited: Inherited,
     path: Vec<u8>,
@@ -96,7 +92,6 @@ impl Listing {
     }
 }
 
-/// Finds the entries of several sources.
 pub(crate) struct Walker {
     root: Root,
     chooser: Chooser,
@@ -113,19 +108,14 @@ pub(crate) struct Walker {
     progress: Option<Arc<Progress>>,
     /// The directory that the set goes to, if it can be met.
     destination: Option<DirectoryId>,
-    attributes: Attributes,
-}
-
-/// What the first source has that stands for what is in it.
-enum Attributes {
-    Unseen,
-    Seen(DestinationAttributes),
-    Taken,
+    /// What the first source has that stands for what is in it, until it is taken.
+    attributes: Option<DestinationAttributes>,
+    has_attributes: bool,
 }
 
 impl Walker {
     pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>, chooser: Chooser) -> Self {
-        let buffer = vec![MaybeUninit::uninit(); NAMES_AT_ONCE];
+        let buffer = vec![MaybeUninit::uninit(); LIST_BUFFER];
         let (sources, pending) = (sources.into_iter(), Vec::new());
         Self {
             root,
@@ -138,7 +128,8 @@ impl Walker {
             preserver: None,
             filtered_reporter: None,
             destination: None,
-            attributes: Attributes::Unseen,
+            attributes: None,
+            has_attributes: false,
             progress: None,
         }
     }
@@ -151,20 +142,15 @@ impl Walker {
 
     /// What the destination itself gets, once.
     pub(crate) fn take_attributes(&mut self) -> Option<DestinationAttributes> {
-        let Attributes::Seen(_) = &self.attributes else { return None };
-        match std::mem::replace(&mut self.attributes, Attributes::Taken) {
-            Attributes::Seen(attributes) => Some(attributes),
-            Attributes::Unseen | Attributes::Taken => None,
-        }
+        self.attributes.take()
     }
 
     /// Notes what a source has that stands for what is in it. Of a list of paths it is not part, as with rsync.
     fn see_attributes(&mut self, directory: &OwnedFd, stat: &Stat) {
-        if matches!(self.attributes, Attributes::Unseen) && self.chooser.wanted.is_none() {
+        if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.has_attributes, true) {
             let found = self.with_extras(entry(NAMELESS, EntryKind::Directory, stat), directory, b".", stat);
             let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = found.entry;
-            self.attributes =
-                Attributes::Seen(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
+            self.attributes = Some(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
         }
     }
 
@@ -244,12 +230,24 @@ impl Walker {
         if !name.listed {
             return None;
         }
-        if kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size) {
-            self.withhold(&path);
+        self.leaf(&listing.inherited.source_root, &listing.directory, &name.bytes, &path, &stat)
+    }
+
+    /// The entry of what is no directory, unless its size leaves it out.
+    fn leaf(
+        &mut self,
+        source_root: &Arc<SourceRoot>,
+        directory: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        stat: &Stat,
+    ) -> Option<Found> {
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if is_file && !self.chooser.takes_size(Identity::of(stat).size) {
+            self.withhold(path);
             return None;
         }
-        let found = leaf(&listing.inherited.source_root, &*listing.directory, &name.bytes, &path, &stat);
-        Some(self.with_extras(found, &*listing.directory, &name.bytes, &stat))
+        Some(self.with_extras(leaf(source_root, directory, name, path, stat), directory, name, stat))
     }
 
     /// Whether the rules and the ignore files let it through.
@@ -290,7 +288,6 @@ impl Walker {
         }));
     }
 
-    /// Opens a directory and makes it the current one.
     fn enter(&mut self, pending: Pending) -> Option<Found> {
         let Pending { mut inherited, path, parent, share } = pending;
         let opened = open_directory(&inherited.source_root, &path, parent.as_deref());
@@ -401,19 +398,8 @@ impl Walker {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Ok(self.enter_source(source_root, named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
-            kind => {
-                let size = Identity::of(&stat).size;
-                let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
-                let ruled = self.chooser.takes(&named.name, false);
-                if ruled && !fits {
-                    self.withhold(&named.name);
-                }
-                let taken = fits && ruled;
-                Ok(taken.then(|| {
-                    let found = leaf(&source_root, &directory, &named.name, &named.name, &stat);
-                    self.with_extras(found, &directory, &named.name, &stat)
-                }))
-            }
+            _ if !self.chooser.takes(&named.name, false) => Ok(None),
+            _ => Ok(self.leaf(&source_root, &directory, &named.name, &named.name, &stat)),
         }
     }
 

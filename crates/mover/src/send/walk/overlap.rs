@@ -1,7 +1,7 @@
 //! Refuses what would copy a directory into itself or remove a source, whatever names lead there: directories are told
 //! by device and inode.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use haul_wire::control::{
     DestinationLineage, DirectoryId, Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice,
@@ -181,16 +181,13 @@ fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> De
     Descent::Names(names)
 }
 
-/// The name that a directory has in the one that it lies in.
 fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
-    let readable = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
-    list(&readable).ok()?.filter_map(Result::ok).find_map(|item| {
-        let name = item.file_name().to_bytes();
-        if !matches!(item.file_type(), FileType::Directory | FileType::Unknown) {
+    list(directory).ok()?.into_iter().find_map(|(name, kind)| {
+        if !matches!(kind, FileType::Directory | FileType::Unknown) {
             return None;
         }
-        let stat = lstatat(directory.as_fd(), name).ok()?;
-        (directory_id(&stat) == Some(id)).then(|| (name.to_vec(), stat))
+        let stat = lstatat(directory, &name).ok()?;
+        (directory_id(&stat) == Some(id)).then_some((name, stat))
     })
 }
 

@@ -7,12 +7,8 @@ use haul_wire::control::LinkChoice;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::confine::{Links, open_beneath};
+use crate::confine::{Links, open_beneath, open_long};
 use crate::root::{Root, without_dots};
-use crate::storage::open_in;
-
-/// Longest path that is given to the kernel in one call; it takes up to `PATH_MAX`, 4,096 with the NUL.
-const AT_ONCE: usize = 2048;
 
 /// What a path of an entry may lead through.
 #[derive(Debug)]
@@ -51,18 +47,9 @@ impl SourceRoot {
         let below = path.get(self.strip..).unwrap_or_default();
         match &self.follow {
             Follow::Nothing => {
-                let open = |at: &OwnedFd, part: &[u8], flags| {
-                    open_beneath(at.as_fd(), part, flags | OFlags::NOFOLLOW, Links::Refuse)
-                };
-                in_parts(&self.directory, below, flags, open)
+                open_beneath(self.directory.as_fd(), below, flags | OFlags::NOFOLLOW, Links::Refuse)
             }
-            Follow::Anything => {
-                let open = |at: &OwnedFd, part: &[u8], flags| {
-                    let part = if part.is_empty() { b"." } else { part };
-                    open_in(at, part, flags)
-                };
-                in_parts(&self.directory, below, flags, open)
-            }
+            Follow::Anything => open_long(self.directory.as_fd(), below, flags),
             Follow::Within(prefix) => {
                 let parts = [&prefix[..], below];
                 let path = parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(&b'/');
@@ -70,21 +57,4 @@ impl SourceRoot {
             }
         }
     }
-}
-
-/// Opens a path of any length, a stretch of directories at a time.
-fn in_parts(
-    from: &Arc<OwnedFd>,
-    path: &[u8],
-    flags: OFlags,
-    open: impl Fn(&OwnedFd, &[u8], OFlags) -> Result<OwnedFd, Errno>,
-) -> Result<OwnedFd, Errno> {
-    let mut at = from.clone();
-    let mut rest = path;
-    while rest.len() > AT_ONCE {
-        let slash = rest[..AT_ONCE].iter().rposition(|&b| b == b'/').ok_or(Errno::NAMETOOLONG)?;
-        at = Arc::new(open(&at, &rest[..slash], OFlags::PATH | OFlags::DIRECTORY)?);
-        rest = &rest[slash + 1..];
-    }
-    open(&at, rest, flags)
 }
