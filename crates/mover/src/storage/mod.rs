@@ -87,7 +87,7 @@ pub enum Call {
     Rename,
     /// `unlinkat`.
     Remove,
-    /// `fchmod`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
+    /// `fchmod`, `fchownat`, `utimensat`, `setxattr` and its kin.
     Attributes,
     /// `fsync`, `fdatasync`, `syncfs`.
     Sync,

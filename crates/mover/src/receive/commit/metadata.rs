@@ -116,7 +116,7 @@ impl MetadataWriter {
         let mut undone = left_out(extras);
         // Changing the owner takes away set-user-ID bits and capabilities, so it comes first.
         let owned = self.set_owner(fd, extras, &mut undone)?;
-        let bearer = Bearer::new(fd);
+        let bearer = Bearer::Open(fd);
         self.set_xattrs(&bearer, extras, &mut undone);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // The list holds the permissions of the group, so it comes after them.
@@ -138,7 +138,7 @@ impl MetadataWriter {
     }
 
     fn other_xattrs(&self, fd: BorrowedFd<'_>, extras: &Extras) -> bool {
-        let bearer = Bearer::new(fd);
+        let bearer = Bearer::Open(fd);
         let xattrs = extras.xattrs.as_ref().filter(|_| self.permit.xattrs == Keep::Preserve);
         let acl = extras.acls.as_ref().filter(|_| self.permit.acls == Keep::Preserve);
         xattrs.is_some_and(|wanted| self.xattrs(&bearer, wanted).is_any())
@@ -158,7 +158,7 @@ impl MetadataWriter {
         if self.set_owner(link, extras, &mut undone).is_err() {
             undone.push("the owner cannot be set".to_owned());
         }
-        self.set_xattrs(&Bearer::new(link), extras, &mut undone);
+        self.set_xattrs(&Bearer::path(link), extras, &mut undone);
         undone
     }
 
@@ -300,9 +300,8 @@ fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undo
 /// Changes an attribute. Of a file that its owner may not write that is forbidden (xattr(7)), so it is permitted for a
 /// moment.
 fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    match change() {
-        Err(Errno::ACCESS) => {
-            let fd = bearer.fd;
+    match (change(), bearer) {
+        (Err(Errno::ACCESS), Bearer::Open(fd)) => {
             let mode = existing(&fstat(fd)?).mode;
             if mode & OWNER_WRITES != 0 || fchmod(fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
                 return Err(Errno::ACCESS);
@@ -311,6 +310,6 @@ fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result
             fchmod(fd, Mode::from_raw_mode(mode))?;
             changed
         }
-        done => done,
+        (done, _) => done,
     }
 }
