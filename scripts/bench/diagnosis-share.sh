@@ -20,5 +20,7 @@ for loss in ${LOSS:-0.1% 1%}; do
     rm -f "$WORK/url"
     "${HAUL%/haul}/haul-lab" wan --rtt 50ms --rate 1Gbit --loss "$loss" --server "sh $WORK/server" -- sh "$WORK/client" >"$WORK/report" 2>"$WORK/log"
     share=$(perf report -i "$WORK/perf.data" --no-children -F overhead,sym 2>/dev/null | awk '/haul_(proto::)?diagnosis::/ { sum += $1 } END { print sum + 0 }')
-    python3 -c 'import json, sys; run = json.load(open(sys.argv[1])); print(f"{sys.argv[2]} lost: {run[\"goodput_bps\"] / 1e6:.0f} Mbit/s; the diagnosis takes {sys.argv[3]} %")' "$WORK/report" "$loss" "$share"
+    python3 -c 'import json, sys
+print("{} lost: {:.0f} Mbit/s; the diagnosis takes {} %".format(sys.argv[2], json.load(open(sys.argv[1]))["goodput_bps"] / 1e6, sys.argv[3]))' \
+        "$WORK/report" "$loss" "$share"
 done

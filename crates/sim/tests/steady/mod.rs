@@ -30,6 +30,10 @@ fn windows_are_what_their_sources_derive_whatever_the_reports() {
     let reno = |p: f64| (1.5 / p).sqrt();
     // LEDBAT++ below its target, at 40 ms: a third of a packet each round trip, and a tenth of the time for slowdowns.
     let ledbat = |p: f64| 0.9 * (0.5 / p).sqrt();
+    // RFC 3649, section 5, and RFC 5348, section 3.1, with a timeout of four round trips.
+    let highspeed = |p: f64| 0.12 / p.powf(0.835);
+    let tfrc =
+        |p: f64| 1.0 / ((2.0 * p / 3.0).sqrt() + 12.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p * p));
     for (law, loss, rtt, wanted) in [
         ("reno", 0.001, short, reno(0.001)),
         ("reno", 0.0004, long, reno(0.0004)),
@@ -37,6 +41,8 @@ fn windows_are_what_their_sources_derive_whatever_the_reports() {
         ("cubic", 0.001, short, reno(0.001)),
         ("scalable", 0.001, short, 0.075 / 0.001),
         ("ledbat_plus_plus", 0.001, short, ledbat(0.001)),
+        ("highspeed", 0.0005, short, highspeed(0.0005)),
+        ("tfrc", 0.001, short, tfrc(0.001)),
     ] {
         let found = packets_in_flight(law, loss, rtt, 120);
         println!("{law}, {loss}, {rtt}: {found:.1} of {wanted:.1} packets");
