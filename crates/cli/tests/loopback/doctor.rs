@@ -12,7 +12,14 @@ fn it_looks_at_this_machine_and_measures_a_path_both_ways() {
     let output = run(&["doctor", "--time", "300ms", &server.at("")]);
     exits(&output, 0);
     let words = text(&output.stdout);
-    for wanted in ["From here to there:", "From there to here:", "Carried ", "Limited by: "] {
+    for wanted in [
+        "From here to there:",
+        "From there to here:",
+        "Carried ",
+        "Limited by: ",
+        "What to do: ",
+        "Gain to expect: ",
+    ] {
         assert!(words.contains(wanted), "{wanted}: {words}");
     }
     let output = run(&["doctor", "--json", "--time", "300ms", &server.at("")]);
@@ -20,6 +27,7 @@ fn it_looks_at_this_machine_and_measures_a_path_both_ways() {
     let told = object(&output);
     for way in ["there", "back"] {
         assert!(told[way]["goodput_bps"].as_f64().unwrap() > 1e6, "{told}");
+        assert!(told[way]["advice"].is_string() || told[way]["limited_by"].is_null(), "{told}");
         assert!(told[way]["lost_by_cause"]["receiver_host"].is_u64(), "{told}");
     }
     assert!(told["findings"].is_array());
