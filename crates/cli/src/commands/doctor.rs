@@ -3,6 +3,7 @@
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use haul_base::Bytes;
 use haul_host::{EarlyDropTotals, ProcessorTimes, QueueSettings};
 use serde_json::{Value, json};
 
@@ -10,7 +11,6 @@ use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
 use crate::output::{Lines, RunReport, Summary, json_value, out, out_fields};
-use crate::settings::SOCKET_BUFFER;
 use crate::transfer::context::Context;
 use crate::transfer::facts::{self, Cpu};
 
@@ -39,14 +39,14 @@ fn elsewhere(idle: Option<&[u32]>) -> String {
     }
 }
 
-/// What to do about a limit that a measurement has found, with the command that does it. `idle` are the processors that were
-/// idle where the limit is.
-fn advice(report: &RunReport, idle: Option<&[u32]>) -> Option<String> {
+/// What to do about a limit that a measurement has found, with the command that does it: both sides have `asked` for buffers
+/// of this size, and `idle` are the processors that were idle where the limit is.
+fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
     let limit = report.limited_by.as_ref()?;
     let processor = || format!("{FIRST} gives it a processor before others; {}", elsewhere(idle));
     Some(match limit.what.as_str() {
         "receiver_host" => {
-            let buffer = larger_buffer(report).map(|text| text + "; ").unwrap_or_default();
+            let buffer = larger_buffer(report, asked).map(|text| text + "; ").unwrap_or_default();
             format!("on the receiving machine: {buffer}{}", processor())
         }
         "sender_cpu" => format!(
@@ -71,17 +71,20 @@ fn advice(report: &RunReport, idle: Option<&[u32]>) -> Option<String> {
 }
 
 /// A receive buffer for what comes while nobody reads. It is no remedy where nothing was lost.
-fn larger_buffer(report: &RunReport) -> Option<String> {
+fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
     let (rate, _) = report.capacity.filter(|_| report.lost.whole() > 0)?;
     let (pause, words) = match report.longest_read_delay {
         Some(pause) => (pause, "the longest that a packet waited to be read"),
         None => (report.rtt?, "a round trip; the longest pause is not known"),
     };
     let buffer = rate.bytes_in(pause).min(LARGEST_BUFFER);
-    let asked =
-        if buffer > SOCKET_BUFFER.0 { format!(" and `--set socket_buffer={buffer}`") } else { String::new() };
+    let ask = if buffer > asked.0 {
+        format!(" with `haul cp --set socket_buffer={buffer}`")
+    } else {
+        String::new()
+    };
     Some(format!(
-        "`sudo sysctl -w net.core.rmem_max={buffer}`{asked} holds what comes at {rate} in {:.0} ms ({words})",
+        "`sudo sysctl -w net.core.rmem_max={buffer}`{ask} holds what comes at {rate} in {:.0} ms ({words})",
         pause.as_millis_f64().ceil()
     ))
 }
@@ -203,7 +206,7 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     let limited_here = if reverse { "receiver_host" } else { "sender_cpu" };
     let is_here = report.limited_by.as_ref().is_some_and(|limit| limit.what == limited_here);
     let idle = is_here.then(|| idle_since(&before));
-    let advice = advice(&report, idle.as_deref());
+    let advice = advice(&report, context.settings.socket_buffer, idle.as_deref());
     Ok(Measured { report, advice })
 }
 
@@ -265,6 +268,8 @@ mod tests {
 
     use super::*;
     use crate::output::LimitedBy;
+
+    const ASKED: Bytes = Bytes(64 << 20);
 
     #[test]
     fn only_what_was_dropped_is_told_and_with_what_mends_it() {
@@ -328,7 +333,7 @@ mod tests {
             ("application", "top", "up to 2.5 times"),
         ] {
             let report = limited_by(what);
-            assert!(advice(&report, None).unwrap().contains(command), "{what}");
+            assert!(advice(&report, ASKED, None).unwrap().contains(command), "{what}");
             assert!(gain_in_words(&report).starts_with(gain), "{what}: {}", gain_in_words(&report));
         }
         let level = RunReport { goodput: Rate::from_mbps(990), ..limited_by("sender_cpu") };
@@ -341,7 +346,8 @@ mod tests {
     #[test]
     fn a_buffer_is_as_large_as_what_came_in_the_longest_pause() {
         let told = |pause| {
-            larger_buffer(&RunReport { longest_read_delay: pause, ..limited_by("receiver_host") }).unwrap()
+            larger_buffer(&RunReport { longest_read_delay: pause, ..limited_by("receiver_host") }, ASKED)
+                .unwrap()
         };
         assert!(
             told(Some(Span::from_millis(80)))
@@ -349,10 +355,13 @@ mod tests {
         );
         assert!(told(None).contains("rmem_max=6250000` holds") && told(None).contains("not known"));
         let long = told(Some(Span::from_secs(1)));
-        assert!(long.contains("rmem_max=125000000` and `--set socket_buffer=125000000`"), "{long}");
+        assert!(long.contains("rmem_max=125000000` with `haul cp --set socket_buffer=125000000`"), "{long}");
         assert!(told(Some(Span::from_secs(1_000))).contains("rmem_max=1073741824`"));
         let unhurt = RunReport { lost: CauseCounts::default(), ..limited_by("receiver_host") };
-        assert!(larger_buffer(&unhurt).is_none() && advice(&unhurt, Some(&[])).unwrap().contains("renice"));
+        assert!(
+            larger_buffer(&unhurt, ASKED).is_none()
+                && advice(&unhurt, ASKED, Some(&[])).unwrap().contains("renice")
+        );
     }
 
     #[test]

@@ -19,8 +19,6 @@ const STACKS: &str = "`haul presets` lists the recipes with the commands that ta
                       control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
-/// What recipes without `socket_buffer` ask for.
-pub(crate) const SOCKET_BUFFER: Bytes = Bytes(64 << 20);
 
 /// The ciphers that a client offers, most wanted first: `only` this one, which may be none, or what this machine does
 /// fastest, encrypted in any case.

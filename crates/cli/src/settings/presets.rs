@@ -112,7 +112,7 @@ impl Preset {
             feedback_interval: Span::from_millis(2),
             crypto: None,
             offload: true,
-            socket_buffer: super::SOCKET_BUFFER,
+            socket_buffer: Bytes(64 << 20),
             stack: haulage::preset("bulk").map_err(fault::of)?,
         };
         settings.stack.name.clone_from(&self.name);
