@@ -79,6 +79,10 @@ pub struct Provenance {
     pub data: String,
     /// Their BLAKE3, hexadecimal.
     pub data_hash: String,
+    /// That of [`cross_validate`](crate::cross_validate), by which it was judged; the fit has nothing random. `None`: the model is
+    /// of before it was written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u32>,
     /// Windows of losses by the host.
     pub host_windows: u64,
     /// Windows of losses by the network.
@@ -252,6 +256,14 @@ mod tests {
             (model.word_length, model.host.complexity.0.len(), model.network.complexity.0.len()),
             (17, 1, 2)
         );
+    }
+
+    #[test]
+    fn a_seed_is_written_where_there_is_one_and_a_model_without_one_is_read() {
+        let mut model = Model::shipped().clone();
+        assert!(model.provenance.seed.is_none() && !model.write().contains("seed"));
+        model.provenance.seed = Some(u32::MAX);
+        assert_eq!(Model::read(&model.write()).unwrap(), model);
     }
 
     #[test]

@@ -210,7 +210,7 @@ pub fn train(
 
 /// Fits as many models as `folds` says, each to all windows but one stretch of them, and diagnoses that stretch with it: what
 /// became of the host's windows, and of the network's. Stretches follow the order of the windows, so that those of one run stay
-/// together mostly.
+/// together mostly; the first one begins at window `seed`, counted round.
 ///
 /// # Errors
 /// As [`train`], for any of the folds.
@@ -219,8 +219,14 @@ pub fn cross_validate(
     network: &[Sample],
     word_length: u32,
     folds: usize,
+    seed: u32,
 ) -> Result<[Confusion; 2], TrainError> {
     let folds = folds.max(2);
+    let turned = |samples: &[Sample]| {
+        let (before, from) = samples.split_at(seed as usize % samples.len().max(1));
+        [from, before].concat()
+    };
+    let (host, network) = (turned(host), turned(network));
     let cut = |samples: &[Sample], fold: usize| {
         let at = |fold: usize| fold * samples.len() / folds;
         let (from, to) = (at(fold), at(fold + 1));
@@ -228,8 +234,8 @@ pub fn cross_validate(
     };
     let mut found = [Confusion::default(); 2];
     for fold in 0..folds {
-        let (held_host, host) = cut(host, fold);
-        let (held_network, network) = cut(network, fold);
+        let (held_host, host) = cut(&host, fold);
+        let (held_network, network) = cut(&network, fold);
         let model = train(&host, &network, word_length, Provenance::default())?.model;
         let held = [(held_host, Cause::ReceiverHost), (held_network, Cause::Congestion)];
         for ((samples, truth), confusion) in held.iter().zip(&mut found) {
@@ -335,10 +341,12 @@ mod tests {
     #[test]
     fn every_window_is_held_out_once() {
         let (host, network) = (samples(1, contiguous, 200), samples(2, scattered, 203));
-        let [by_host, by_network] = cross_validate(&host, &network, PAPERS_WORD, 5).unwrap();
-        assert_eq!(
-            (by_host.in_range() + by_host.out_of_range, by_network.in_range() + by_network.out_of_range),
-            (200, 203)
-        );
+        for seed in [0, 7, 200, u32::MAX] {
+            let [by_host, by_network] = cross_validate(&host, &network, PAPERS_WORD, 5, seed).unwrap();
+            let windows = |of: Confusion| of.in_range() + of.out_of_range;
+            assert_eq!((windows(by_host), windows(by_network)), (200, 203), "{seed}");
+        }
+        let none = cross_validate(&[], &[], PAPERS_WORD, 5, 3).unwrap_err().to_string();
+        assert!(none.contains("0 windows"), "{none}");
     }
 }

@@ -41,7 +41,7 @@ use pace::Pace;
 use source::Source;
 
 pub use damaged::HostDrops;
-pub use since_boot::{EarlyDropTotals, QueueSettings, peak_memory};
+pub use since_boot::{EarlyDropTotals, ProcessorTimes, QueueSettings, peak_memory};
 pub use source::SensorError;
 
 /// How often pressures and steal are read: the kernel averages the former anew every 2 s and counts the latter in

@@ -9,6 +9,8 @@ pub struct EarlyDropTotals {
     pub backlog: u64,
     /// Network cards had no room for them.
     pub cards: u64,
+    /// Packets that processors have taken in, which are not among the above.
+    pub taken: u64,
     /// How often the kernel left packets on the cards because it had taken its share of a processor.
     pub squeezes: u64,
 }
@@ -24,7 +26,52 @@ impl EarlyDropTotals {
             counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
         });
         let cards = missed.fold(0, u64::saturating_add);
-        Self { backlog: of_processors(&softnet, 1), cards, squeezes: of_processors(&softnet, 2) }
+        let of = |column| of_processors(&softnet, column);
+        Self { backlog: of(1), cards, taken: of(0), squeezes: of(2) }
+    }
+}
+
+/// Processor time since this machine started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessorTimes(Vec<Ticks>);
+
+/// Of one processor, in the kernel's clock ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ticks {
+    number: u32,
+    all: u64,
+    idle: u64,
+}
+
+impl ProcessorTimes {
+    /// Nothing of what cannot be read.
+    pub fn now() -> Self {
+        Self::read(&read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// Lines `cpuN user nice system idle iowait ...` (proc(5)).
+    fn read(stat: &str) -> Self {
+        let ticks = |line: &str| {
+            let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+            let times: Vec<u64> =
+                times.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
+            let idle = times.get(3)?.saturating_add(*times.get(4)?);
+            Some(Ticks {
+                number: number.parse().ok()?,
+                all: times.iter().fold(0, |a, b| a.saturating_add(*b)),
+                idle,
+            })
+        };
+        Self(stat.lines().filter_map(ticks).collect())
+    }
+
+    /// The numbers of the processors that were idle for at least this share of the time since `before`.
+    pub fn idle_since(&self, before: &Self, share: f64) -> Vec<u32> {
+        let was_idle = |(now, then): &(&Ticks, &Ticks)| {
+            let (all, idle) = (now.all.saturating_sub(then.all), now.idle.saturating_sub(then.idle));
+            now.number == then.number && all > 0 && idle as f64 >= share * all as f64
+        };
+        self.0.iter().zip(&before.0).filter(was_idle).map(|(now, _)| now.number).collect()
     }
 }
 
@@ -51,7 +98,7 @@ fn number(file: impl AsRef<std::path::Path>) -> Option<u64> {
     read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 1 what was dropped, 2 squeezes
+/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 0 what was taken in, 1 what was dropped, 2 squeezes
 /// (`softnet_seq_show` of Linux).
 fn of_processors(softnet: &str, column: usize) -> u64 {
     let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
@@ -81,6 +128,20 @@ mod tests {
             assert_eq!(of_processors(strange, 1), 0, "{strange}");
         }
         assert_eq!(of_processors("0 ffffffffffffffff\n0 1\n", 1), u64::MAX);
+    }
+
+    #[test]
+    fn an_idle_processor_is_told_from_a_busy_one() {
+        let before = ProcessorTimes::read(
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 0 0 50 0 0 0 0 0 0\ncpu2 0 0 0 70 0 0 0 0 0 0\n",
+        );
+        let now = ProcessorTimes::read(
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 119 0 0 51 0 0 0 0 0 0\ncpu2 2 0 0 80 8 0 0 0 0 0\nintr 1",
+        );
+        assert_eq!((now.idle_since(&before, 0.5), now.idle_since(&now, 0.5)), (vec![2], vec![]));
+        for strange in ["", "cpu0", "cpu0 1 2 3", "cpux 1 2 3 4 5", "cpu0 1 2 3 z 5"] {
+            assert_eq!(ProcessorTimes::read(strange), ProcessorTimes::default(), "{strange}");
+        }
     }
 
     #[test]

@@ -447,6 +447,9 @@ pub(crate) struct TrainArgs {
     /// Packets of a word, 1 to 24: what the complexity counts
     #[arg(long, value_name = "N", default_value_t = PAPERS_WORD, value_parser = values::word_length)]
     pub word_length: u32,
+    /// At which window the first of the parts begins that are held out in turn; the model has it in its provenance
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u32,
     /// Where the model goes
     #[arg(short, long, value_name = "MODEL")]
     pub output: PathBuf,

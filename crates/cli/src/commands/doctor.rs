@@ -1,40 +1,92 @@
 //! `haul doctor`: what limits a transfer, before there is one.
 
 use std::thread::available_parallelism;
+use std::time::Duration;
 
-use haul_host::{EarlyDropTotals, QueueSettings};
+use haul_base::Bytes;
+use haul_host::{EarlyDropTotals, ProcessorTimes, QueueSettings};
 use serde_json::{Value, json};
 
 use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
-use crate::output::{LimitedBy, Lines, RunReport, Summary, json_value, out, out_fields};
+use crate::output::{Lines, RunReport, Summary, json_value, out, out_fields};
 use crate::transfer::context::Context;
 use crate::transfer::facts::{self, Cpu};
 
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
+/// What a receive buffer may be at most: `socket_buffer` takes no more.
+const LARGEST_BUFFER: u64 = 1 << 30;
+/// A processor that does nothing for this share of the time has room for a transfer.
+const IDLE_SHARE: f64 = 0.5;
+/// How long the processors are looked at: some tens of the kernel's clock ticks.
+const LOOK: Duration = Duration::from_millis(300);
 
-/// What to do about a limit that a measurement has found; nothing where it is as it should be.
-fn advice(limit: &LimitedBy) -> Option<&'static str> {
+/// Gives the threads of a `haul` that runs a processor before others.
+const FIRST: &str = "`sudo renice -n -10 $(ls /proc/$(pgrep -xo haul)/task)`";
+
+/// Moves them to other processors; `idle` ones, if they are known.
+fn elsewhere(idle: Option<&[u32]>) -> String {
+    let moved = |list: &str| format!("`taskset -acp {list} $(pgrep -xo haul)` moves it to processors that");
+    match idle {
+        None => format!("{} are idle there (`top`, then 1)", moved("LIST")),
+        Some([]) => "no other processor was idle for half of the time".to_owned(),
+        Some(idle) => {
+            let list: Vec<_> = idle.iter().map(ToString::to_string).collect();
+            format!("{} were idle for half of the time", moved(&list.join(",")))
+        }
+    }
+}
+
+/// What to do about a limit that a measurement has found, with the command that does it: both sides have `asked` for buffers
+/// of this size, and `idle` are the processors that were idle where the limit is.
+fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
+    let limit = report.limited_by.as_ref()?;
+    let processor = || format!("{FIRST} gives it a processor before others; {}", elsewhere(idle));
     Some(match limit.what.as_str() {
         "receiver_host" => {
-            "take load off the receiving machine, or raise net.core.rmem_max there; a law with `cause_aware` (the default) \
-             does not slow down for its losses"
+            let buffer = larger_buffer(report, asked).map(|text| text + "; ").unwrap_or_default();
+            format!("on the receiving machine: {buffer}{}", processor())
         }
-        "sender_cpu" => {
-            "take load off the sending machine; larger datagrams cost it least (an MTU of 9000 where the path has it)"
-        }
-        "path" | "path_or_sender" => {
-            "nothing on either machine: the path carries no more, or loses what a law takes for congestion; the causes of \
-             losses stand above, and `haul presets` lists other laws"
-        }
-        "law" => {
-            "take a law that bears losses at random, or starts faster: --controller bbr, or --preset default"
-        }
-        "start_up" => "nothing: measure for longer with --time",
+        "sender_cpu" => format!(
+            "on the sending machine: {}; larger datagrams cost it least: `sudo ip link set dev DEVICE mtu 9000` on both, where \
+             the whole path has it",
+            processor()
+        ),
+        "path" | "path_or_sender" => "nothing on either machine: the path carries no more, or loses what a law takes for \
+            congestion; the causes of losses stand above, and `haul presets` lists other laws"
+            .to_owned(),
+        "law" => "take a law that bears losses at random, or starts faster: `--controller bbr`, or `--preset default`".to_owned(),
+        "rate_ceiling" => "`--rate unlimited` lifts a ceiling of this side, `haul serve --capacity RATE` sets the server's".to_owned(),
+        "receiver_share" => "on the receiving machine: `haul serve --capacity RATE` with a higher rate, or fewer who send at once".to_owned(),
+        "start_up" | "round_trips" => "nothing, in longer transfers: `haul doctor --time 30s URL` measures for longer".to_owned(),
+        "receiver_storage" => "on the receiving machine: another disk, if `vmstat 1` shows waits for this one (`wa`); `haul cp --sync none` does not \
+            wait for it, and a crash there may then cost files that were reported"
+            .to_owned(),
+        "sender_storage" => "on the sending machine: another disk, if `vmstat 1` shows waits for this one (`wa`)".to_owned(),
+        "application" => "the program that writes into the pipe, or reads from it: `top` shows whether it wants a processor".to_owned(),
         _ => return None,
     })
+}
+
+/// A receive buffer for what comes while nobody reads. It is no remedy where nothing was lost.
+fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
+    let (rate, _) = report.capacity.filter(|_| report.lost.whole() > 0)?;
+    let (pause, words) = match report.longest_read_delay {
+        Some(pause) => (pause, "the longest that a packet waited to be read"),
+        None => (report.rtt?, "a round trip; the longest pause is not known"),
+    };
+    let buffer = rate.bytes_in(pause).min(LARGEST_BUFFER);
+    let ask = if buffer > asked.0 {
+        format!(" with `haul cp --set socket_buffer={buffer}`")
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "`sudo sysctl -w net.core.rmem_max={buffer}`{ask} holds what comes at {rate} in {:.0} ms ({words})",
+        pause.as_millis_f64().ceil()
+    ))
 }
 
 /// How many times as fast it could be without the limit, at most: the path has delivered so much at its best. `None`
@@ -43,7 +95,25 @@ fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = report.limited_by.as_ref()?.what.as_str();
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
     let times = path.as_bps() as f64 / report.goodput.as_bps().max(1) as f64;
-    (["receiver_host", "sender_cpu", "law"].contains(&limit) && times >= LEAST_GAIN).then_some(times)
+    (!["path", "path_or_sender", "rate_ceiling"].contains(&limit) && times >= LEAST_GAIN).then_some(times)
+}
+
+fn gain_in_words(report: &RunReport) -> String {
+    let limit = report.limited_by.as_ref().map(|limit| limit.what.as_str());
+    match (expected_gain(report), report.capacity) {
+        (Some(times), Some((path, _))) => {
+            format!(
+                "up to {times:.1} times: the next limit that is known is the path, with {path} at its best"
+            )
+        }
+        _ if limit == Some("path") => "none without another path or law".to_owned(),
+        (None, Some((path, "measured path")))
+            if !matches!(limit, Some("path_or_sender" | "rate_ceiling")) =>
+        {
+            format!("none that was seen: the path delivered no more than {path}")
+        }
+        _ => "not known".to_owned(),
+    }
 }
 
 /// Programs that want a processor, a minute's mean, and how many processors there are.
@@ -59,25 +129,31 @@ fn enlarged(now: u64, least: u64) -> u64 {
 
 /// What to do about packets that were dropped before any socket saw them.
 fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String> {
-    let EarlyDropTotals { backlog, cards, squeezes } = drops;
+    let EarlyDropTotals { backlog, cards, taken, squeezes } = drops;
+    let gain = |lost: u64| {
+        let share = lost as f64 / taken.saturating_add(lost).max(1) as f64;
+        format!("gain to expect: {:.4} % of the packets that came since then were lost so", share * 100.0)
+    };
     let of_backlog = (backlog > 0).then(|| {
         format!(
             "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
-             net.core.netdev_max_backlog={}",
-            enlarged(settings.backlog, 10_000)
+             net.core.netdev_max_backlog={} ({})",
+            enlarged(settings.backlog, 10_000),
+            gain(backlog)
         )
     });
     let of_cards = (cards > 0).then(|| {
         format!(
             "the network cards had no room for {cards} packets since this machine started: give them larger rings \
-             (ethtool -G DEVICE rx N; ethtool -g shows the most)"
+             (ethtool -G DEVICE rx N; ethtool -g DEVICE shows the most; {})",
+            gain(cards)
         )
     });
     // By itself this loses nothing.
     let of_budget = (cards > 0 && squeezes > 0).then(|| {
         format!(
             "the kernel has left packets on the network cards {squeezes} times because it may take in no more at a time: sudo \
-             sysctl -w net.core.netdev_budget={} net.core.netdev_budget_usecs={}",
+             sysctl -w net.core.netdev_budget={} net.core.netdev_budget_usecs={} (gain to expect: at most that of larger rings)",
             enlarged(settings.budget, 600),
             enlarged(settings.budget_usecs, 8_000)
         )
@@ -85,46 +161,71 @@ fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String>
     [of_backlog, of_cards, of_budget].into_iter().flatten().collect()
 }
 
+fn idle_since(before: &ProcessorTimes) -> Vec<u32> {
+    ProcessorTimes::now().idle_since(before, IDLE_SHARE)
+}
+
+/// What to do where programs wait for a processor.
+fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
+    format!(
+        "{load:.1} programs want this machine's {processors} processors: a receiver here may lose packets; {FIRST} gives a \
+         transfer one before others; {} (gain to expect: up to {:.1} times where the processor is the limit)",
+        elsewhere(Some(idle)),
+        load / processors as f64
+    )
+}
+
 fn findings(context: &Context) -> Vec<String> {
-    let mut found = facts::fallbacks(&context.settings);
+    let not_known =
+        |text: String| format!("{text} (gain to expect: not known without a measurement, `haul doctor URL`)");
+    let mut found: Vec<_> = facts::fallbacks(&context.settings).into_iter().map(not_known).collect();
     found.extend(dropped_early(EarlyDropTotals::of_this_machine(), QueueSettings::in_force()));
-    let crowded = load().filter(|(load, processors)| *load > *processors as f64);
-    found.extend(crowded.map(|(load, processors)| {
-        format!(
-            "{load:.1} programs want this machine's {processors} processors: a receiver here may lose packets; nice(1) or \
-             another machine for the others helps"
-        )
+    let load = load().filter(|(load, processors)| *load > *processors as f64);
+    found.extend(load.map(|(load, processors)| {
+        let before = ProcessorTimes::now();
+        std::thread::sleep(LOOK);
+        crowded(load, processors, &idle_since(&before))
     }));
     found
 }
 
-fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<RunReport, Fault> {
-    let bench_args =
-        BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
-    let report = bench::run(context, &bench_args, Cpu::ALL);
-    report.error.clone().map_or(Ok(report), Err)
+/// What one way was measured to be, with the advice that follows.
+struct Measured {
+    report: RunReport,
+    advice: Option<String>,
 }
 
-fn tell_way(name: &str, report: &RunReport) {
+fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measured, Fault> {
+    let bench_args =
+        BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
+    let before = ProcessorTimes::now();
+    let report = bench::run(context, &bench_args, Cpu::ALL);
+    if let Some(fault) = report.error {
+        return Err(fault);
+    }
+    let limited_here = if reverse { "receiver_host" } else { "sender_cpu" };
+    let is_here = report.limited_by.as_ref().is_some_and(|limit| limit.what == limited_here);
+    let idle = is_here.then(|| idle_since(&before));
+    let advice = advice(&report, context.settings.socket_buffer, idle.as_deref());
+    Ok(Measured { report, advice })
+}
+
+fn tell_way(name: &str, Measured { report, advice }: &Measured) {
     let mut lines = Lines::default();
     lines.push(format_args!("{name}:"));
     lines.append(&Lines::from(Summary(report)));
-    if let Some(advice) = report.limited_by.as_ref().and_then(advice) {
+    if let Some(advice) = advice {
         lines.push(format_args!("What to do: {advice}"));
-    }
-    if let Some(times) = expected_gain(report) {
-        lines.push(format_args!(
-            "Gain to expect: up to {times:.1} times, what the path delivered at its best"
-        ));
+        lines.push(format_args!("Gain to expect: {}", gain_in_words(report)));
     }
     out(lines);
 }
 
-fn object(found: &[String], ways: &[(&str, RunReport)]) -> Value {
+fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
     let mut object = json!({ "findings": found });
-    for (name, report) in ways {
+    for (name, Measured { report, advice }) in ways {
         object[*name] = json_value(report);
-        object[*name]["advice"] = json!(report.limited_by.as_ref().and_then(advice));
+        object[*name]["advice"] = json!(advice);
         object[*name]["expected_gain"] = json!(expected_gain(report));
     }
     object
@@ -148,11 +249,11 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
         for (name, words, reverse) in
             [("there", "From here to there", false), ("back", "From there to here", true)]
         {
-            let report = measure(context, args, reverse)?;
+            let measured = measure(context, args, reverse)?;
             if !context.json {
-                tell_way(words, &report);
+                tell_way(words, &measured);
             }
-            ways.push((name, report));
+            ways.push((name, measured));
         }
     }
     if context.json {
@@ -163,15 +264,18 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::Rate;
+    use haul_base::{Cause, CauseCounts, Rate, Span};
 
     use super::*;
+    use crate::output::LimitedBy;
+
+    const ASKED: Bytes = Bytes(64 << 20);
 
     #[test]
     fn only_what_was_dropped_is_told_and_with_what_mends_it() {
         let findings = |drops| dropped_early(drops, QueueSettings::default());
         assert_eq!(findings(EarlyDropTotals::default()), Vec::<String>::new());
-        let found = findings(EarlyDropTotals { backlog: 7, cards: 9, squeezes: 3 });
+        let found = findings(EarlyDropTotals { backlog: 7, cards: 9, taken: 993, squeezes: 3 });
         assert!(
             found[0].contains("dropped 7 packets")
                 && found[0].contains("sysctl -w net.core.netdev_max_backlog")
@@ -199,14 +303,84 @@ mod tests {
         assert_eq!(told("law", "ceiling", 1_000), None);
     }
 
+    /// What a run of 400 Mbit/s on a path of 1 Gbit/s is limited by.
+    fn limited_by(what: &str) -> RunReport {
+        RunReport {
+            goodput: Rate::from_mbps(400),
+            rtt: Some(Span::from_millis(50)),
+            lost: [(Cause::ReceiverHost, 7)].into_iter().collect(),
+            limited_by: Some(LimitedBy { what: what.to_owned(), evidence: String::new() }),
+            capacity: Some((Rate::from_mbps(1_000), "measured path")),
+            ..RunReport::default()
+        }
+    }
+
+    #[test]
+    fn every_limit_has_its_advice_and_its_gain() {
+        for (what, command, gain) in [
+            ("receiver_host", "sysctl -w net.core.rmem_max=", "up to 2.5 times"),
+            ("sender_cpu", "renice -n", "up to 2.5 times"),
+            ("sender_cpu", "taskset -acp", "up to 2.5 times"),
+            ("path", "haul presets", "none without"),
+            ("path_or_sender", "haul presets", "not known"),
+            ("law", "--controller bbr", "up to 2.5 times"),
+            ("rate_ceiling", "--rate unlimited", "not known"),
+            ("receiver_share", "--capacity", "up to 2.5 times"),
+            ("start_up", "--time", "up to 2.5 times"),
+            ("round_trips", "--time", "up to 2.5 times"),
+            ("receiver_storage", "--sync none", "up to 2.5 times"),
+            ("sender_storage", "vmstat 1", "up to 2.5 times"),
+            ("application", "top", "up to 2.5 times"),
+        ] {
+            let report = limited_by(what);
+            assert!(advice(&report, ASKED, None).unwrap().contains(command), "{what}");
+            assert!(gain_in_words(&report).starts_with(gain), "{what}: {}", gain_in_words(&report));
+        }
+        let level = RunReport { goodput: Rate::from_mbps(990), ..limited_by("sender_cpu") };
+        assert!(gain_in_words(&level).starts_with("none that was seen"));
+        let capped =
+            RunReport { capacity: Some((Rate::from_mbps(400), "ceiling")), ..limited_by("sender_cpu") };
+        assert_eq!(gain_in_words(&capped), "not known");
+    }
+
+    #[test]
+    fn a_buffer_is_as_large_as_what_came_in_the_longest_pause() {
+        let told = |pause| {
+            larger_buffer(&RunReport { longest_read_delay: pause, ..limited_by("receiver_host") }, ASKED)
+                .unwrap()
+        };
+        assert!(
+            told(Some(Span::from_millis(80)))
+                .starts_with("`sudo sysctl -w net.core.rmem_max=10000000` holds")
+        );
+        assert!(told(None).contains("rmem_max=6250000` holds") && told(None).contains("not known"));
+        let long = told(Some(Span::from_secs(1)));
+        assert!(long.contains("rmem_max=125000000` with `haul cp --set socket_buffer=125000000`"), "{long}");
+        assert!(told(Some(Span::from_secs(1_000))).contains("rmem_max=1073741824`"));
+        let unhurt = RunReport { lost: CauseCounts::default(), ..limited_by("receiver_host") };
+        assert!(
+            larger_buffer(&unhurt, ASKED).is_none()
+                && advice(&unhurt, ASKED, Some(&[])).unwrap().contains("renice")
+        );
+    }
+
+    #[test]
+    fn other_processors_are_named_where_some_are_idle() {
+        let told = crowded(5.0, 4, &[1, 3]);
+        assert!(told.contains("taskset -acp 1,3 $(pgrep") && told.contains("up to 1.2 times"), "{told}");
+        assert!(!crowded(5.0, 4, &[]).contains("taskset"));
+    }
+
     /// It told machines that were tuned already to take less.
     #[test]
     fn no_advice_makes_a_queue_shorter() {
         let settings = QueueSettings { backlog: 30_000, budget: 300, budget_usecs: 8_000 };
-        let found = dropped_early(EarlyDropTotals { backlog: 7, cards: 9, squeezes: 3 }, settings);
-        assert!(found[0].ends_with("net.core.netdev_max_backlog=60000"), "{found:?}");
+        let found =
+            dropped_early(EarlyDropTotals { backlog: 7, cards: 9, taken: 993, squeezes: 3 }, settings);
+        let backlog = "net.core.netdev_max_backlog=60000 (gain to expect: 0.7000 % of the packets that came since then were lost so)";
+        assert!(found[0].ends_with(backlog), "{found:?}");
         let budget = "net.core.netdev_budget=600 net.core.netdev_budget_usecs=16000";
-        assert!(found[2].ends_with(budget), "{found:?}");
+        assert!(found[2].contains(budget), "{found:?}");
         assert_eq!(enlarged(u64::MAX, 600), 2_147_483_647);
     }
 }

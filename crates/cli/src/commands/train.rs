@@ -41,6 +41,7 @@ fn provenance(args: &TrainArgs, hash: &Hasher) -> Provenance {
     Provenance {
         data: format!("{}, {}", files("host", &args.host), files("network", &args.network)),
         data_hash: hash.finalize().to_hex().to_string(),
+        seed: Some(args.seed),
         system: format!("{} {} {}", word(uname.sysname()), word(uname.release()), word(uname.machine())),
         date: OffsetDateTime::now_utc().date().to_string(),
         ..Provenance::default()
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
         )
     };
     let trained = fit(&host, &network, args.word_length, provenance(args, &hash)).map_err(few)?;
-    let held_out = cross_validate(&host, &network, args.word_length, FOLDS).map_err(few)?;
+    let held_out = cross_validate(&host, &network, args.word_length, FOLDS, args.seed).map_err(few)?;
     let text = trained.model.write();
     fs::write(&args.output, &text)
         .map_err(|error| fault::io(format_args!("cannot write {}", args.output.display()), &error))?;

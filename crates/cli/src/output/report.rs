@@ -98,6 +98,8 @@ pub(crate) struct RunReport {
     #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
     pub limited_by: Option<LimitedBy>,
+    /// How long a packet waited for the receiver to read it at the longest, where this side sent.
+    pub longest_read_delay: Option<Span>,
     /// Digest of everything as the receiver has it; `None` if nothing was verified.
     pub digest: Option<String>,
     pub cpu: CpuSeconds,

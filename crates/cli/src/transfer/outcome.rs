@@ -86,6 +86,7 @@ fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunRepo
             }
             let ceiling = facts::ceiling_of_all(&sending.stats, facts.ceiling);
             report.capacity = ceiling.map(|rate| (rate, "ceiling"));
+            report.longest_read_delay = sending.stats.receiver_host.longest_read_delay;
             add_sending(&mut report, counted_sending(facts, &sending.stats, measured.moving));
         }
         Some(Counters::Receiving(stats)) => {

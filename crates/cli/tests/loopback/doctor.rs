@@ -15,11 +15,15 @@ fn it_looks_at_this_machine_and_measures_a_path_both_ways() {
     for wanted in ["From here to there:", "From there to here:", "Carried ", "Limited by: "] {
         assert!(words.contains(wanted), "{wanted}: {words}");
     }
+    let count = |what| words.matches(what).count();
+    let known = 2 - count("Limited by: unknown");
+    assert_eq!((count("What to do: "), count("Gain to expect: ")), (known, known), "{words}");
     let output = run(&["doctor", "--json", "--time", "300ms", &server.at("")]);
     exits(&output, 0);
     let told = object(&output);
     for way in ["there", "back"] {
         assert!(told[way]["goodput_bps"].as_f64().unwrap() > 1e6, "{told}");
+        assert!(told[way]["advice"].is_string() || told[way]["limited_by"].is_null(), "{told}");
         assert!(told[way]["lost_by_cause"]["receiver_host"].is_u64(), "{told}");
     }
     assert!(told["findings"].is_array());

@@ -77,6 +77,8 @@ pub struct PeerHost {
     pub drain_rate: Option<Rate>,
     /// How long the packet that came last waited to be read.
     pub read_delay: Option<Span>,
+    /// How long a packet waited at the longest.
+    pub longest_read_delay: Option<Span>,
     /// Time in which packets waited for [`PeerHost::LATE`] or longer to be read.
     pub read_late: Span,
 }

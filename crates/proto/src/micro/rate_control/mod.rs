@@ -312,6 +312,7 @@ impl RateControl {
             arrival_rate: arrival_rate.or(known.arrival_rate),
             drain_rate: drain_rate.or(known.drain_rate),
             read_delay: read_delay.or(known.read_delay),
+            longest_read_delay: read_delay.max(known.longest_read_delay),
         };
         self.judge_units(report, context);
         self.judge_rules(acked, lost, context);

@@ -390,6 +390,7 @@ fn the_hosts_load_and_the_verdict_reach_the_law() {
     let known = pair.a.shared::<crate::PeerHost>().unwrap();
     assert_eq!(known.sample, Some(host(17)));
     assert!(known.drain_rate.is_some() && known.read_delay.is_some(), "{known:?}");
+    assert!(known.longest_read_delay >= known.read_delay, "{known:?}");
 }
 
 #[test]
