@@ -1,5 +1,6 @@
 //! `haul pipe`: stdin of one machine to stdout of another.
 
+mod recipe;
 mod stdio;
 
 use std::fmt::Write as _;
@@ -24,9 +25,11 @@ use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
+use crate::config::Setting;
 use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, json_value, out_json, tell, tell_json, tell_url};
+use crate::settings::Preset;
 use crate::signals::{self, Cancel};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::context::check_signatures;
@@ -72,15 +75,23 @@ impl Tally {
     }
 }
 
+/// What is said of the recipe, and which options stand on the command line itself.
+pub(crate) struct Chosen<'a> {
+    pub preset: &'a Preset,
+    pub settings: &'a [Setting],
+    pub typed: &'a [String],
+}
+
 struct Pipe<'a> {
     args: &'a PipeArgs,
+    chosen: Chosen<'a>,
     cancel: Cancel,
     quiet: bool,
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
-pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
-    let pipe = Pipe { args, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
+pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) -> Result<u8, Fault> {
+    let pipe = Pipe { args, chosen, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
     let began = Instant::now();
     let result = pipe.run();
     let elapsed = began.elapsed();
@@ -111,7 +122,7 @@ impl Pipe<'_> {
 
     /// The model in the file that was named, for the side that sends.
     fn loss_model(&self) -> Result<Option<Arc<LossModel>>, Fault> {
-        let Some(file) = &self.args.diagnosis_model else { return Ok(None) };
+        let Some(file) = &self.args.recipe.diagnosis_model else { return Ok(None) };
         if self.writes_stdout() {
             let message = "--diagnosis-model is for the side that sends, and this one does not";
             return Err(fault::usage(message, "give it to `haul pipe` on the machine that sends"));
@@ -174,7 +185,8 @@ impl Pipe<'_> {
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
-        let (mut recipe, options) = stdio::choose(self.args, options)?;
+        let Chosen { preset, settings, .. } = self.chosen;
+        let (mut recipe, options) = recipe::choose(preset, settings, options)?;
         let is_stream = recipe.has("object");
         if !is_stream {
             if options.loss_model.is_some() {
@@ -196,10 +208,11 @@ impl Pipe<'_> {
     }
 
     fn listen(&self, addr: SocketAddr, loss_model: Option<Arc<LossModel>>) -> Result<Tally, Fault> {
-        if self.args.preset.is_some() {
+        let of_client = ["preset", "set", "rate", "controller", "diagnosis"];
+        if let Some(option) = self.chosen.typed.iter().find(|typed| of_client.contains(&typed.as_str())) {
             return Err(fault::usage(
-                "a listener takes the preset that the other side brings",
-                "give --preset beside the URL",
+                "a listener takes the preset that the other side brings, with all that is set there",
+                format!("give --{option} beside the URL"),
             ));
         }
         let is_misdirected = Arc::new(AtomicBool::new(false));

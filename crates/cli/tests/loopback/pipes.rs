@@ -68,3 +68,36 @@ fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
         assert_eq!(both.matches(r#""preset":"bulk""#).count(), 2, "{both}");
     }
 }
+
+#[test]
+fn bytes_and_messages_are_carried_by_the_law_that_was_chosen() {
+    for preset in ["bulk", "msg"] {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("url");
+        let mut listen = haul();
+        listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file);
+        listen.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut there = Running(listen.spawn().unwrap());
+        let url = url_in(&file);
+        let mut connect = haul();
+        connect.args(["pipe", "--preset", preset, "--controller", "reno", "--diagnosis", "signature"]);
+        connect.args(["--rate", "80Mbit"]).arg(&url);
+        connect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut here = connect.spawn().unwrap();
+        here.stdin.take().unwrap().write_all(b"one\ntwo\n").unwrap();
+        exits(&here.wait_with_output().unwrap(), 0);
+        let mut carried = String::new();
+        there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
+        assert_eq!(carried, "one\ntwo\n", "{preset}");
+    }
+}
+
+#[test]
+fn a_listener_refuses_what_the_side_with_the_url_decides() {
+    for options in [["--controller", "reno"], ["--rate", "1Mbit"], ["--set", "chunk=1MB"]] {
+        let output = haul().args(["pipe", "--listen", "127.0.0.1:0"]).args(options).output().unwrap();
+        exits(&output, 2);
+        let said = lossy(&output.stderr);
+        assert!(said.contains(&format!("give {} beside the URL", options[0])), "{said}");
+    }
+}
