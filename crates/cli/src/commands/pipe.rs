@@ -1,5 +1,6 @@
 //! `haul pipe`: stdin of one machine to stdout of another.
 
+mod control;
 mod recipe;
 mod stdio;
 
@@ -21,6 +22,7 @@ use haulage::{
 };
 use zeroize::Zeroizing;
 
+use self::control::Controls;
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
@@ -308,19 +310,32 @@ impl Pipe<'_> {
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
         let mut tally = Tally::default();
+        let mut controls = Controls::of_stream(&writer);
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
+            controls.answer(&mut writer, tally.report.bytes);
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
                 Some(read) => {
-                    self.write(&mut writer, &buffer[..read])?;
-                    tally.report.bytes += read as u64;
+                    let mut rest = &buffer[..read];
+                    while !rest.is_empty() {
+                        let written = self.until_cancelled(
+                            || {
+                                controls.answer(&mut writer, tally.report.bytes);
+                                writer.write_some(rest).wait_for(LOOK)
+                            },
+                            timed_out,
+                        )?;
+                        let written = written.map_err(|error| stream_fault(&error))?;
+                        rest = &rest[written..];
+                        tally.report.bytes += written as u64;
+                    }
                 }
             }
         }
-        self.finish(&mut writer)?;
+        self.finish(&mut writer, &mut controls, tally.report.bytes)?;
         let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
         Ok(tally.with(writer.recipe(), rtt, Packets { sent, resent }))
     }
@@ -345,17 +360,12 @@ impl Pipe<'_> {
         }
     }
 
-    fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
-        while !bytes.is_empty() {
-            let written = self.until_cancelled(|| writer.write_some(bytes).wait_for(LOOK), timed_out)?;
-            bytes = &bytes[written.map_err(|error| stream_fault(&error))?..];
-        }
-        Ok(())
-    }
-
     /// Waits until all has arrived; gives up when asked to.
-    fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
-        let finish = || writer.finish().wait_for(LOOK);
+    fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
+        let finish = || {
+            controls.answer(writer, moved);
+            writer.finish().wait_for(LOOK)
+        };
         self.until_cancelled(finish, is_wait)?.map_err(gone)
     }
 
@@ -375,8 +385,15 @@ impl Pipe<'_> {
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::default(), Tally::default());
+        let (mut controls, mut controlled) = (Controls::of_messages(connection), connection);
+        let mut answered = Instant::now();
         loop {
             self.go_on()?;
+            // Not for each of a million messages a second.
+            if answered.elapsed() >= LOOK {
+                controls.answer(&mut controlled, tally.report.bytes);
+                answered = Instant::now();
+            }
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }
@@ -390,7 +407,7 @@ impl Pipe<'_> {
                 }
             }
         }
-        self.flush(connection)?;
+        self.flush(connection, || controls.answer(&mut controlled, tally.report.bytes))?;
         let tally = tally.of(connection);
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
@@ -401,9 +418,12 @@ impl Pipe<'_> {
         self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
     }
 
-    fn flush(&self, connection: &Connection) -> Result<(), Fault> {
+    fn flush(&self, connection: &Connection, mut answer: impl FnMut()) -> Result<(), Fault> {
         let until = Instant::now() + LAST_WORDS;
-        let flush = || connection.flush().wait_for(LOOK);
+        let flush = || {
+            answer();
+            connection.flush().wait_for(LOOK)
+        };
         match self.until_cancelled(flush, |error| is_wait(error) && Instant::now() < until)? {
             Err(error) if !is_wait(&error) => Err(gone(error)),
             _ => Ok(()),

@@ -2,9 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::secrets::{Running, url_in};
-use crate::support::{exits, haul, lossy};
+use crate::support::{exits, haul, lossy, object};
 
 /// What both sides end with that were started for different directions: codes and what each says.
 fn misdirected(listener: &[&str], client: &[&str]) -> [(Option<i32>, String); 2] {
@@ -99,5 +101,42 @@ fn a_listener_refuses_what_the_side_with_the_url_decides() {
         exits(&output, 2);
         let said = lossy(&output.stderr);
         assert!(said.contains(&format!("give {} beside the URL", options[0])), "{said}");
+    }
+}
+
+#[test]
+fn a_pipe_that_sends_gets_another_law_by_haul_ctl() {
+    for preset in ["bulk", "streams"] {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("url");
+        let mut listen = haul();
+        listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file);
+        listen.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut there = Running(listen.spawn().unwrap());
+        let mut connect = haul();
+        connect.env("XDG_RUNTIME_DIR", place.path()).args(["pipe", "--preset", preset]).arg(url_in(&file));
+        let mut here = Running(connect.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let name = here.0.id().to_string();
+        let begun = Instant::now();
+        while !place.path().join("haul").join(&name).exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+            sleep(Duration::from_millis(10));
+        }
+        let ctl = |change: &str| {
+            let words = ["ctl", "--json", &name, change];
+            haul().env("XDG_RUNTIME_DIR", place.path()).args(words).output().unwrap()
+        };
+        exits(&ctl("controller=frobnicate"), 2);
+        let changed = ctl("controller=reno");
+        exits(&changed, 0);
+        assert_eq!(object(&changed)["copy"]["rate_control"]["controller"], "reno", "{preset}");
+        let mut stdin = here.0.stdin.take().unwrap();
+        stdin.write_all(b"after the change\n").unwrap();
+        drop(stdin);
+        let mut carried = String::new();
+        there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
+        assert_eq!(carried, "after the change\n", "{preset}");
+        assert!(here.0.wait().unwrap().success());
+        assert!(!place.path().join("haul").exists(), "nothing is left behind");
     }
 }
