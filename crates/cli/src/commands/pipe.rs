@@ -318,21 +318,7 @@ impl Pipe<'_> {
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
-                Some(read) => {
-                    let mut rest = &buffer[..read];
-                    while !rest.is_empty() {
-                        let written = self.until_cancelled(
-                            || {
-                                controls.answer(&mut writer, tally.report.bytes);
-                                writer.write_some(rest).wait_for(LOOK)
-                            },
-                            timed_out,
-                        )?;
-                        let written = written.map_err(|error| stream_fault(&error))?;
-                        rest = &rest[written..];
-                        tally.report.bytes += written as u64;
-                    }
-                }
+                Some(read) => self.write(&mut writer, &buffer[..read], &mut controls, &mut tally)?,
             }
         }
         self.finish(&mut writer, &mut controls, tally.report.bytes)?;
@@ -358,6 +344,25 @@ impl Pipe<'_> {
                 done => return Ok(done),
             }
         }
+    }
+
+    fn write(
+        &self,
+        writer: &mut ByteWriter,
+        mut bytes: &[u8],
+        controls: &mut Controls,
+        tally: &mut Tally,
+    ) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let write = || {
+                controls.answer(writer, tally.report.bytes);
+                writer.write_some(bytes).wait_for(LOOK)
+            };
+            let written = self.until_cancelled(write, timed_out)?.map_err(|error| stream_fault(&error))?;
+            bytes = &bytes[written..];
+            tally.report.bytes += written as u64;
+        }
+        Ok(())
     }
 
     /// Waits until all has arrived; gives up when asked to.
