@@ -134,7 +134,9 @@ impl Start<'_> {
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
             Command::Pipe(args) => {
                 hide_memory();
-                commands::pipe::run(args, quiet, json)
+                let Resolved { settings, typed, .. } = self.resolved;
+                let chosen = commands::pipe::Chosen { preset: &self.preset, settings, typed };
+                commands::pipe::run(args, chosen, quiet, json)
             }
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();

@@ -15,7 +15,7 @@ use haul_engine::{
 use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
 use haul_proto::{ChosenLaw, ControllerError};
-use haul_stack::{Recipe, RecipeError};
+use haul_stack::{Part, Recipe, RecipeError};
 use haul_wire::control::{Fault, FaultCode, Request, Settings};
 
 use self::buffers::{Inbox, Sink, Source};
@@ -209,6 +209,11 @@ impl ByteWriter {
         }
         self.transport.is_over = true;
         self.transport.control.poll_close(context).map_err(Into::into)
+    }
+
+    /// What the recipe, and [`ByteWriter::set_law`] since, say of `rate_control`.
+    pub fn law(&self) -> Option<&Part> {
+        self.transport.recipe.parts.iter().find(|part| part.name == "rate_control")
     }
 
     /// Changes parameters of the stream's `rate_control` while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.

@@ -145,6 +145,7 @@ impl Command {
                 let TransferArgs { events, recipe, .. } = args.transfer.clone();
                 TransferOptions { recipe, events, ..others }
             }
+            Self::Pipe(args) => TransferOptions { recipe: args.recipe(), ..others },
             Self::Serve(args) => TransferOptions {
                 preserve: files::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
@@ -339,8 +340,12 @@ pub(crate) struct BenchArgs {
     pub transfer: TransferArgs,
 }
 
+const PIPE_PRESET: &str = "Any of `haul presets`, or a recipe file [default: bulk, a reliable stream of bytes]; a listener takes what comes";
+const PIPE_RATE: &str = "Ceiling that is never exceeded, or unlimited; with viz the rate itself";
+
 /// `haul pipe`.
 #[derive(Debug, Clone, Default, Args)]
+#[command(mut_arg("preset", |arg| arg.help(PIPE_PRESET)), mut_arg("rate", |arg| arg.help(PIPE_RATE)))]
 pub(crate) struct PipeArgs {
     /// The URL that `haul pipe --listen` printed on the other machine: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments", conflicts_with = "listen")]
@@ -355,21 +360,22 @@ pub(crate) struct PipeArgs {
     /// Name or address of this machine to put into the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]
     pub host: Option<String>,
-    /// Any of `haul presets`, or a recipe file [default: bulk, a reliable stream of bytes]; a listener takes what comes
-    #[arg(long, value_name = "NAME|FILE")]
-    pub preset: Option<String>,
     /// The listener's stdin goes to the other side's stdout; to be given on both sides
     #[arg(long)]
     pub reverse: bool,
     /// Cut stdin into messages of this size; without it into lines, with viz into 1000B
     #[arg(long, value_name = "SIZE")]
     pub frame: Option<Bytes>,
-    /// Ceiling that is never exceeded, or unlimited; with viz the rate itself
-    #[arg(long, value_parser = values::ceiling)]
-    pub rate: Option<String>,
-    /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends bytes
-    #[arg(long, value_name = "FILE")]
-    pub diagnosis_model: Option<PathBuf>,
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+}
+
+impl PipeArgs {
+    /// The recipe; a reliable stream of bytes if nothing else is said.
+    fn recipe(&self) -> RecipeArgs {
+        let bulk = Some("bulk".to_owned());
+        RecipeArgs { preset: self.recipe.preset.clone().or(bulk), ..self.recipe.clone() }
+    }
 }
 
 /// Where to look for what was left behind.

@@ -1,5 +1,7 @@
 //! `haul pipe`: stdin of one machine to stdout of another.
 
+mod control;
+mod recipe;
 mod stdio;
 
 use std::fmt::Write as _;
@@ -20,13 +22,16 @@ use haulage::{
 };
 use zeroize::Zeroizing;
 
+use self::control::Controls;
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
+use crate::config::Setting;
 use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, json_value, out_json, tell, tell_json, tell_url};
+use crate::settings::Preset;
 use crate::signals::{self, Cancel};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::context::check_signatures;
@@ -72,15 +77,23 @@ impl Tally {
     }
 }
 
+/// What is said of the recipe, and which options stand on the command line itself.
+pub(crate) struct Chosen<'a> {
+    pub preset: &'a Preset,
+    pub settings: &'a [Setting],
+    pub typed: &'a [String],
+}
+
 struct Pipe<'a> {
     args: &'a PipeArgs,
+    chosen: Chosen<'a>,
     cancel: Cancel,
     quiet: bool,
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
-pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
-    let pipe = Pipe { args, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
+pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) -> Result<u8, Fault> {
+    let pipe = Pipe { args, chosen, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
     let began = Instant::now();
     let result = pipe.run();
     let elapsed = began.elapsed();
@@ -111,7 +124,7 @@ impl Pipe<'_> {
 
     /// The model in the file that was named, for the side that sends.
     fn loss_model(&self) -> Result<Option<Arc<LossModel>>, Fault> {
-        let Some(file) = &self.args.diagnosis_model else { return Ok(None) };
+        let Some(file) = &self.args.recipe.diagnosis_model else { return Ok(None) };
         if self.writes_stdout() {
             let message = "--diagnosis-model is for the side that sends, and this one does not";
             return Err(fault::usage(message, "give it to `haul pipe` on the machine that sends"));
@@ -174,7 +187,8 @@ impl Pipe<'_> {
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
         let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
-        let (mut recipe, options) = stdio::choose(self.args, options)?;
+        let Chosen { preset, settings, .. } = self.chosen;
+        let (mut recipe, options) = recipe::choose(preset, settings, options)?;
         let is_stream = recipe.has("object");
         if !is_stream {
             if options.loss_model.is_some() {
@@ -196,10 +210,11 @@ impl Pipe<'_> {
     }
 
     fn listen(&self, addr: SocketAddr, loss_model: Option<Arc<LossModel>>) -> Result<Tally, Fault> {
-        if self.args.preset.is_some() {
+        let of_client = ["preset", "set", "rate", "controller", "diagnosis"];
+        if let Some(option) = self.chosen.typed.iter().find(|typed| of_client.contains(&typed.as_str())) {
             return Err(fault::usage(
-                "a listener takes the preset that the other side brings",
-                "give --preset beside the URL",
+                "a listener takes the preset that the other side brings, with all that is set there",
+                format!("give --{option} beside the URL"),
             ));
         }
         let is_misdirected = Arc::new(AtomicBool::new(false));
@@ -295,19 +310,18 @@ impl Pipe<'_> {
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
         let mut tally = Tally::default();
+        let mut controls = Controls::of_stream(&writer);
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
+            controls.answer(&mut writer, tally.report.bytes);
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
-                Some(read) => {
-                    self.write(&mut writer, &buffer[..read])?;
-                    tally.report.bytes += read as u64;
-                }
+                Some(read) => self.write(&mut writer, &buffer[..read], &mut controls, &mut tally)?,
             }
         }
-        self.finish(&mut writer)?;
+        self.finish(&mut writer, &mut controls, tally.report.bytes)?;
         let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
         Ok(tally.with(writer.recipe(), rtt, Packets { sent, resent }))
     }
@@ -332,17 +346,31 @@ impl Pipe<'_> {
         }
     }
 
-    fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
+    fn write(
+        &self,
+        writer: &mut ByteWriter,
+        mut bytes: &[u8],
+        controls: &mut Controls,
+        tally: &mut Tally,
+    ) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            let written = self.until_cancelled(|| writer.write_some(bytes).wait_for(LOOK), timed_out)?;
-            bytes = &bytes[written.map_err(|error| stream_fault(&error))?..];
+            let write = || {
+                controls.answer(writer, tally.report.bytes);
+                writer.write_some(bytes).wait_for(LOOK)
+            };
+            let written = self.until_cancelled(write, timed_out)?.map_err(|error| stream_fault(&error))?;
+            bytes = &bytes[written..];
+            tally.report.bytes += written as u64;
         }
         Ok(())
     }
 
     /// Waits until all has arrived; gives up when asked to.
-    fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
-        let finish = || writer.finish().wait_for(LOOK);
+    fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
+        let finish = || {
+            controls.answer(writer, moved);
+            writer.finish().wait_for(LOOK)
+        };
         self.until_cancelled(finish, is_wait)?.map_err(gone)
     }
 
@@ -362,8 +390,15 @@ impl Pipe<'_> {
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::default(), Tally::default());
+        let (mut controls, mut controlled) = (Controls::of_messages(connection), connection);
+        let mut answered = Instant::now();
         loop {
             self.go_on()?;
+            // Not for each of a million messages a second.
+            if answered.elapsed() >= LOOK {
+                controls.answer(&mut controlled, tally.report.bytes);
+                answered = Instant::now();
+            }
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }
@@ -377,7 +412,7 @@ impl Pipe<'_> {
                 }
             }
         }
-        self.flush(connection)?;
+        self.flush(connection, || controls.answer(&mut controlled, tally.report.bytes))?;
         let tally = tally.of(connection);
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
@@ -388,9 +423,12 @@ impl Pipe<'_> {
         self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
     }
 
-    fn flush(&self, connection: &Connection) -> Result<(), Fault> {
+    fn flush(&self, connection: &Connection, mut answer: impl FnMut()) -> Result<(), Fault> {
         let until = Instant::now() + LAST_WORDS;
-        let flush = || connection.flush().wait_for(LOOK);
+        let flush = || {
+            answer();
+            connection.flush().wait_for(LOOK)
+        };
         match self.until_cancelled(flush, |error| is_wait(error) && Instant::now() < until)? {
             Err(error) if !is_wait(&error) => Err(gone(error)),
             _ => Ok(()),

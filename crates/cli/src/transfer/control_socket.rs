@@ -1,4 +1,4 @@
-//! The control socket of a running copy. A client sends one line of JSON and gets one line back.
+//! The control socket of a running copy, or of a pipe that sends. A client sends one line of JSON and gets one line back.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use haul_engine::{Role, Transfer};
-use haul_proto::{ChosenLaw, Part};
+use haul_engine::Transfer;
+use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_wire::control::Fault;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,32 @@ pub(crate) enum Side {
     Receives,
 }
 
+/// What sends, and can change its law while it does.
+pub(crate) trait Controlled {
+    /// Changes what the recipe says of `rate_control`, and the law that runs. After an error both are as before.
+    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault>;
+
+    /// Its counters, as in a trace.
+    fn data(&self) -> Option<Value>;
+}
+
+impl Controlled for &Transfer {
+    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
+        self.switch_law(ChosenLaw::change(law, changes).map_err(unknown)?);
+        Ok(())
+    }
+
+    fn data(&self) -> Option<Value> {
+        self.counters().map(|counters| counters_json(&counters))
+    }
+}
+
+/// A change that no law takes.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(crate) fn unknown(error: ControllerError) -> Fault {
+    fault::usage(error.to_string(), "`haul presets` lists the controllers and what they take")
+}
+
 /// A Unix socket that only its owner can open. It exists while the copy runs.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
@@ -71,11 +97,8 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl ControlSocket {
-    /// Opens one for a client's session. A server has none. If it cannot be opened, the copy runs without it.
-    pub(crate) fn open(role: Role, side: Side) -> Option<Self> {
-        if role != Role::Client {
-            return None;
-        }
+    /// If it cannot be opened, the copy runs without it.
+    pub(crate) fn open(side: Side) -> Option<Self> {
         let bind = || made_directory().and_then(|directory| Self::bind(&directory));
         // Another process may have removed the empty directory in between.
         let bound = bind().or_else(|error| if error.kind() == NotFound { bind() } else { Err(error) });
@@ -102,10 +125,10 @@ impl ControlSocket {
     }
 
     /// Answers the clients that have connected since the last call.
-    pub(crate) fn answer(&mut self, transfer: &Transfer, moved: u64) {
+    pub(crate) fn answer(&mut self, controlled: &mut impl Controlled, moved: u64) {
         while let Ok((mut stream, _)) = self.listener.accept() {
             let reply = match read(&stream) {
-                Ok(request) => self.reply(&request, transfer, moved),
+                Ok(request) => self.reply(&request, controlled, moved),
                 Err(error) => fault_json(&fault::io("cannot read the request", &error)),
             };
             // A client that has gone misses the reply.
@@ -113,9 +136,9 @@ impl ControlSocket {
         }
     }
 
-    fn reply(&mut self, request: &ControlRequest, transfer: &Transfer, moved: u64) -> Value {
+    fn reply(&mut self, request: &ControlRequest, controlled: &mut impl Controlled, moved: u64) -> Value {
         if !request.set.is_empty()
-            && let Err(fault) = self.change(&request.set, transfer)
+            && let Err(fault) = self.change(&request.set, controlled)
         {
             return fault_json(&fault);
         }
@@ -124,30 +147,31 @@ impl ControlSocket {
             Side::Receives => ("receives", None),
         };
         let law = law.map(|part| part.parameters.iter().cloned().collect::<Value>());
-        let data = transfer.counters().map(|counters| counters_json(&counters));
+        let data = controlled.data();
         json!({ "side": side, "rate_control": law, "bytes": moved, "data": data })
     }
 
-    fn change(&mut self, changes: &[(String, String)], transfer: &Transfer) -> Result<(), Fault> {
+    fn change(
+        &mut self,
+        changes: &[(String, String)],
+        controlled: &mut impl Controlled,
+    ) -> Result<(), Fault> {
         let part = match &mut self.side {
             Side::Sends(Some(part)) => part,
             Side::Sends(None) => {
                 return Err(fault::usage(
                     "its recipe has no rate_control",
-                    "choose another preset next time",
+                    "give --controller or another preset next time",
                 ));
             }
             Side::Receives => {
                 return Err(fault::usage(
                     "this side receives, and the sender's law decides",
-                    "run it on the machine that sends",
+                    "run it on the machine that sends, for a `haul cp`, `bench` or `pipe` there: it does not reach `haul serve`",
                 ));
             }
         };
-        let law = ChosenLaw::change(part, changes).map_err(|error| {
-            fault::usage(error.to_string(), "`haul presets` lists the controllers and what they take")
-        })?;
-        transfer.switch_law(law);
+        controlled.change(part, changes)?;
         tracing::info!(changes = ?changes, "the control law was changed");
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use haul_base::{Cause, CauseCounts, Span};
-use haul_engine::{Counters, Transfer};
+use haul_engine::{Counters, Role, Transfer};
 use haul_proto::{Limit, LimitEvidence, limit_of_sender};
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::{Value, json};
@@ -40,7 +40,8 @@ impl<'a> Watch<'a> {
         side: Side,
         progress: Progress,
     ) -> Self {
-        let controls = ControlSocket::open(context.role, side);
+        // A server is restricted to what it offers, and the directory of the sockets is elsewhere.
+        let controls = (context.role == Role::Client).then(|| ControlSocket::open(side)).flatten();
         // From now on the transfer keeps what it tells of windows.
         write_windows(&context.events, transfer);
         let (heard, now, judged) = (Unchanged::default(), Instant::now(), LimitEvidence::default());
@@ -62,7 +63,7 @@ impl<'a> Watch<'a> {
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
         self.context.pulse.note(done);
         if let Some(controls) = &mut self.controls {
-            controls.answer(self.transfer, snapshot.bytes);
+            controls.answer(&mut self.transfer, snapshot.bytes);
         }
         if self.traced.elapsed() >= TRACE_INTERVAL {
             self.traced = Instant::now();

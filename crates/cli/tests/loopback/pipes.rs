@@ -2,9 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::secrets::{Running, url_in};
-use crate::support::{exits, haul, lossy};
+use crate::support::{exits, haul, lossy, object};
 
 /// What both sides end with that were started for different directions: codes and what each says.
 fn misdirected(listener: &[&str], client: &[&str]) -> [(Option<i32>, String); 2] {
@@ -66,5 +68,75 @@ fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
         there.0.stderr.take().unwrap().read_to_string(&mut both).unwrap();
         assert!(there.0.wait().unwrap().success() && both.contains("data"), "{both}");
         assert_eq!(both.matches(r#""preset":"bulk""#).count(), 2, "{both}");
+    }
+}
+
+#[test]
+fn bytes_and_messages_are_carried_by_the_law_that_was_chosen() {
+    for preset in ["bulk", "msg"] {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("url");
+        let mut listen = haul();
+        listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file);
+        listen.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut there = Running(listen.spawn().unwrap());
+        let url = url_in(&file);
+        let mut connect = haul();
+        connect.args(["pipe", "--preset", preset, "--controller", "reno", "--diagnosis", "signature"]);
+        connect.args(["--rate", "80Mbit"]).arg(&url);
+        connect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut here = connect.spawn().unwrap();
+        here.stdin.take().unwrap().write_all(b"one\ntwo\n").unwrap();
+        exits(&here.wait_with_output().unwrap(), 0);
+        let mut carried = String::new();
+        there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
+        assert_eq!(carried, "one\ntwo\n", "{preset}");
+    }
+}
+
+#[test]
+fn a_listener_refuses_what_the_side_with_the_url_decides() {
+    for options in [["--controller", "reno"], ["--rate", "1Mbit"], ["--set", "chunk=1MB"]] {
+        let output = haul().args(["pipe", "--listen", "127.0.0.1:0"]).args(options).output().unwrap();
+        exits(&output, 2);
+        let said = lossy(&output.stderr);
+        assert!(said.contains(&format!("give {} beside the URL", options[0])), "{said}");
+    }
+}
+
+#[test]
+fn a_pipe_that_sends_gets_another_law_by_haul_ctl() {
+    for preset in ["bulk", "streams"] {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("url");
+        let mut listen = haul();
+        listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file);
+        listen.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut there = Running(listen.spawn().unwrap());
+        let mut connect = haul();
+        connect.env("XDG_RUNTIME_DIR", place.path()).args(["pipe", "--preset", preset]).arg(url_in(&file));
+        let mut here = Running(connect.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let name = here.0.id().to_string();
+        let begun = Instant::now();
+        while !place.path().join("haul").join(&name).exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+            sleep(Duration::from_millis(10));
+        }
+        let ctl = |change: &str| {
+            let words = ["ctl", "--json", &name, change];
+            haul().env("XDG_RUNTIME_DIR", place.path()).args(words).output().unwrap()
+        };
+        exits(&ctl("controller=frobnicate"), 2);
+        let changed = ctl("controller=reno");
+        exits(&changed, 0);
+        assert_eq!(object(&changed)["copy"]["rate_control"]["controller"], "reno", "{preset}");
+        let mut stdin = here.0.stdin.take().unwrap();
+        stdin.write_all(b"after the change\n").unwrap();
+        drop(stdin);
+        let mut carried = String::new();
+        there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
+        assert_eq!(carried, "after the change\n", "{preset}");
+        assert!(here.0.wait().unwrap().success());
+        assert!(!place.path().join("haul").exists(), "nothing is left behind");
     }
 }

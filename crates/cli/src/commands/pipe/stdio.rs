@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use haul_base::Bytes;
 use haul_wire::control::Fault;
-use haulage::{Options, Recipe};
+use haulage::Recipe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::args::{Assignment, PipeArgs};
-use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Recipe as Chosen, ciphers};
 
 /// Read at a time.
 const PIECE: usize = 64 << 10;
@@ -107,40 +104,6 @@ pub(crate) fn write(bytes: &[u8]) -> Result<Reader, Fault> {
 /// Size of viz messages where nothing else is said: one fits into a packet on every path.
 const VIZ_FRAME: Bytes = Bytes(1_000);
 
-/// The recipe of the preset that was asked for, with `--rate`, and the options for it: one of an object carries stdin as a
-/// stream of bytes, any other as messages.
-pub(crate) fn choose(args: &PipeArgs, options: Options) -> Result<(Recipe, Options), Fault> {
-    let preset = Preset::find(args.preset.as_deref().unwrap_or("bulk"))?;
-    let given = args.rate.clone().map(|value| Setting {
-        origin: Origin::Flag("rate".to_owned()),
-        assignment: Assignment { key: "rate".to_owned(), value },
-    });
-    let stack = Chosen::collect(&preset, given.as_slice())?.settings.stack;
-    if !stack.has("object") {
-        return Ok((in_messages(stack, args.rate.as_deref())?, options));
-    }
-    let settings = Chosen::build(&preset, given.as_slice())?.settings;
-    let options = Options {
-        ciphers: ciphers(settings.crypto),
-        offload: settings.offload,
-        socket_buffer: Some(settings.socket_buffer),
-        ..options
-    };
-    Ok((settings.stack, options))
-}
-
-fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Recipe, Fault> {
-    // What goes into a pipe comes out in order.
-    if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
-        recipe = recipe.with("in_order");
-    }
-    if let Some(rate) = rate {
-        let key = if recipe.has("rate_control") { "rate_control.rate" } else { "fixed_rate.rate" };
-        recipe.set(key, rate).map_err(fault::of)?;
-    }
-    Ok(recipe)
-}
-
 /// Where messages end, by `--frame` or as the recipe suggests, and none is longer than the recipe carries.
 pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, Fault> {
     let most = longest_message(recipe);
@@ -204,42 +167,6 @@ mod tests {
     fn frames_have_one_size_but_for_the_last() {
         assert_eq!(messages(b"abcdefgh", Framing::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
         assert!(messages(b"", Framing::Frames(3)).is_empty());
-    }
-}
-
-#[cfg(test)]
-mod carrier_tests {
-    use haul_base::Rate;
-
-    use super::*;
-
-    /// The recipe, and whether it carries bytes.
-    fn choose(preset: &str, rate: Option<Rate>) -> Result<(Recipe, bool), Fault> {
-        let rate = rate.map(|rate| format!("{}bit", rate.as_bps()));
-        let args = PipeArgs { preset: Some(preset.to_owned()), rate, ..PipeArgs::default() };
-        super::choose(&args, Options::default()).map(|(recipe, _)| (recipe.clone(), recipe.has("object")))
-    }
-
-    #[test]
-    fn every_preset_is_bytes_or_messages_and_takes_a_rate() {
-        let rate = Some(Rate::from_mbps(7));
-        for name in ["default", "fixed", "bulk", "fobs", "fobs-classifier", "rbudp", "rapid+", "proactive"] {
-            let (recipe, true) = choose(name, rate).unwrap() else { panic!() };
-            assert_eq!(recipe.name, name);
-            assert_eq!(recipe.get("rate_control", "rate").unwrap().parse(), Ok(Rate::from_mbps(7)), "{name}");
-            haul_proto::check_object_recipe(&recipe, 16).unwrap();
-        }
-        for name in ["viz", "msg", "sensor"] {
-            let (recipe, false) = choose(name, rate).unwrap() else { panic!() };
-            assert_eq!(recipe.get("fixed_rate", "rate"), Some("7000000bit"), "{name}");
-        }
-        let (streams, false) = choose("streams", rate).unwrap() else { panic!() };
-        assert_eq!(streams.get("rate_control", "rate"), Some("7000000bit"));
-        let (fixed, true) = choose("fixed", rate).unwrap() else { panic!() };
-        assert_eq!(fixed.get("rate_control", "controller"), Some("fixed"));
-        let error = choose("fixed", None).expect_err("a fixed rate has to be given");
-        assert!(error.message.contains("rate"), "{error}");
-        assert!(choose("blk", None).unwrap_err().message.contains("bulk"));
     }
 
     #[test]

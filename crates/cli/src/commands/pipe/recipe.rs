@@ -1,0 +1,177 @@
+//! The recipe of a pipe: a preset with what was set, for a stream of bytes or for messages.
+
+use std::sync::Arc;
+
+use haul_wire::control::Fault;
+use haulage::{Options, Recipe};
+
+use crate::config::{Origin, Setting};
+use crate::fault;
+use crate::settings::{Preset, Recipe as Chosen, Settings, ciphers, session_key};
+
+/// Bytes of the longest tag that a cipher adds to a packet.
+const TAG_LEN: usize = 16;
+const OTHER_PRESET: &str =
+    "leave it out, or give another --preset; `haul presets` says what recipes are made of";
+
+/// The recipe of the preset with what was set, and the options for it: one of an object carries stdin as a stream of
+/// bytes, any other as messages.
+pub(crate) fn choose(
+    preset: &Preset,
+    settings: &[Setting],
+    options: Options,
+) -> Result<(Recipe, Options), Fault> {
+    if preset.carries_messages() {
+        return of_messages(preset, settings, options);
+    }
+    let settings = Chosen::build(preset, settings)?.settings;
+    let options = Options {
+        ciphers: ciphers(settings.crypto),
+        offload: settings.offload,
+        socket_buffer: Some(settings.socket_buffer),
+        ..options
+    };
+    Ok((settings.stack, options))
+}
+
+fn of_messages(
+    preset: &Preset,
+    settings: &[Setting],
+    mut options: Options,
+) -> Result<(Recipe, Options), Fault> {
+    let is_of_part = |setting: &&Setting| session_key(&setting.assignment.key).contains('.');
+    let (of_parts, of_session): (Vec<&Setting>, Vec<&Setting>) = settings.iter().partition(is_of_part);
+    let of_session: Vec<Setting> = of_session.into_iter().cloned().collect();
+    let session = Chosen::collect(preset, &of_session)?.settings;
+    if session.crypto.is_some() {
+        options.ciphers = ciphers(session.crypto);
+    }
+    let mut recipe = with_law(&session, &of_session);
+    // What goes into a pipe comes out in order.
+    if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
+        recipe = recipe.with("in_order");
+    }
+    for setting in of_session.iter().chain(of_parts) {
+        set(&mut recipe, setting)?;
+    }
+    let compiled = Arc::new(haulage::registry()).compile(&recipe, TAG_LEN);
+    compiled.map_err(|error| fault::usage(format!("preset {}: {error}", preset.name), OTHER_PRESET))?;
+    Ok((recipe, options))
+}
+
+/// The recipe, with the control law that was asked for on the command line in place of a fixed rate, which becomes the
+/// ceiling.
+fn with_law(session: &Settings, of_session: &[Setting]) -> Recipe {
+    let recipe = session.stack.clone();
+    let names_law = |setting: &Setting| session_key(&setting.assignment.key) == "controller";
+    if !recipe.has("fixed_rate") || !of_session.iter().any(|set| is_typed(set) && names_law(set)) {
+        return recipe;
+    }
+    let ceiling = recipe.get("fixed_rate", "rate").unwrap_or("unlimited").to_owned();
+    let recipe = recipe.without("fixed_rate");
+    let recipe = if recipe.has("receiver_report") { recipe } else { recipe.with("receiver_report") };
+    recipe.with_parameters("rate_control", &[("controller", session.controller), ("rate", &ceiling)])
+}
+
+/// Sets what the recipe has. What it does not have is refused on the command line; from elsewhere it is for other
+/// commands and presets.
+fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
+    let Setting { origin, assignment } = setting;
+    let key = match session_key(&assignment.key) {
+        "crypto" | "cipher" => return Ok(()),
+        "rate" if recipe.has("rate_control") => "rate_control.rate",
+        "rate" => "fixed_rate.rate",
+        "controller" => "rate_control.controller",
+        "feedback_interval" => "bitmap_ack.interval",
+        key => key,
+    };
+    match key.split_once('.') {
+        Some((part, _)) if recipe.has(part) => recipe.set(key, &assignment.value).map_err(fault::of),
+        _ if !is_typed(setting) => Ok(()),
+        Some(("rate_control", _)) => Err(fault::usage(
+            format!("{origin}: {} has no control law, which {key} would be for", recipe.name),
+            "give --controller NAME too",
+        )),
+        _ => Err(fault::usage(
+            format!("{origin}: {key} says nothing about the messages of {}", recipe.name),
+            OTHER_PRESET,
+        )),
+    }
+}
+
+fn is_typed(setting: &Setting) -> bool {
+    matches!(setting.origin, Origin::Flag(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rate;
+
+    use super::*;
+    use crate::args::Assignment;
+
+    fn setting(origin: Origin, (key, value): (&str, &str)) -> Setting {
+        Setting { origin, assignment: Assignment { key: key.to_owned(), value: value.to_owned() } }
+    }
+
+    fn choose_with(preset: &str, values: &[(&str, &str)]) -> Result<Recipe, Fault> {
+        let set = |&value| setting(Origin::Flag("set".to_owned()), value);
+        let settings: Vec<Setting> = values.iter().map(set).collect();
+        choose(&Preset::find(preset)?, &settings, Options::default()).map(|(recipe, _)| recipe)
+    }
+
+    #[test]
+    fn every_preset_is_bytes_or_messages_and_takes_a_rate() {
+        let rate = [("rate", "7000000bit")];
+        for name in ["default", "fixed", "bulk", "fobs", "fobs-classifier", "rbudp", "rapid+", "proactive"] {
+            let recipe = choose_with(name, &rate).unwrap();
+            assert_eq!((recipe.name.as_str(), recipe.has("object")), (name, true));
+            assert_eq!(recipe.get("rate_control", "rate").unwrap().parse(), Ok(Rate::from_mbps(7)), "{name}");
+            haul_proto::check_object_recipe(&recipe, 16).unwrap();
+        }
+        for name in ["viz", "msg", "sensor"] {
+            let recipe = choose_with(name, &rate).unwrap();
+            assert_eq!(recipe.get("fixed_rate", "rate"), Some("7000000bit"), "{name}");
+        }
+        let streams = choose_with("streams", &rate).unwrap();
+        assert_eq!(streams.get("rate_control", "rate"), Some("7000000bit"));
+        let fixed = choose_with("fixed", &rate).unwrap();
+        assert_eq!(fixed.get("rate_control", "controller"), Some("fixed"));
+        let error = choose_with("fixed", &[]).expect_err("a fixed rate has to be given");
+        assert!(error.message.contains("rate"), "{error}");
+        assert!(choose_with("blk", &[]).unwrap_err().message.contains("bulk"));
+    }
+
+    #[test]
+    fn bytes_and_messages_take_a_law_its_parameters_and_the_evidence() {
+        for name in ["bulk", "streams", "msg", "viz", "sensor"] {
+            let values = [("controller", "reno"), ("rate_control.diagnosis", "signature"), ("rate", "9Mbit")];
+            let recipe = choose_with(name, &values).unwrap();
+            let law = |parameter| recipe.get("rate_control", parameter);
+            assert_eq!((law("controller"), law("rate")), (Some("reno"), Some("9Mbit")), "{name}");
+            assert_eq!(law("diagnosis"), Some("signature"), "{name}");
+            assert!(!recipe.has("fixed_rate"), "{name}");
+        }
+        let viz = choose_with("viz", &[("controller", "bbr")]).unwrap();
+        assert_eq!(viz.get("rate_control", "rate"), Some("100Mbit"), "the rate becomes the ceiling");
+        let msg = choose_with("msg", &[("fixed_size.max_message", "1KiB")]).unwrap();
+        assert_eq!(msg.get("fixed_size", "max_message"), Some("1KiB"));
+    }
+
+    #[test]
+    fn what_says_nothing_about_messages_is_refused_on_the_command_line_only() {
+        for (value, hint) in [
+            (("chunk", "1MB"), "another --preset"),
+            (("offload", "off"), "another --preset"),
+            (("rate_control.diagnosis", "off"), "--controller"),
+            (("witness.depth", "1"), "another --preset"),
+        ] {
+            let error = choose_with("msg", &[value]).unwrap_err();
+            assert!(error.message.contains("msg") && error.hint.contains(hint), "{error}");
+            let elsewhere = [setting(Origin::Environment("HAUL_SET".to_owned()), value)];
+            choose(&Preset::find("msg").unwrap(), &elsewhere, Options::default()).unwrap();
+        }
+        assert!(choose_with("msg", &[("controller", "renault")]).unwrap_err().message.contains("renault"));
+        assert!(choose_with("msg", &[("nonsense", "1")]).unwrap_err().message.contains("nonsense"));
+    }
+}
