@@ -55,9 +55,10 @@ impl Expected {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Test {
-    /// One combination is below another; `ratio` is that of the higher to the lower.
+    /// One combination is below another; `ratio` is that of the higher to the lower, which may have a measure of its own.
     Ordering {
         measure: Quantity,
+        lower_measure: Option<Quantity>,
         lower: Table,
         higher: Table,
         ratio: Option<Expected>,
@@ -217,8 +218,9 @@ impl CheckSpec {
     /// Judges it.
     pub(super) fn judge(&self, results: &Results) -> Result<Judged, String> {
         let found = match &self.test {
-            Test::Ordering { measure, lower, higher, ratio, tolerance } => {
-                ordering(results, measure, (lower, higher), *ratio, *tolerance)
+            Test::Ordering { measure, lower_measure, lower, higher, ratio, tolerance } => {
+                let measures = (lower_measure.as_ref().unwrap_or(measure), measure);
+                ordering(results, measures, (lower, higher), *ratio, *tolerance)
             }
             Test::Value { measure, at, expected, tolerance } => {
                 value(results.cell(at)?, measure, *expected, *tolerance)
@@ -276,12 +278,12 @@ fn digits(value: f64) -> String {
 
 fn ordering(
     results: &Results,
-    measure: &Quantity,
+    (low, high): (&Quantity, &Quantity),
     (lower, higher): (&Table, &Table),
     ratio: Option<Expected>,
     tolerance: f64,
 ) -> Result<Finding, String> {
-    let (low, high) = (results.cell(lower)?.of(measure)?, results.cell(higher)?.of(measure)?);
+    let (low, high) = (results.cell(lower)?.of(low)?, results.cell(higher)?.of(high)?);
     let differences: Vec<f64> = high.iter().zip(&low).map(|(high, low)| high - low).collect();
     let interval = bootstrap_mean(&differences);
     let found = mean(&high) / mean(&low);
