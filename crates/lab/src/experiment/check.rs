@@ -103,7 +103,7 @@ pub(super) enum Test {
     Normality { at: Table, host: bool, at_least: f64 },
     /// No mean of other measures is nearer to a number.
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
-    /// A mean is at least this share of the best of others.
+    /// A mean is at least this share of the best of others. The interval is that of the differences to this share.
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
     /// The medians of two combinations differ by at most this share of that of `like`.
     Alike { measure: Quantity, at: Table, like: Table, tolerance: f64 },
@@ -145,6 +145,8 @@ pub(super) enum Verdict {
     Reproduced,
     /// The paper's order, with other numbers.
     SameOrdering,
+    /// It holds on average, but the interval reaches beyond: more has to be seen.
+    Undecided,
     /// Neither.
     Differs,
 }
@@ -155,6 +157,7 @@ impl Verdict {
         match self {
             Self::Reproduced => "reproduced",
             Self::SameOrdering => "same ordering",
+            Self::Undecided => "undecided",
             Self::Differs => "differs",
         }
     }
@@ -162,6 +165,15 @@ impl Verdict {
     /// Of a check that holds or does not.
     fn simple((holds, ours): (bool, String)) -> Finding {
         (if holds { Self::Reproduced } else { Self::Differs }, ours, None)
+    }
+
+    /// Of a bound that holds on average, or does not, and whose interval lies within it, or does not.
+    const fn of_bound(holds: bool, is_within: bool) -> Self {
+        match (holds, is_within) {
+            (true, true) => Self::Reproduced,
+            (true, false) => Self::Undecided,
+            (false, _) => Self::Differs,
+        }
     }
 
     /// Of a check with an order and perhaps a number.
@@ -344,15 +356,21 @@ fn at_least(
     (at, others): (&Table, &[Table]),
     share: f64,
 ) -> Result<Finding, String> {
-    let of = |at: &Table| results.cell(at)?.of(measure).map(|values| mean(&values));
-    let found = of(at)?;
+    let of = |at: &Table| results.cell(at)?.of(measure);
+    let ours = of(at)?;
     let others = others.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-    let best = others.into_iter().fold(0.0, f64::max);
-    if best <= 0.0 {
-        return Err(format!("none of the others has any `{}`", measure.text));
-    }
-    let verdict = if found >= share * best { Verdict::Reproduced } else { Verdict::Differs };
-    Ok((verdict, format!("{} and {}: {:.2} of it", digits(found), digits(best), found / best), None))
+    let best = others.iter().max_by(|a, b| mean(a).total_cmp(&mean(b))).filter(|best| mean(best) > 0.0);
+    let best = best.ok_or_else(|| format!("none of the others has any `{}`", measure.text))?;
+    let differences: Vec<f64> = ours.iter().zip(best).map(|(ours, best)| ours - share * best).collect();
+    let interval = bootstrap_mean(&differences);
+    let (found, best) = (mean(&ours), mean(best));
+    let is_within = differences.len() > 1 && interval.0 >= 0.0;
+    let verdict = Verdict::of_bound(found >= share * best, is_within);
+    Ok((
+        verdict,
+        format!("{} and {}: {:.2} of it", digits(found), digits(best), found / best),
+        Some(interval),
+    ))
 }
 
 fn alike(
@@ -521,6 +539,13 @@ mod tests {
         assert_eq!(Verdict::of(true, true), Verdict::Reproduced);
         assert_eq!(Verdict::of(true, false), Verdict::SameOrdering);
         assert_eq!(Verdict::of(false, true), Verdict::Differs);
+    }
+
+    #[test]
+    fn a_bound_that_holds_on_average_alone_is_not_decided() {
+        assert_eq!(Verdict::of_bound(true, true), Verdict::Reproduced);
+        assert_eq!(Verdict::of_bound(true, false), Verdict::Undecided);
+        assert_eq!(Verdict::of_bound(false, false), Verdict::Differs);
     }
 
     #[test]
