@@ -75,7 +75,7 @@ pub(super) enum Test {
     },
     /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval
     /// (Clopper and Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower
-    /// end, otherwise the upper.
+    /// end, otherwise the upper. Without hits, at most 1 % needs 368 trials.
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
     /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
@@ -329,7 +329,7 @@ fn proportion(
     let share = clopper_pearson(hit as u64, tried as u64);
     let is_within = if least > 0.0 { share.low >= least } else { share.high <= most };
     let is_expected = (least..=most).contains(&share.found);
-    let verdict = Verdict::of(is_expected, is_within);
+    let verdict = Verdict::of_bound(is_expected, is_within);
     Ok((verdict, format!("{hit:.0} of {tried:.0}: {}", digits(share.found)), Some((share.low, share.high))))
 }
 
