@@ -23,6 +23,8 @@ enum Kind {
     Flow { name: String, measures: [Measure; 2] },
     /// `goodput_bps.bulk receiver@3s..20s`: the mean of what was recorded between two times.
     Between(Stretch),
+    /// `most.dropped.bulk@3s..20s`: the largest of it.
+    Most(Stretch),
 }
 
 /// What was recorded between two times: `goodput_bps.bulk receiver@3s..20s`.
@@ -69,7 +71,10 @@ impl Quantity {
     /// Reads one, or says what is wrong.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let kind = match text.split_once('@') {
-            Some((series, times)) => Kind::Between(Stretch::parse(series, times)?),
+            Some((series, times)) => match series.strip_prefix("most.") {
+                Some(series) => Kind::Most(Stretch::parse(series, times)?),
+                None => Kind::Between(Stretch::parse(series, times)?),
+            },
             None => Self::total(text)?,
         };
         Ok(Self { text: text.to_owned(), kind })
@@ -102,6 +107,7 @@ impl Quantity {
                 let inside: Vec<f64> = stretch.of(run)?.map(|(_, value)| value).collect();
                 (!inside.is_empty()).then(|| inside.iter().sum::<f64>() / inside.len() as f64)
             }
+            Kind::Most(stretch) => stretch.of(run)?.map(|(_, value)| value).reduce(f64::max),
         }
     }
 }
@@ -143,6 +149,8 @@ mod tests {
         assert!(Quantity::parse("session.bulk.drops.socket_buffer").is_ok());
         assert!(Quantity::parse("fairness").is_ok());
         assert!(Quantity::parse("goodput_bps.bulk receiver@3s..20s").is_ok());
+        let most = Quantity::parse("most.dropped.bulk@3s..20s").unwrap();
+        assert!(matches!(most.kind, Kind::Most(stretch) if stretch.series == "dropped.bulk"));
         assert!(Quantity::parse("session.bulk.speed").unwrap_err().contains("goodput"));
         assert!(Quantity::parse("law_bps.bulk@3s").is_err());
     }

@@ -35,8 +35,8 @@ const EXAMPLES: &str = "Examples:
   haul-lab run all --out figures
   haul-lab run asynch-1 --full --jobs 2
 
-Exit status: 0 if every check is reproduced, has the same ordering, or differs for a reason that the plan knows; 1 if one
-differs without; 2 for an experiment that there is not.
+Exit status: 0 if every check is reproduced, has the same ordering, is undecided, or differs for a reason that the plan
+knows; 1 if one differs without; 2 for an experiment that there is not.
 What the verdicts mean: docs/experiments.md.";
 
 /// What `haul-lab run` takes.
@@ -153,10 +153,11 @@ fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs) -> Result<bool, Problem> 
     let unexplained = all.iter().filter(|judged| judged.verdict == Verdict::Differs && judged.why.is_empty());
     is_well &= unexplained.count() == 0;
     println!(
-        "{} checks: {} reproduced, {} same ordering, {} differ; numbers and diagrams are in {}",
+        "{} checks: {} reproduced, {} same ordering, {} undecided, {} differ; numbers and diagrams are in {}",
         all.len(),
         count(Verdict::Reproduced),
         count(Verdict::SameOrdering),
+        count(Verdict::Undecided),
         count(Verdict::Differs),
         args.out.display()
     );

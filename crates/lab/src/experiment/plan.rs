@@ -38,6 +38,7 @@ const PLANS: &[(&str, &str)] = &[
     ("neighbours", include_str!("../../plans/neighbours.toml")),
     ("bottleneck", include_str!("../../plans/bottleneck.toml")),
     ("laws", include_str!("../../plans/laws.toml")),
+    ("laws-order", include_str!("../../plans/laws-order.toml")),
     ("real-network", include_str!("../../plans/real-network.toml")),
     ("real-signatures", include_str!("../../plans/real-signatures.toml")),
     ("real-host", include_str!("../../plans/real-host.toml")),

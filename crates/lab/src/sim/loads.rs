@@ -20,7 +20,7 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
         LoadKind::Computation => Load::Computation { processes, nice: Nice::default() },
         LoadKind::SystemCalls => system_calls(entry, processes)?,
         LoadKind::Memory => Load::Memory { processes, slowdown_permille: slowdown(entry)? },
-        LoadKind::Forwarding => forwarding(entry)?,
+        LoadKind::Forwarding => forwarding(entry, processes)?,
         LoadKind::Generator => generator(entry)?,
         LoadKind::Suspension => suspension(entry)?,
         LoadKind::Quota => return Err("simulated hosts have no control groups: use `suspension`".to_owned()),
@@ -84,14 +84,17 @@ fn slowdown(entry: &LoadEntry) -> Result<u32, String> {
     }
 }
 
-fn forwarding(entry: &LoadEntry) -> Result<Load, String> {
+/// Each process forwards as many packets.
+fn forwarding(entry: &LoadEntry, processes: u32) -> Result<Load, String> {
     let (per_packet, burst, rate) = FORWARDED;
     let per_packet = entry.per_packet.map_or(per_packet, |span| span.0);
     let burst = entry.burst.unwrap_or(burst);
     if per_packet == Span::ZERO || burst == 0 {
         return Err("`per_packet` and `burst` of forwarding must be above zero".to_owned());
     }
-    Ok(Load::Forwarding { packets_per_second: entry.packets_per_second.unwrap_or(rate), per_packet, burst })
+    let rate = entry.packets_per_second.unwrap_or(rate);
+    let packets_per_second = rate.saturating_mul(u64::from(processes));
+    Ok(Load::Forwarding { packets_per_second, per_packet, burst })
 }
 
 fn generator(entry: &LoadEntry) -> Result<Load, String> {
@@ -129,6 +132,10 @@ mod tests {
         assert_eq!(
             read("kind = 'forwarding'\nper_packet = '3us'\nburst = 8"),
             Ok(Load::Forwarding { packets_per_second: 100_000, per_packet: micros(3), burst: 8 })
+        );
+        assert_eq!(
+            read("kind = 'forwarding'\nprocesses = 2\npackets_per_second = 5000"),
+            Ok(Load::Forwarding { packets_per_second: 10_000, per_packet: micros(1), burst: 32 })
         );
         assert_eq!(
             read("kind = 'system_calls'\nprocesses = 2\nrun = '500us'\nsleep = 'interruptible'"),
