@@ -11,8 +11,8 @@ use crate::common::{PatternSource, Shared, Sunk};
 use crate::generator::{any_object_recipe, other_parameters};
 use crate::promises::cases;
 
-/// Longer than any of the objects takes, at one packet a round trip and with many losses.
-const CAP: Time = Time::from_nanos(500_000_000_000);
+/// Longer than any of the objects takes: TFRC sends a quarter of a packet a round trip where three of ten are lost.
+const CAP: Time = Time::from_nanos(2_000_000_000_000);
 /// Three of them together are shorter than any silence that ends a session.
 const LONGEST_CUT: Span = Span::from_secs(1);
 
