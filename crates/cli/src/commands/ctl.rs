@@ -15,7 +15,7 @@ use crate::fault;
 use crate::output::{out, out_fields, tell};
 use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 
-/// A copy answers within 50 ms, on a busy machine later.
+/// A copy answers within 50 ms, a pipe within 100, on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {

@@ -17,7 +17,7 @@ use crate::transfer::facts::{self, Cpu};
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
 /// What a receive buffer may be at most: `socket_buffer` takes no more.
-const LARGEST_BUFFER: u64 = 1 << 30;
+const LARGEST_BUFFER: Bytes = Bytes(1 << 30);
 /// A processor that does nothing for this share of the time has room for a transfer.
 const IDLE_SHARE: f64 = 0.5;
 /// How long the processors are looked at: some tens of the kernel's clock ticks.
@@ -77,7 +77,7 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
         Some(pause) => (pause, "the longest that a packet waited to be read"),
         None => (report.rtt?, "a round trip; the longest pause is not known"),
     };
-    let buffer = rate.bytes_in(pause).min(LARGEST_BUFFER);
+    let buffer = rate.bytes_in(pause).min(LARGEST_BUFFER.0);
     let ask = if buffer > asked.0 {
         format!(" with `haul cp --set socket_buffer={buffer}`")
     } else {
@@ -333,7 +333,7 @@ mod tests {
             ("application", "top", "up to 2.5 times"),
         ] {
             let report = limited_by(what);
-            assert!(advice(&report, ASKED, None).unwrap().contains(command), "{what}");
+            assert!(advice(&report, ASKED, None).is_some_and(|told| told.contains(command)), "{what}");
             assert!(gain_in_words(&report).starts_with(gain), "{what}: {}", gain_in_words(&report));
         }
         let level = RunReport { goodput: Rate::from_mbps(990), ..limited_by("sender_cpu") };
@@ -360,7 +360,7 @@ mod tests {
         let unhurt = RunReport { lost: CauseCounts::default(), ..limited_by("receiver_host") };
         assert!(
             larger_buffer(&unhurt, ASKED).is_none()
-                && advice(&unhurt, ASKED, Some(&[])).unwrap().contains("renice")
+                && advice(&unhurt, ASKED, Some(&[])).is_some_and(|told| told.contains("renice"))
         );
     }
 

@@ -391,14 +391,9 @@ impl Pipe<'_> {
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::default(), Tally::default());
         let (mut controls, mut controlled) = (Controls::of_messages(connection), connection);
-        let mut answered = Instant::now();
         loop {
             self.go_on()?;
-            // Not for each of a million messages a second.
-            if answered.elapsed() >= LOOK {
-                controls.answer(&mut controlled, tally.report.bytes);
-                answered = Instant::now();
-            }
+            controls.answer(&mut controlled, tally.report.bytes);
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }

@@ -1,6 +1,7 @@
 //! `haul pipe` without privileges.
 
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,15 +9,20 @@ use std::time::{Duration, Instant};
 use crate::secrets::{Running, url_in};
 use crate::support::{exits, haul, lossy, object};
 
+/// `haul pipe` that listens, with its URL, which is in a file at this place.
+fn listening(place: &Path, options: &[&str]) -> (Running, String) {
+    let file = place.join("url");
+    let mut listen = haul();
+    listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file).args(options);
+    listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let there = Running(listen.spawn().unwrap());
+    (there, url_in(&file))
+}
+
 /// What both sides end with that were started for different directions: codes and what each says.
 fn misdirected(listener: &[&str], client: &[&str]) -> [(Option<i32>, String); 2] {
     let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("url");
-    let mut listen = haul();
-    listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file).args(listener);
-    listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut there = Running(listen.spawn().unwrap());
-    let url = url_in(&file);
+    let (mut there, url) = listening(place.path(), listener);
     let here = haul().arg("pipe").args(client).arg(&url).stdin(Stdio::null()).output().unwrap();
     let (mut said, mut stderr) = (String::new(), there.0.stderr.take().unwrap());
     stderr.read_to_string(&mut said).unwrap();
@@ -49,12 +55,7 @@ fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
 fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
     for reverse in [&[][..], &["--reverse"]] {
         let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("url");
-        let mut listen = haul();
-        listen.args(["pipe", "--json", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file).args(reverse);
-        listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut there = Running(listen.spawn().unwrap());
-        let url = url_in(&file);
+        let (mut there, url) = listening(place.path(), &[&["--json"], reverse].concat());
         let mut connect = haul();
         connect.args(["pipe", "--json"]).args(reverse).arg(&url);
         connect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -75,12 +76,7 @@ fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
 fn bytes_and_messages_are_carried_by_the_law_that_was_chosen() {
     for preset in ["bulk", "msg"] {
         let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("url");
-        let mut listen = haul();
-        listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file);
-        listen.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut there = Running(listen.spawn().unwrap());
-        let url = url_in(&file);
+        let (mut there, url) = listening(place.path(), &[]);
         let mut connect = haul();
         connect.args(["pipe", "--preset", preset, "--controller", "reno", "--diagnosis", "signature"]);
         connect.args(["--rate", "80Mbit"]).arg(&url);
@@ -108,13 +104,9 @@ fn a_listener_refuses_what_the_side_with_the_url_decides() {
 fn a_pipe_that_sends_gets_another_law_by_haul_ctl() {
     for preset in ["bulk", "streams"] {
         let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("url");
-        let mut listen = haul();
-        listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file);
-        listen.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut there = Running(listen.spawn().unwrap());
+        let (mut there, url) = listening(place.path(), &[]);
         let mut connect = haul();
-        connect.env("XDG_RUNTIME_DIR", place.path()).args(["pipe", "--preset", preset]).arg(url_in(&file));
+        connect.env("XDG_RUNTIME_DIR", place.path()).args(["pipe", "--preset", preset]).arg(&url);
         let mut here = Running(connect.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let name = here.0.id().to_string();
         let begun = Instant::now();

@@ -1,5 +1,7 @@
 //! `haul ctl` for a pipe that sends.
 
+use std::time::{Duration, Instant};
+
 use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::Fault;
 use haulage::{ByteWriter, Connection};
@@ -39,21 +41,32 @@ impl Controlled for &Connection {
     }
 }
 
+/// As often as a copy looks for `haul ctl`: not for each of a million messages a second.
+const BETWEEN: Duration = Duration::from_millis(50);
+
 /// Answers `haul ctl` for a sender, as long as it lives.
-pub(super) struct Controls(Option<ControlSocket>);
+pub(super) struct Controls {
+    socket: Option<ControlSocket>,
+    looked: Option<Instant>,
+}
 
 impl Controls {
+    fn of(law: Option<Part>) -> Self {
+        Self { socket: ControlSocket::open(Side::Sends(law)), looked: None }
+    }
+
     pub(super) fn of_stream(writer: &ByteWriter) -> Self {
-        Self(ControlSocket::open(Side::Sends(writer.law().cloned())))
+        Self::of(writer.law().cloned())
     }
 
     pub(super) fn of_messages(connection: &Connection) -> Self {
-        let law = connection.recipe().parts.into_iter().find(|part| part.name == "rate_control");
-        Self(ControlSocket::open(Side::Sends(law)))
+        Self::of(connection.recipe().parts.into_iter().find(|part| part.name == "rate_control"))
     }
 
     pub(super) fn answer(&mut self, controlled: &mut impl Controlled, moved: u64) {
-        if let Some(socket) = &mut self.0 {
+        let Some(socket) = &mut self.socket else { return };
+        if self.looked.is_none_or(|looked| looked.elapsed() >= BETWEEN) {
+            self.looked = Some(Instant::now());
             socket.answer(controlled, moved);
         }
     }
