@@ -81,8 +81,7 @@ impl Model {
         let Some(((host, network), density)) = spreads.zip(density).filter(|_| self.both_measures) else {
             return told;
         };
-        let likelihoods = [host, network].map(|spread| likelihood(density.ln(), spread));
-        let by_bursts = Diagnosis { p_host: self.p_host(likelihoods), ..told };
+        let by_bursts = Diagnosis { p_host: self.p_host(density.ln(), [host, network]), ..told };
         match told.cause() {
             Cause::Inconclusive => by_bursts,
             _ => self.unless_contradicted(told, Some(by_bursts)),
@@ -111,13 +110,18 @@ impl Model {
 
     /// Equation 3, each cause as probable as the other beforehand.
     fn posterior(&self, metric: Metric, measured: f64, loss_rate: f64) -> Diagnosis {
-        let likelihoods =
-            [&self.host, &self.network].map(|cause| likelihood(measured, cause.spread(metric, loss_rate)));
-        Diagnosis { metric: Some(metric), p_host: self.p_host(likelihoods) }
+        let spreads = [&self.host, &self.network].map(|cause| cause.spread(metric, loss_rate));
+        Diagnosis { metric: Some(metric), p_host: self.p_host(measured, spreads) }
     }
 
-    /// The host's probability, by the likelihoods of host and network.
-    fn p_host(&self, [host, network]: [f64; 2]) -> f64 {
+    /// The host's probability, by what the measure is like for host and network. Beyond a cause's mean, away from the other's,
+    /// the paper's two tails call a window atypical of both (the single losses of CoDel); with both measures it counts as typical.
+    fn p_host(&self, measured: f64, [host, network]: [Spread; 2]) -> f64 {
+        let likelihood = |of: Spread, other: Spread| {
+            let beyond = (measured - of.mean) * (other.mean - of.mean) < 0.0;
+            if self.both_measures && beyond { 1.0 } else { likelihood(measured, of) }
+        };
+        let (host, network) = (likelihood(host, network), likelihood(network, host));
         if host.max(network) <= self.negligible { 0.5 } else { host / (host + network) }
     }
 }
@@ -234,6 +238,20 @@ mod tests {
             let told = [&papers, &all].map(|model| model.classify(&sample).cause());
             assert_eq!(told, [alone, together], "{complexity}, {density}");
         }
+    }
+
+    #[test]
+    fn what_is_farther_from_the_other_cause_than_a_mean_is_typical() {
+        let both = Model { both_measures: true, ..model() };
+        for (complexity, told) in [(-0.25, Cause::ReceiverHost), (1.5, Cause::Congestion)] {
+            let sample = sample(1_000, complexity, 0.5);
+            assert_eq!(
+                [model(), both.clone()].map(|model| model.classify(&sample).cause()),
+                [Cause::Inconclusive, told]
+            );
+        }
+        // Few words, as a host's, though no loss follows on another.
+        assert_eq!(both.classify(&sample(1_000, 0.25, -0.5)).cause(), Cause::Inconclusive);
     }
 
     #[test]
