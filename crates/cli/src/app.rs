@@ -83,7 +83,9 @@ fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     text.trim_end().lines().for_each(|line| lines.push(line));
     tell(lines);
     if wants_json {
-        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let paragraph =
+            text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        let message = paragraph.trim_start_matches("error: ");
         out_json(&json_value(&RunReport::failed(fault::usage(message, "see --help"))));
     }
 }

@@ -146,6 +146,7 @@ impl Command {
                 TransferOptions { recipe, events, ..others }
             }
             Self::Pipe(args) => TransferOptions { recipe: args.recipe(), ..others },
+            Self::Doctor(args) => TransferOptions { recipe: args.recipe.clone(), ..others },
             Self::Serve(args) => TransferOptions {
                 preserve: files::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
@@ -470,6 +471,8 @@ pub(crate) struct DoctorArgs {
     /// How long to measure each way
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::some_time)]
     pub time: Span,
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
 }
 
 /// `haul demo`.

@@ -17,7 +17,7 @@ use crate::transfer::facts::{self, Cpu};
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
 /// What a receive buffer may be at most: `socket_buffer` takes no more.
-const LARGEST_BUFFER: Bytes = Bytes(1 << 30);
+const LARGEST_BUFFER: Bytes = Bytes(256 << 20);
 /// A processor that does nothing for this share of the time has room for a transfer.
 const IDLE_SHARE: f64 = 0.5;
 /// How long the processors are looked at: some tens of the kernel's clock ticks.
@@ -246,6 +246,8 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
     }
     let mut ways = Vec::new();
     if args.url.is_some() {
+        // One of the two ways does not use a model that is for the side that sends.
+        let context = &Context { typed: Vec::new(), ..context.clone() };
         for (name, words, reverse) in
             [("there", "From here to there", false), ("back", "From there to here", true)]
         {
@@ -356,7 +358,7 @@ mod tests {
         assert!(told(None).contains("rmem_max=6250000` holds") && told(None).contains("not known"));
         let long = told(Some(Span::from_secs(1)));
         assert!(long.contains("rmem_max=125000000` with `haul cp --set socket_buffer=125000000`"), "{long}");
-        assert!(told(Some(Span::from_secs(1_000))).contains("rmem_max=1073741824`"));
+        assert!(told(Some(Span::from_secs(1_000))).contains("rmem_max=268435456`"));
         let unhurt = RunReport { lost: CauseCounts::default(), ..limited_by("receiver_host") };
         assert!(
             larger_buffer(&unhurt, ASKED).is_none()

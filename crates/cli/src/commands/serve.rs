@@ -16,9 +16,10 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use self::filesystem::Offer;
-use crate::args::ServeArgs;
+use crate::args::{Assignment, ServeArgs};
 use crate::fault::{self, shown};
 use crate::output::{RunReport, Summary, json_value, out_json, out_url, tell};
+use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
@@ -35,6 +36,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
         return for_ssh::serve(context, args);
     }
+    check_parameters(&args.set)?;
     let root = Root::beneath(&args.root)?;
     let policy = Policy {
         durability: args.sync.into(),
@@ -66,6 +68,17 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     });
     let server = Server { context, policy: &policy, sessions, was_cut: AtomicBool::new(false) };
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
+}
+
+/// Refuses typed parameters that sessions of other recipes do not have; those of a configuration file are for clients.
+fn check_parameters(typed: &[Assignment]) -> Result<(), Fault> {
+    let of_part = |set: &&Assignment| session_key(&set.key).contains('.');
+    typed.iter().find(of_part).map_or(Ok(()), |Assignment { key, .. }| {
+        Err(fault::usage(
+            format!("flag --set: a server cannot set {key}: the client's recipe decides"),
+            format!("give it to `haul cp` or `haul bench`; a server sets {}", parameter_names()),
+        ))
+    })
 }
 
 struct Server<'a> {

@@ -96,7 +96,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let options = OptionSpec::of_command(&command);
     let mut notes = Vec::new();
     let layers = layers(&command, &options, sources, &mut notes)?;
-    let chosen = choose(&options, &typed, &layers);
+    let chosen = choose(&options, &typed, &layers, &options::rivals_of_typed(&command, &typed));
 
     let completed = complete(argv, &typed, &options, &chosen)?;
     let matches =
@@ -138,8 +138,8 @@ const EXCLUSIVE: [(&str, &str); 4] =
 /// Options that say something about another one, and nothing where that one is not given.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// For each option that was not typed, the strongest place that has it.
-fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Values {
+/// For each option that was not typed and is no rival of what was, the strongest place that has it.
+fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Values {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
     let mut chosen = Values::new();
@@ -151,9 +151,8 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer]) -> Value
     for layer in layers {
         for (long, value) in &layer.values {
             let rival = EXCLUSIVE.iter().find(|(a, _)| a == long).map(|&(_, b)| b);
-            let hidden = rival
-                .is_some_and(|b| is_long_typed(b) || is_chosen(&chosen, b) && !layer.values.contains_key(b));
-            if !hidden && !is_long_typed(long) && !chosen.contains_key(long) {
+            let hidden = rival.is_some_and(|b| is_chosen(&chosen, b) && !layer.values.contains_key(b));
+            if !hidden && !rivals.contains(long) && !is_long_typed(long) && !chosen.contains_key(long) {
                 chosen.insert(long.clone(), value.clone());
             }
         }

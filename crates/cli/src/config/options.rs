@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use serde::Serialize;
 
@@ -48,6 +49,22 @@ pub(super) fn scope(matches: &ArgMatches) -> &ArgMatches {
 fn arguments<'a>(root: &'a Command, command: &str) -> impl Iterator<Item = &'a Arg> {
     let own = root.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
     own.chain(root.get_arguments())
+}
+
+/// The options, by their long names, that `command` does not take beside what was typed.
+pub(super) fn rivals_of_typed(command: &str, typed: &ArgMatches) -> Vec<String> {
+    let root = Cli::command();
+    let Some(command) = root.find_subcommand(command) else { return Vec::new() };
+    let scope = scope(typed);
+    let is_typed = |arg: &&Arg| {
+        let id = arg.get_id().as_str();
+        scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    let excludes =
+        |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|c| c.get_id() == b.get_id());
+    let typed: Vec<&Arg> = command.get_arguments().filter(is_typed).collect();
+    let rivals = command.get_arguments().filter(|a| typed.iter().any(|b| excludes(a, b) || excludes(b, a)));
+    rivals.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
 /// The key of an option in a configuration file.

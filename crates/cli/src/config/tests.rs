@@ -240,3 +240,22 @@ fn a_home_that_is_relative_is_none() {
         assert_eq!(row(&resolved, "rate").0.as_deref(), rate, "{home}");
     }
 }
+
+/// `listen` of a file for servers made each `haul pipe URL` a usage error.
+#[test]
+fn what_is_typed_hides_options_that_it_does_not_go_with() {
+    let env =
+        [("HAUL_CONFIG", ""), ("HAUL_LISTEN", "127.0.0.1:1"), ("HAUL_SIZE", "1MB"), ("HAUL_NO_TCP", "1")];
+    let sources = Sources::new(env, None);
+    let command = |line| resolve(&argv(line), &sources).unwrap().command;
+    let Command::Pipe(args) = command("haul pipe url") else { panic!() };
+    assert!(args.listen.is_none());
+    let Command::Pipe(args) = command("haul pipe") else { panic!() };
+    assert!(args.listen.is_some());
+    let Command::Demo(args) = command("haul demo --busy-receiver") else { panic!() };
+    assert!(args.busy_receiver && !args.no_tcp);
+    let sources =
+        Sources::new([("HAUL_CONFIG", ""), ("HAUL_BUSY_RECEIVER", "on"), ("HAUL_TIME", "1s")], None);
+    let Command::Demo(args) = resolve(&argv("haul demo path"), &sources).unwrap().command else { panic!() };
+    assert!(!args.busy_receiver && args.time.is_none());
+}

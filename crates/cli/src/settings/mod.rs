@@ -11,7 +11,7 @@ use haulage::RecipeError;
 use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
 
-pub(crate) use parameters::{PARAMETERS, Parameter, session_key};
+pub(crate) use parameters::{PARAMETERS, Parameter, parameter_names, session_key};
 pub(crate) use presets::Preset;
 
 /// Where recipes of micro-protocols are to be had.

@@ -67,8 +67,8 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "socket_buffer",
-        help: || "the socket buffer to ask the kernel for, 64KiB to 1GiB".to_owned(),
-        set: |s, v| within(v, Bytes(64 << 10), Bytes(1 << 30)).map(|size| s.socket_buffer = size),
+        help: || "the socket buffer to ask the kernel for, 64KiB to 256MiB".to_owned(),
+        set: |s, v| within(v, Bytes(64 << 10), Bytes(256 << 20)).map(|size| s.socket_buffer = size),
         show: |s| s.socket_buffer.exact(),
     },
 ];
@@ -98,6 +98,10 @@ pub(crate) fn session_key(key: &str) -> &str {
     IN_STACKS.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
 }
 
+pub(crate) fn parameter_names() -> String {
+    PARAMETERS.iter().map(|p| p.key).collect::<Vec<_>>().join(", ")
+}
+
 impl Parameter {
     /// The parameter called `key` (`cipher` is another name of `crypto`).
     pub(crate) fn find(key: &str) -> Result<&'static Self, Fault> {
@@ -105,11 +109,11 @@ impl Parameter {
             "cipher" => "crypto".to_owned(),
             key => key.replace('-', "_"),
         };
-        let keys = || PARAMETERS.iter().map(|p| p.key);
         PARAMETERS.iter().find(|p| p.key == wanted).ok_or_else(|| {
+            let near = suggestion(key, PARAMETERS.iter().map(|p| p.key));
             fault::usage(
-                format!("no recipe parameter is called `{key}`{}", suggestion(key, keys())),
-                format!("the parameters are {}", keys().collect::<Vec<_>>().join(", ")),
+                format!("no recipe parameter is called `{key}`{near}"),
+                format!("the parameters are {}", parameter_names()),
             )
         })
     }

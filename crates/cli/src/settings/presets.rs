@@ -8,7 +8,7 @@ use haul_base::{Bytes, Span, suggestion};
 use toml::{Table, Value};
 
 use super::parameters::IN_STACKS;
-use super::{PARAMETERS, Settings};
+use super::{Settings, parameter_names};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
@@ -154,10 +154,9 @@ impl Preset {
     }
 
     fn problem(&self, words: &str) -> Fault {
-        let keys: Vec<&str> = PARAMETERS.iter().map(|p| p.key).collect();
         fault::usage(
             format!("{}: {words}", self.origin()),
-            format!("a recipe is TOML with the keys {}", keys.join(", ")),
+            format!("a recipe is TOML with the keys {}", parameter_names()),
         )
     }
 }

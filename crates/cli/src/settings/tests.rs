@@ -57,6 +57,8 @@ fn values_out_of_range_or_without_unit_are_refused() {
         ("crypto", "rot13"),
         ("controller", "warp"),
         ("offload", ""),
+        // More than any session asks the kernel for.
+        ("socket_buffer", "257MiB"),
     ] {
         let failure = build(&[set(key, value)]).unwrap_err();
         assert!(failure.message.starts_with(&format!("flag --set: {key} = ")), "{failure}");

@@ -127,7 +127,7 @@ impl SshCommand {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
         let mut stdout = child.stdout.take()?;
-        let reader = thread::spawn(move || {
+        let reader = thread::Builder::new().spawn(move || {
             let mut text = Vec::new();
             let _ = stdout.by_ref().take(1 << 20).read_to_end(&mut text);
             text
@@ -137,7 +137,7 @@ impl SshCommand {
             let _ = child.wait();
             return None;
         }
-        String::from_utf8(reader.join().ok()?).ok()
+        String::from_utf8(reader.ok()?.join().ok()?).ok()
     }
 }
 

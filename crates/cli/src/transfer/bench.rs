@@ -33,7 +33,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
         _ => None,
     };
     let side = Side::Sends(session.law());
-    let start = |waker| session.start_sending(Box::new(source), waker).map_err(fault::of);
+    let start = |waker| session.start_sending(Box::new(source), waker).map_err(|error| sides.fault(error));
     run((sides, context), side, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
@@ -47,7 +47,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
+    let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
     run((sides, context), Side::Receives, (&gauge, None), start, agree)
 }
@@ -90,7 +90,7 @@ fn wait(mut watch: Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<
         match watch.transfer.wait_delivered(TICK) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
-            Err(error) => break Err(fault::of(error)),
+            Err(error) => break Err(sides.fault(error)),
         }
         let bytes = gauge.load(Ordering::Relaxed);
         watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);

@@ -62,7 +62,8 @@ pub(crate) fn send(
 ) -> Result<Moved, Fault> {
     let SendJob { source, handle } = begin(sides.clone())?;
     let side = Side::Sends(session.law());
-    Ok(run(handle, sides, context, side, |waker| session.start_sending(source, waker).map_err(fault::of)))
+    let start = |waker| session.start_sending(source, waker).map_err(|error| sides.fault(error));
+    Ok(run(handle, sides, context, side, start))
 }
 
 /// Receives into what the job writes that `begin` makes for a control channel, by this policy.
@@ -77,7 +78,7 @@ pub(crate) fn receive(
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    let start = |waker| session.start_receiving(sink, waker).map_err(fault::of);
+    let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     Ok(run(handle, sides, context, Side::Receives, start))
 }
 
@@ -113,7 +114,7 @@ fn run(
         Side::Sends(_) => None,
     };
     let watch = Watch::start(context, &transfer, side, progress);
-    let stopped_by = look_after(&job, part.as_ref(), watch);
+    let stopped_by = look_after(&job, sides, part.as_ref(), watch);
     drop(part);
     let notes = job.notes();
     let joined = join(job, stopped_by);
@@ -153,7 +154,7 @@ pub(crate) fn stop(transfer: Arc<Transfer>, moving: Span, events: &EventLog) -> 
 }
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.
-fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Option<Fault> {
+fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, mut watch: Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
     let mut idle = Unchanged::default();
@@ -164,7 +165,7 @@ fn look_after(job: &JobHandle, part: Option<&Part>, mut watch: Watch<'_>) -> Opt
         watch.look(snapshot(&numbers, stall), done(&numbers, watch.transfer), || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
-            let failure = || watch.transfer.failure().map(fault::of);
+            let failure = || watch.transfer.failure().map(|error| sides.fault(error));
             let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::too_long(stall));
             if let Some(fault) = &fault {
                 job.abort(for_peer(fault, watch.context));

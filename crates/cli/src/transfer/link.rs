@@ -128,9 +128,10 @@ impl Sides {
 impl ControlLink for Sides {
     fn send(&self, message: ControlMessage) -> Result<(), Fault> {
         if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
-            self.control.send(ControlMessage::Counted(self.ours())).map_err(fault::of)?;
+            self.control.send(ControlMessage::Counted(self.ours())).map_err(|error| self.fault(error))?;
         }
-        self.control.send(self.note(message)).map_err(fault::of)
+        let noted = self.note(message);
+        self.control.send(noted).map_err(|error| self.fault(error))
     }
 
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {

@@ -97,6 +97,8 @@ impl Policy {
                 "chunk" => settled.chunk_bytes = ours.chunk_bytes,
                 "feedback_interval" => settled.feedback_interval_us = ours.feedback_interval_us,
                 "controller" => settled.controller.clone_from(&ours.controller),
+                // Nothing else is in it.
+                "socket_buffer" => settled.extra.clone_from(&ours.extra),
                 _ => {}
             }
         }
@@ -158,6 +160,9 @@ mod tests {
         let strict = policy(&["chunk", "offload"], |s| (s.chunk, s.offload) = (Bytes(1), false));
         let settled = strict.settle(&asked(None));
         assert_eq!((settled.chunk_bytes, settled.offload), (1, false));
+        let small = policy(&["socket_buffer"], |s| s.socket_buffer = Bytes(70_000));
+        let extra = small.settle(&asked(None)).extra;
+        assert_eq!(extra, [("socket_buffer".to_owned(), "70000".to_owned())]);
     }
 
     #[test]

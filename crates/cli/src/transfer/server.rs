@@ -143,7 +143,8 @@ pub(crate) fn with_own_server<R: Send>(
         }
     };
     thread::scope(|scope| {
-        let server = scope.spawn(serve_one);
+        let server = thread::Builder::new().spawn_scoped(scope, serve_one);
+        let server = server.map_err(|error| fault::io("cannot start a thread", &error))?;
         let result = client(&listener);
         is_over.store(true, Ordering::Relaxed);
         server.join().map_err(|_| {

@@ -1,9 +1,10 @@
-//! Standard streams that the caller has closed.
+//! Standard streams that the caller has closed, and limits on descriptors and threads.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
-use crate::support::{Server, exits, lossy, starting};
+use crate::support::{Server, exits, haul, lossy, run, starting};
 
 /// Runs the program with its descriptors as the shell's `redirection` leaves them.
 fn redirected(redirection: &str, arguments: &[&str]) -> Output {
@@ -73,5 +74,56 @@ fn what_is_closed_and_not_used_does_no_harm() {
         exits(&redirected(redirection, &arguments), 0);
         assert_eq!(fs::read_to_string(&copy).unwrap(), "contents");
         fs::remove_file(&copy).unwrap();
+    }
+}
+
+/// The client said of what the server had told it that it had happened here.
+#[test]
+fn a_server_without_descriptors_is_what_the_client_names() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "contents").unwrap();
+    let copy = root.path().join("copy");
+    let mut told = 0;
+    for most in 17..24 {
+        let limit = format!("ulimit -n {most}; exec \"$@\"");
+        let server = Server::started_by(&["sh", "-c", &limit, "sh"], root.path(), &[]);
+        if server.url.is_empty() {
+            continue;
+        }
+        for arguments in [
+            &["cp", "-q", &server.at("file"), copy.to_str().unwrap()][..],
+            &["bench", "-q", "--bytes", "1MB", &server.url],
+        ] {
+            let words = lossy(&run(arguments).stderr);
+            assert!(!words.contains("here: "), "{most} {words}");
+            told += usize::from(words.contains("on 127.0.0.1: "));
+        }
+    }
+    assert!(told > 0);
+}
+
+/// A copy within the machine panicked.
+#[test]
+fn a_limit_on_threads_is_an_error_and_no_crash() {
+    if !rustix::process::geteuid().is_root() {
+        println!(
+            "SKIPPED a_limit_on_threads_is_an_error_and_no_crash: needs root, to be a user without processes"
+        );
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(root.path().join("file"), "contents").unwrap();
+    // The program may lie where only root may go.
+    let program = root.path().join("haul");
+    haul_testing::copy_program(haul().get_program().as_ref(), &program);
+    for most in 1..8 {
+        let limit = format!("ulimit -u {most}; cd \"$1\"; exec ./haul cp -q file copy");
+        let mut starter =
+            vec!["setpriv", "--reuid=64231", "--regid=64231", "--clear-groups", "bash", "-c", &limit];
+        starter.extend(["bash", root.path().to_str().unwrap()]);
+        let output = starting(&starter).output().unwrap();
+        let words = lossy(&output.stderr);
+        assert!(words.starts_with("error: ") && output.status.code() < Some(101), "{most} {words}");
     }
 }

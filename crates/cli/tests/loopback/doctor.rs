@@ -1,6 +1,6 @@
 //! `haul doctor` on this machine, and on the path to a server.
 
-use crate::support::{Server, exits, object, run, text};
+use crate::support::{Server, exits, haul, lossy, object, run, text};
 
 #[test]
 fn it_looks_at_this_machine_and_measures_a_path_both_ways() {
@@ -34,4 +34,28 @@ fn a_path_that_cannot_be_measured_is_an_error() {
     let output = run(&["doctor", "--json", "@/nowhere/url"]);
     assert_ne!(output.status.code(), Some(0));
     assert_eq!(object(&output)["ok"], false);
+}
+
+/// It measured with the defaults, whatever the environment and the files said.
+#[test]
+fn it_measures_with_what_is_set() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    let config = root.path().join("config.toml");
+    std::fs::write(&config, "controller = \"cubic\"\n").unwrap();
+    let mut doctor = haul();
+    doctor.args(["doctor", "--json", "--time", "300ms", "--rate", "90Mbit", &server.at("")]);
+    let output =
+        doctor.env("HAUL_CONFIG", &config).env("HAUL_SET", "crypto=chacha20-poly1305").output().unwrap();
+    exits(&output, 0);
+    let told = object(&output);
+    for way in ["there", "back"] {
+        let way = &told[way];
+        let chosen = (way["controller"].as_str(), way["cipher"].as_str());
+        assert_eq!(chosen, (Some("cubic"), Some("chacha20-poly1305")), "{way}");
+        assert_eq!(way["limited_by"], "rate_ceiling", "{way}");
+    }
+    let output = haul().arg("doctor").env("HAUL_SET", "crypto=rot13").output().unwrap();
+    exits(&output, 2);
+    assert!(lossy(&output.stderr).contains("HAUL_SET"), "{}", lossy(&output.stderr));
 }

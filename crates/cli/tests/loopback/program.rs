@@ -274,6 +274,15 @@ fn failures_have_their_exit_codes_and_their_place_in_the_json() {
     }
 }
 
+/// The object had the first line of several, which ended with a colon.
+#[test]
+fn the_object_names_the_option_that_is_missing() {
+    let output = run(&["cp", "--json", "--max-delete", "3", "a", "b"]);
+    exits(&output, 2);
+    let error = &object(&output)["error"];
+    assert!(error["message"].as_str().unwrap().ends_with("not provided: --delete"), "{error}");
+}
+
 #[test]
 fn some_files_that_fail_are_named_and_the_others_are_there() {
     let here = tree();

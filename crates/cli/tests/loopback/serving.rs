@@ -152,3 +152,12 @@ fn a_server_keeps_the_disk_as_free_as_it_was_told() {
     let reading = run(&["cp", "--json", &server.at("copy"), here.path().to_str().unwrap()]);
     assert_eq!(object(&reading)["error"]["code"], "no_such_path", "what is read needs no room there");
 }
+
+/// It took them, and they changed nothing.
+#[test]
+fn a_server_refuses_parameters_that_only_the_clients_recipe_has() {
+    let output = run(&["serve", "--json", "--listen", "127.0.0.1:0", "--set", "retransmit.window=5"]);
+    exits(&output, 2);
+    let error = &object(&output)["error"];
+    assert!(error["message"].as_str().unwrap().contains("retransmit.window"), "{error}");
+}

@@ -42,7 +42,7 @@ pub(crate) fn copy_all(
                 style: ProgressStyle::Part(part.clone()),
                 ..context.clone()
             };
-            let running = scope.spawn(move || {
+            let running = thread::Builder::new().spawn_scoped(scope, move || {
                 let report = copy(&each, plan);
                 part.finish();
                 if !only_looks {
@@ -53,9 +53,13 @@ pub(crate) fn copy_all(
             (machine, running)
         });
         let running: Vec<_> = running.collect();
-        let ended = running
-            .into_iter()
-            .map(|(machine, thread)| Of { machine, report: thread.join().unwrap_or_else(|_| crashed()) });
+        let ended = running.into_iter().map(|(machine, thread)| Of {
+            machine,
+            report: match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| crashed()),
+                Err(error) => context.failed(crate::fault::io("cannot start a thread", &error)),
+            },
+        });
         ended.collect()
     });
     parts.iter().for_each(Progress::finish);

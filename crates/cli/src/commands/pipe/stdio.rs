@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use haul_base::Bytes;
 use haul_wire::control::Fault;
+use haul_wire::stream_frame::MESSAGE_HEADER;
 use haulage::Recipe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -135,8 +136,11 @@ fn longest_message(recipe: &Recipe) -> Bytes {
     let registry = haulage::registry();
     let spec = registry.get(part).and_then(|known| known.parameters.iter().find(|p| p.name == parameter));
     let text = recipe.get(part, parameter).or(spec.map(|spec| spec.default));
+    let header = if recipe.has("streams") { MESSAGE_HEADER as u64 } else { 0 };
     // A recipe that is wrong is refused by whoever runs it, in better words.
-    text.and_then(|text| text.parse().ok()).filter(|&Bytes(size)| size > 0).unwrap_or(Bytes(u64::MAX))
+    let longest =
+        text.and_then(|text| text.parse::<Bytes>().ok()).and_then(|size| size.0.checked_sub(header));
+    longest.filter(|&size| size > 0).map_or(Bytes(u64::MAX), Bytes)
 }
 
 #[cfg(test)]
@@ -180,5 +184,9 @@ mod tests {
         assert!(framing(Some(Bytes(0)), &sensor).unwrap_err().message.contains("at least one byte"));
         let viz = haulage::preset("viz").unwrap();
         assert_eq!(framing(None, &viz), Ok(Framing::Frames(1_000)));
+        // A long line was cut a byte too late, and the pipe failed.
+        let streams = haulage::preset("streams").unwrap();
+        assert_eq!(framing(None, &streams), Ok(Framing::Lines(65_535)));
+        assert!(framing(Some(Bytes(65_536)), &streams).is_err());
     }
 }
