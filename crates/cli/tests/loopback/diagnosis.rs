@@ -228,8 +228,7 @@ fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
         counts.iter().map(|(told, windows)| ((*told).to_owned(), *windows)).collect()
     };
     let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 261), ("out of range", 4)]);
-    let network: BTreeMap<String, i32> =
-        wanted(&[("congestion", 98), ("out of range", 7)]);
+    let network: BTreeMap<String, i32> = wanted(&[("congestion", 98), ("out of range", 7)]);
     assert_eq!((told("held-out", "host-"), told("held-out", "network-")), (host, network));
     // Two more runs, of all conditions.
     let host = wanted(&[("receiver_host", 734), ("out of range", 52)]);
