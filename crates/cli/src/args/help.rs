@@ -90,7 +90,7 @@ Examples:
   haul ctl 4711 rate=50Mbit         no faster from now on; rate=unlimited lifts it
   haul ctl 4711 controller=reno     another control law, which goes on from the rate of the one before
 
-The side that sends is the one to change. Nothing that was sent is lost by it.";
+At a copy that receives, its server is asked. Nothing that was sent is lost by it.";
 
 pub(super) const CLEAN: &str = "\
 Examples:

@@ -47,9 +47,10 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
+    let side = Side::Receives(session.law(), sides.control.clone());
     let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
-    run((sides, context), Side::Receives, (&gauge, None), start, agree)
+    run((sides, context), side, (&gauge, None), start, agree)
 }
 
 /// Runs the data path to its end, and has both sides `agree` on how much that was.
@@ -100,6 +101,9 @@ fn wait(mut watch: Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<
         if let Some(error) = sides.control.failure() {
             break Err(sides.fault(error));
         }
+        if let Err(fault) = sides.hear_of_law() {
+            break Err(fault);
+        }
         // The source ends by the clock, which nothing else tells the data thread.
         waker.wake();
     };
@@ -132,7 +136,7 @@ fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
 fn hear(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
     loop {
         let message = sides.control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
-        let Some(message) = sides.take(message) else { continue };
+        let Some(message) = sides.take(message)? else { continue };
         if let Some(number) = number(&message) {
             return Ok(number);
         }

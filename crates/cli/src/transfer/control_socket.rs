@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use haul_engine::Transfer;
+use haul_engine::{Control, Transfer};
 use haul_proto::{ChosenLaw, ControllerError, Part};
-use haul_wire::control::Fault;
+use haul_wire::control::{ControlMessage, Fault};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -41,7 +41,21 @@ pub(crate) struct ControlRequest {
 pub(crate) enum Side {
     /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
     Sends(Option<Part>),
-    Receives,
+    /// The receiver, with what it has asked of the sender's, and the channel by which it asks.
+    Receives(Option<Part>, Control),
+}
+
+/// Asks the side that sends for a law, once it is certain that there is such a law.
+fn ask(control: &Control, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
+    let mut changed = law.clone();
+    ChosenLaw::change(&mut changed, changes).map_err(unknown)?;
+    let message = ControlMessage::LawChange(changes.to_vec());
+    message.validate().map_err(|error| fault::usage(error.to_string(), "change less at a time"))?;
+    if !control.send_if_room(&message).map_err(fault::of)? {
+        return Err(fault::usage("the other side does not read what it is sent", "try again"));
+    }
+    *law = changed;
+    Ok(())
 }
 
 /// What sends, and can change its law while it does.
@@ -144,7 +158,7 @@ impl ControlSocket {
         }
         let (side, law) = match &self.side {
             Side::Sends(law) => ("sends", law.as_ref()),
-            Side::Receives => ("receives", None),
+            Side::Receives(law, _) => ("receives", law.as_ref()),
         };
         let law = law.map(|part| part.parameters.iter().cloned().collect::<Value>());
         let data = controlled.data();
@@ -156,22 +170,16 @@ impl ControlSocket {
         changes: &[(String, String)],
         controlled: &mut impl Controlled,
     ) -> Result<(), Fault> {
-        let part = match &mut self.side {
-            Side::Sends(Some(part)) => part,
-            Side::Sends(None) => {
+        match &mut self.side {
+            Side::Sends(Some(law)) => controlled.change(law, changes)?,
+            Side::Receives(Some(law), control) => ask(control, law, changes)?,
+            Side::Sends(None) | Side::Receives(None, _) => {
                 return Err(fault::usage(
                     "its recipe has no rate_control",
                     "give --controller or another preset next time",
                 ));
             }
-            Side::Receives => {
-                return Err(fault::usage(
-                    "this side receives, and the sender's law decides",
-                    "run it on the machine that sends, for a `haul cp`, `bench` or `pipe` there: it does not reach `haul serve`",
-                ));
-            }
-        };
-        controlled.change(part, changes)?;
+        }
         tracing::info!(changes = ?changes, "the control law was changed");
         Ok(())
     }

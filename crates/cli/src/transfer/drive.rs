@@ -78,8 +78,9 @@ pub(crate) fn receive(
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
+    let side = Side::Receives(session.law(), sides.control.clone());
     let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
-    Ok(run(handle, sides, context, Side::Receives, start))
+    Ok(run(handle, sides, context, side, start))
 }
 
 fn run(
@@ -110,7 +111,7 @@ fn run(
     };
     sides.watch(&transfer);
     let part = match side {
-        Side::Receives => context.quotas.join(sides.control.clone(), Arc::downgrade(&transfer)),
+        Side::Receives(..) => context.quotas.join(sides.control.clone(), Arc::downgrade(&transfer)),
         Side::Sends(_) => None,
     };
     let watch = Watch::start(context, &transfer, side, progress);

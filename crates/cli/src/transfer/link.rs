@@ -9,14 +9,24 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{Control, EngineError, Session, Transfer};
 use haul_mover::ControlLink;
-use haul_wire::control::{ControlMessage, Counted, Fault, Host};
+use haul_proto::ControllerError;
+use haul_wire::control::{ControlMessage, Counted, Fault, FaultCode, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
+use crate::transfer::asked_law::AskedLaw;
 use crate::transfer::facts::{Cpu, Facts, counted};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
+
+/// A client that asks for laws all the time is heard so seldom.
+const BETWEEN_LAWS: Duration = Duration::from_millis(5);
+
+fn impossible(error: &ControllerError) -> Fault {
+    let message = format!("the other side broke the protocol: it asked for a law that cannot be: {error}");
+    Fault::new(FaultCode::Internal, message, "use the same version of haul on both sides")
+}
 
 /// The control channel, what this side will tell of itself, and what the other side has told.
 #[derive(Debug)]
@@ -34,6 +44,8 @@ struct State {
     theirs: Option<Counted>,
     /// What the receiver has assigned before there was a transfer.
     quota: Option<Rate>,
+    /// Where this side is a server that sends.
+    law: Option<AskedLaw>,
     /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
     /// that the sender could not read why it failed.
     told: HashSet<u64>,
@@ -54,6 +66,40 @@ impl Sides {
         if let Some(rate) = state.quota {
             transfer.set_quota(rate);
         }
+        if let Some(law) = state.law.as_ref().and_then(AskedLaw::at_start) {
+            transfer.switch_law(law);
+        }
+    }
+
+    /// The client, which receives, may ask for another law.
+    pub(crate) fn permit_law(&self, law: AskedLaw) {
+        self.state.lock().law = Some(law);
+    }
+
+    /// The client asks for another law, if it may.
+    fn change_law(&self, changes: Vec<(String, String)>) -> Result<Option<ControlMessage>, Fault> {
+        let mut state = self.state.lock();
+        let Some(law) = &mut state.law else { return Ok(Some(ControlMessage::LawChange(changes))) };
+        let chosen = law.change(&changes).map_err(|error| impossible(&error))?;
+        let transfer = state.transfer.upgrade();
+        drop(state);
+        tracing::debug!(?changes, ?chosen, "the client has asked for another law");
+        if let (Some(transfer), Some(law)) = (transfer, chosen) {
+            transfer.switch_law(law);
+        }
+        Ok(None)
+    }
+
+    /// Takes in the next message of a client that only asks for laws now: nothing else listens to it.
+    pub(crate) fn hear_of_law(&self) -> Result<(), Fault> {
+        if self.state.lock().law.is_some()
+            // How the channel has failed is looked at elsewhere.
+            && let Ok(Some(message)) = self.control.try_recv(Duration::ZERO)
+            && let Some(other) = self.take(message)?
+        {
+            tracing::debug!("unexpected {}", other.name());
+        }
+        Ok(())
     }
 
     pub(crate) fn ours(&self) -> Counted {
@@ -61,12 +107,15 @@ impl Sides {
         transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
     }
 
-    /// Keeps the other side's numbers, or gives the message back if it is another one.
-    pub(crate) fn take(&self, message: ControlMessage) -> Option<ControlMessage> {
+    /// Takes in what the other side says of the data path, or gives the message back if it is another one.
+    ///
+    /// # Errors
+    /// If it asks for what cannot be.
+    pub(crate) fn take(&self, message: ControlMessage) -> Result<Option<ControlMessage>, Fault> {
         match message {
+            ControlMessage::LawChange(changes) => return self.change_law(changes),
             ControlMessage::Counted(theirs) => {
                 self.state.lock().theirs = Some(theirs);
-                None
             }
             ControlMessage::Quota { rate_bps } => {
                 let rate = Rate::from_bps(rate_bps);
@@ -78,10 +127,10 @@ impl Sides {
                 if let Some(transfer) = transfer {
                     transfer.set_quota(rate);
                 }
-                None
             }
-            other => Some(other),
+            other => return Ok(Some(other)),
         }
+        Ok(None)
     }
 
     /// An error of the session; one that the other side has told happened there.
@@ -138,6 +187,164 @@ impl ControlLink for Sides {
         let received = self.control.try_recv(timeout).map_err(|error| self.fault(error))?;
         let Some(mut message) = received else { return Ok(None) };
         message.faults().into_iter().for_each(|fault| self.place(fault));
-        Ok(self.take(message))
+        let is_law = matches!(message, ControlMessage::LawChange(_));
+        let taken = self.take(message).inspect_err(|fault| self.control.abort(fault.clone()));
+        if is_law {
+            std::thread::sleep(BETWEEN_LAWS);
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::thread;
+
+    use haul_base::Piece;
+    use haul_engine::{ConnectOptions, Counters, EngineError, ListenOptions, Listener, Waker, connect};
+    use haul_proto::{Available, LawNow, ObjectSink, ObjectSource};
+    use haul_wire::control::{BenchLimit, Request};
+
+    use super::*;
+    use crate::settings::{Preset, Recipe};
+    use crate::transfer::asked_law::LawLimits;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    struct Endless;
+
+    impl ObjectSource for Endless {
+        fn available(&mut self) -> Available {
+            Available { upto: 1 << 40, end: false }
+        }
+
+        fn read(&mut self, _: u64, into: &mut [u8]) {
+            into.fill(0);
+        }
+
+        fn release(&mut self, _: u64) {}
+    }
+
+    impl ObjectSink for Endless {
+        fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+        fn limit(&mut self) -> u64 {
+            u64::MAX
+        }
+
+        fn complete(&mut self, _: u64) {}
+    }
+
+    /// A server that sends, and its client.
+    struct Pair {
+        sides: Arc<Sides>,
+        server: Session,
+        client: Session,
+    }
+
+    impl Pair {
+        fn new(limits: LawLimits) -> Self {
+            let listener =
+                Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+            let url = listener.url("127.0.0.1", b"");
+            let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+            settings.rate = Some(Rate::from_mbps(1));
+            let asked = settings.asked(BenchLimit::Unlimited);
+            let options = ConnectOptions::new(Request::BenchReceive, asked);
+            let client = thread::spawn(move || connect(&url, options).unwrap());
+            let server = listener.accept(SOON).unwrap().accept().unwrap();
+            let sides = Sides::new(&server, Cpu::ALL, &"client");
+            sides.permit_law(AskedLaw::new(server.law().unwrap(), limits));
+            Self { sides, server, client: client.join().unwrap() }
+        }
+
+        fn ask(&self, changes: &[(&str, &str)]) {
+            let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let message = ControlMessage::LawChange(changes.iter().map(owned).collect());
+            self.client.control().send(message).unwrap();
+        }
+
+        fn send(&mut self) -> [Arc<Transfer>; 2] {
+            let receiving = self.client.start_receiving(Box::new(Endless), Waker::new().unwrap()).unwrap();
+            let sending = self.server.start_sending(Box::new(Endless), Waker::new().unwrap()).unwrap();
+            [sending, receiving].map(Arc::new)
+        }
+
+        /// Takes in a request as a job of the mover does.
+        fn hear(&self) -> Result<(), Fault> {
+            let heard = self.sides.recv(SOON)?;
+            assert_eq!(heard, None);
+            Ok(())
+        }
+
+        /// Takes in requests as a bench does, until the transfer has this law.
+        fn wait_for_law(&self, transfer: &Transfer, name: &'static str, ceiling_mbps: u64) {
+            let begun = Instant::now();
+            let expected = Some(LawNow { name, ceiling: Some(Rate::from_mbps(ceiling_mbps)) });
+            loop {
+                self.sides.hear_of_law().unwrap();
+                let law = match transfer.counters() {
+                    Some(Counters::Sending(sending)) => sending.stats.law,
+                    _ => None,
+                };
+                if law == expected {
+                    return;
+                }
+                assert!(begun.elapsed() < SOON, "{law:?}");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_receives_changes_the_law_of_the_server_that_sends_within_its_limits() {
+        let mut pair = Pair::new(LawLimits { rate: Some(Rate::from_mbps(5)), controller: None });
+        // Before there is a transfer.
+        pair.ask(&[("controller", "reno")]);
+        pair.hear().unwrap();
+        let [sending, _receiving] = pair.send();
+        pair.sides.watch(&sending);
+        pair.wait_for_law(&sending, "reno", 1);
+        for (rate, in_force) in [("2Mbit", 2), ("unlimited", 5), ("7Mbit", 5), ("3Mbit", 3)] {
+            pair.ask(&[("rate", rate)]);
+            pair.wait_for_law(&sending, "reno", in_force);
+        }
+        pair.ask(&[("controller", "cubic"), ("scale", "0.5"), ("rate", "unlimited")]);
+        pair.wait_for_law(&sending, "cubic", 5);
+    }
+
+    #[test]
+    fn a_server_that_fixes_its_law_keeps_it_also_where_its_client_sees_another() {
+        let fixed = LawLimits { rate: None, controller: Some("bbr") };
+        let mut pair = Pair::new(fixed);
+        let [sending, _receiving] = pair.send();
+        pair.sides.watch(&sending);
+        pair.ask(&[("controller", "cubic"), ("rate", "2Mbit")]);
+        pair.wait_for_law(&sending, "bbr", 2);
+        // One of cubic's parameters, which the client has now.
+        pair.ask(&[("scale", "0.5"), ("rate", "3Mbit")]);
+        pair.wait_for_law(&sending, "bbr", 3);
+    }
+
+    #[test]
+    fn a_client_that_asks_for_what_cannot_be_is_told_so_and_the_session_ends() {
+        for (name, value) in [("controller", "frobnicate"), ("rate", "0bit"), ("rule", "9")] {
+            let pair = Pair::new(LawLimits::default());
+            pair.ask(&[(name, value)]);
+            let fault = pair.hear().unwrap_err();
+            assert!(fault.message.contains("a law that cannot be"), "{fault}");
+            let told = pair.client.control().recv(Some(SOON)).unwrap_err();
+            assert!(matches!(&told, EngineError::Peer(told) if told.message == fault.message), "{told}");
+        }
+    }
+
+    #[test]
+    fn nobody_but_the_client_of_a_server_that_sends_asks_for_laws() {
+        let pair = Pair::new(LawLimits::default());
+        let client = Sides::new(&pair.client, Cpu::ALL, &"server");
+        let message = ControlMessage::LawChange(vec![("rate".to_owned(), "9Mbit".to_owned())]);
+        pair.server.control().send(message.clone()).unwrap();
+        assert_eq!(client.recv(SOON).unwrap(), Some(message));
     }
 }

@@ -1,5 +1,6 @@
 //! What the commands that move data share: a session from its start to its report.
 
+pub(crate) mod asked_law;
 pub(crate) mod bench;
 pub(crate) mod by_ssh;
 pub(crate) mod context;

@@ -7,6 +7,7 @@ use haul_wire::control::{
 };
 
 use crate::settings::{Settings, ciphers};
+use crate::transfer::asked_law::LawLimits;
 use crate::transfer::context::Context;
 use crate::transfer::quota::Quotas;
 
@@ -103,6 +104,16 @@ impl Policy {
             }
         }
         settled
+    }
+
+    /// What no client changes of the law by which this server sends: as [`Policy::settle`] has it.
+    pub(crate) fn law_limits(&self) -> LawLimits {
+        let is_named = |name| self.named.iter().any(|known| known == name);
+        let Settings { rate, controller, .. } = self.settings;
+        LawLimits {
+            rate: rate.filter(|_| is_named("rate")),
+            controller: is_named("controller").then_some(controller),
+        }
     }
 
     /// The ciphers that clients may choose from, and whether they may choose none.

@@ -13,6 +13,7 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
+use crate::transfer::asked_law::AskedLaw;
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::link::Sides;
@@ -48,6 +49,11 @@ pub(crate) fn answer(
     };
     session.set_loss_model(context.loss_model.clone());
     let sides = Sides::new(&session, cpu, &session.peer().ip());
+    if matches!(request, Request::Get { .. } | Request::BenchReceive)
+        && let Some(law) = session.law()
+    {
+        sides.permit_law(AskedLaw::new(law, policy.law_limits()));
+    }
     let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
     let report = serve_request(&mut session, &request, policy, &sides, (&quiet, started));
     let report = report.unwrap_or_else(|fault| {

@@ -38,7 +38,14 @@ fn haul_in(runtime: &Path, arguments: &[&str]) -> Command {
 }
 
 impl World {
-    fn of(arguments: impl Fn(&Server, &str) -> [String; 2]) -> Self {
+    fn of(ends: impl Fn(&Server, &str) -> [String; 2]) -> Self {
+        Self::of_command(|server, place| {
+            let copy = ["cp", "--rate", SLOW].map(str::to_owned);
+            [&copy[..], &ends(server, place)].concat()
+        })
+    }
+
+    fn of_command(arguments: impl Fn(&Server, &str) -> Vec<String>) -> Self {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -48,8 +55,8 @@ impl World {
             fs::write(path, &content).unwrap();
         }
         let server = Server::start(&root, &[]);
-        let [source, destination] = arguments(&server, place.path().to_str().unwrap());
-        let mut command = haul_in(place.path(), &["cp", "--rate", SLOW, &source, &destination]);
+        let arguments = arguments(&server, place.path().to_str().unwrap());
+        let mut command = haul_in(place.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let copy = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let world = Self { place, server, copy };
         world.wait_for_its_socket();
@@ -126,13 +133,36 @@ fn a_copy_that_sends_is_made_faster_while_it_runs_and_loses_nothing() {
 }
 
 #[test]
-fn a_copy_that_receives_can_be_looked_at_and_says_who_decides() {
-    let world = World::of(|server, place| [server.at("there"), format!("{place}/copied")]);
-    assert_eq!(world.shown(&[])["side"], "receives");
-    let output = world.ctl(&[&world.name(), "rate=1Mbit"]);
-    exits(&output, 2);
-    let said = lossy(&output.stderr);
-    assert!(said.contains("this side receives") && said.contains("on the machine that sends"), "{said}");
+fn a_copy_that_receives_has_its_server_send_faster_and_is_refused_here_what_no_law_takes() {
+    let mut world = World::of(|server, place| [server.at("there"), format!("{place}/copied")]);
+    let shown = world.shown(&[]);
+    assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"receives".into(), &"16000000bit".into()));
+    for (wrong, words) in [("controller=frobnicate", "frobnicate"), ("rate=0bit", "above zero")] {
+        let output = world.ctl(&[&world.name(), wrong]);
+        exits(&output, 2);
+        let said = lossy(&output.stderr);
+        assert!(said.contains(words) && said.contains("haul presets"), "{said}");
+    }
+    assert_eq!(world.shown(&[])["rate_control"], shown["rate_control"], "what is refused changes nothing");
+
+    let shown = world.shown(&["controller=cubic", "rate=unlimited"]);
+    assert_eq!(shown["rate_control"]["controller"], "cubic");
+    let begun = Instant::now();
+    assert!(world.copy.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
+    let copied = fs::read(world.place.path().join("copied")).unwrap();
+    assert_eq!(copied, fs::read(world.place.path().join("root/there")).unwrap());
+}
+
+#[test]
+fn a_bench_that_receives_has_its_server_send_faster() {
+    let mut world = World::of_command(|server, _| {
+        ["bench", "--reverse", "--bytes", "120MB", "--rate", SLOW, &server.at("")].map(str::to_owned).into()
+    });
+    world.shown(&["rate=unlimited"]);
+    let begun = Instant::now();
+    assert!(world.copy.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
 }
 
 #[test]

@@ -245,8 +245,8 @@ mod tests {
     use super::*;
     use crate::control::{
         Accept, BenchLimit, Cipher, Entry, EntryKind, Extras, Fault, FaultCode, FileDigest, Hello,
-        InvalidSelection, MAX_RATE_BPS, MAX_RULES, MAX_XATTR_VALUE, RelPath, Request, Rule, Selection,
-        Settings, Verdict, Xattr,
+        InvalidSelection, MAX_LAW_CHANGE_BYTES, MAX_LAW_CHANGES, MAX_RATE_BPS, MAX_RULES, MAX_XATTR_VALUE,
+        RelPath, Request, Rule, Selection, Settings, Verdict, Xattr,
     };
 
     fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
@@ -314,6 +314,14 @@ mod tests {
         };
         assert!(of_len(60 << 10, 4 << 10).is_ok());
         assert_eq!(of_len(60 << 10, (4 << 10) + 1), Err(InvalidEntry::Text.into()));
+        let law = |changes, len| {
+            let change = ("switch".to_owned(), "x".repeat(len));
+            decoded(&ControlMessage::LawChange(vec![change; changes]))
+        };
+        assert!(law(1, MAX_LAW_CHANGE_BYTES - 6).is_ok() && law(MAX_LAW_CHANGES, 0).is_ok());
+        for (changes, len) in [(1, MAX_LAW_CHANGE_BYTES - 5), (MAX_LAW_CHANGES + 1, 0)] {
+            assert_eq!(law(changes, len), Err(InvalidEntry::LawChange.into()));
+        }
         let ours = Fault::new(FaultCode::Io, "ä".repeat(1 << 17), "é".repeat(1 << 17));
         assert!(decoded(&ControlMessage::Abort(ours)).is_ok());
     }

@@ -95,6 +95,9 @@ pub enum InvalidEntry {
     /// A text for people is too long.
     #[error("a message for people has more than {MAX_FAULT_TEXT} bytes")]
     Text,
+    /// A [`LawChange`](super::ControlMessage::LawChange) has too many parameters, or too long ones.
+    #[error("a change of the control law has too many parameters, or too long ones")]
+    LawChange,
 }
 
 /// Checks the bounds that the types do not hold: faults of entries are kept and counted.

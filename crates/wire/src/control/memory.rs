@@ -42,6 +42,7 @@ impl Held for ControlMessage {
             Self::DestinationLineage(lineage) => lineage.held(),
             Self::DestinationAttributes(attributes) => attributes.held(),
             Self::Transport(bytes) => bytes.held(),
+            Self::LawChange(changes) => changes.held(),
             Self::UdpSeen { .. }
             | Self::EntriesEnd { .. }
             | Self::ObjectSent { .. }

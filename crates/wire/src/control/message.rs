@@ -93,10 +93,23 @@ pub enum ControlMessage {
     /// Either side, while data moves: a message of the transport, at most [`MAX_TRANSPORT`] bytes; what it means is the
     /// recipe's affair. Only where the recipe has reports on the control channel.
     Transport(Vec<u8>),
+    /// Receiver to sender, at any time, of a client to a server: parameters of the recipe's `rate_control` and their new
+    /// values, at most [`MAX_LAW_CHANGES`] with [`MAX_LAW_CHANGE_BYTES`]. What the server limits stays within its limits.
+    LawChange(Vec<(String, String)>),
 }
 
 /// Longest message of the transport.
 pub const MAX_TRANSPORT: usize = 1 << 16;
+/// Most parameters in one [`ControlMessage::LawChange`].
+pub const MAX_LAW_CHANGES: usize = 64;
+/// Bytes of their names and values together: there is room for many rules of `switch`.
+pub const MAX_LAW_CHANGE_BYTES: usize = 8 << 10;
+
+fn validate_law_change(changes: &[(String, String)]) -> Result<(), InvalidEntry> {
+    let bytes: usize = changes.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let is_bounded = changes.len() <= MAX_LAW_CHANGES && bytes <= MAX_LAW_CHANGE_BYTES;
+    if is_bounded { Ok(()) } else { Err(InvalidEntry::LawChange) }
+}
 
 impl ControlMessage {
     /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
@@ -120,6 +133,7 @@ impl ControlMessage {
             Self::LeftOut(rules) => Ok(validate_rules(rules)?),
             Self::DestinationLineage(lineage) => lineage.validate(),
             Self::DestinationAttributes(attributes) => attributes.validate(),
+            Self::LawChange(changes) => validate_law_change(changes),
             _ => Ok(()),
         }
     }
@@ -168,6 +182,7 @@ impl ControlMessage {
             Self::DestinationLineage(_) => "destination-lineage",
             Self::DestinationAttributes(_) => "destination-attributes",
             Self::Transport(_) => "transport",
+            Self::LawChange(_) => "law-change",
         }
     }
 }

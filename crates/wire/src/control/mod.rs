@@ -34,7 +34,7 @@ pub use files::{
 pub use hello_head::{HelloHead, MAX_HELLO_BODY};
 pub use items::{Action, Extent, Item, Removal};
 pub use lineage::{DestinationAttributes, DestinationLineage, DirectoryId, MAX_LINEAGE};
-pub use message::{ControlMessage, MAX_TRANSPORT};
+pub use message::{ControlMessage, MAX_LAW_CHANGE_BYTES, MAX_LAW_CHANGES, MAX_TRANSPORT};
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use selection::{
     FileSystems, IgnoreFiles, InvalidSelection, LeftOutNames, LinkChoice, MAX_PATTERN, MAX_RULES,

@@ -8,7 +8,7 @@ use crate::packet::MAX_OFFSET;
 pub const MAX_RATE_BPS: u64 = 1_000_000_000_000_000;
 
 /// The version that this crate speaks. Sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

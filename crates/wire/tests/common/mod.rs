@@ -298,6 +298,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
             })
         }),
         vec(any::<u8>(), 0..100).prop_map(ControlMessage::Transport),
+        vec((text(), text()), 0..4).prop_map(ControlMessage::LawChange),
         (any::<u64>(), option::of(fault()))
             .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]

@@ -1,5 +1,6 @@
 //! Another law, or another bound of it, for a session that runs.
 
+use haul_base::Rate;
 use haul_stack::{ParameterSpec, Parameters, Part};
 
 use super::law::{ANY_DELAY, Law, PARAMETERS, law_parameters};
@@ -44,6 +45,25 @@ impl ChosenLaw {
         Ok(chosen)
     }
 
+    /// This law, which `asked` describes, where parameters are what `limits` says they are.
+    ///
+    /// # Errors
+    /// As [`ChosenLaw::check`].
+    pub fn within(self, asked: &Part, limits: &[(String, String)]) -> Result<Self, ControllerError> {
+        let limited = Self::change(&mut asked.clone(), limits)?;
+        Ok(Self { keeps_law: self.keeps_law && limited.keeps_law, ..limited })
+    }
+
+    /// Name of the law.
+    pub fn controller(&self) -> &str {
+        self.parameters.text("controller")
+    }
+
+    /// Its ceiling, or the rate of `fixed`; `Rate::MAX` if it has none.
+    pub fn rate(&self) -> Rate {
+        self.parameters.rate("rate")
+    }
+
     fn changed(part: &Part, changes: &[(String, String)]) -> Part {
         let mut changed = part.clone();
         for (name, value) in changes {
@@ -80,6 +100,23 @@ mod tests {
         // Both have it.
         let alike = changed(&before, &[("controller", "scalable")]);
         assert!(alike.parameters.iter().any(|(name, _)| name == "initial_window"), "{alike:?}");
+    }
+
+    #[test]
+    fn limits_hold_whatever_is_asked_for_and_a_bound_alone_keeps_the_law_that_runs() {
+        let limits = |limits: &[(&str, &str)]| part(limits).parameters;
+        let mut asked = part(&[("controller", "reno"), ("rate", "9Mbit")]);
+        let chosen = ChosenLaw::change(&mut asked, &limits(&[("rate", "unlimited")])).unwrap();
+        let within = chosen.clone().within(&asked, &limits(&[("rate", "5Mbit")])).unwrap();
+        assert_eq!(
+            (within.rate(), within.controller(), within.keeps_law),
+            (Rate::from_mbps(5), "reno", true)
+        );
+        let fixed = chosen.within(&asked, &limits(&[("controller", "tfrc")])).unwrap();
+        assert_eq!((fixed.rate(), fixed.controller(), fixed.keeps_law), (Rate::MAX, "tfrc", false));
+        // Another law is one also where only its bound is limited.
+        let chosen = ChosenLaw::change(&mut asked, &limits(&[("controller", "cubic")])).unwrap();
+        assert!(!chosen.within(&asked, &limits(&[("rate", "5Mbit")])).unwrap().keeps_law);
     }
 
     #[test]
