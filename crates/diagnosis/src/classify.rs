@@ -115,7 +115,7 @@ impl Model {
     }
 
     /// The host's probability, by what the measure is like for host and network. Beyond a cause's mean, away from the other's,
-    /// the paper's two tails call a window atypical of both (the single losses of CoDel); with both measures it counts as typical.
+    /// the paper's two tails call a window atypical of both (the single losses of `CoDel`); with both measures it counts as typical.
     fn p_host(&self, measured: f64, [host, network]: [Spread; 2]) -> f64 {
         let likelihood = |of: Spread, other: Spread| {
             let beyond = (measured - of.mean) * (other.mean - of.mean) < 0.0;
