@@ -11,6 +11,7 @@ mod common;
 mod contradictions;
 mod docs;
 mod generator;
+mod lies;
 mod objects;
 mod promises;
 mod together;

@@ -1,0 +1,359 @@
+//! A receiver that acknowledges what was never sent, in each way in which a recipe acknowledges, over UDP: each lie is
+//! refused, counted and changes nothing, and too many of them end the session by the name of the micro-protocol that they
+//! were for.
+
+use std::sync::{Arc, Mutex};
+
+use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
+use haul_proto::micro::registry;
+use haul_proto::presets::preset;
+use haul_stack::{Ends, PACKET_HEADER_LEN, Recipe, Seal, SendOptions, Setup, Stack, StackEvent};
+use haul_wire::packet::{FEEDBACK_HEADER_LEN, FeedbackView, FeedbackWriter};
+use proptest::prelude::*;
+
+use crate::channel::{Checksum, TAG};
+use crate::common::{PatternSource, Shared, Sunk};
+
+const SEQUENCE: &str = "sequence";
+const U48: usize = 6;
+/// Lies that a session survives (`MAX_VIOLATIONS` of `haul-stack`).
+const SURVIVED: usize = 64;
+
+/// What a lie claims.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    /// A packet number that has not left.
+    Packet,
+    /// A sequence number that has not left, and all below it.
+    Below,
+    /// One that has not left, behind a gap.
+    Stretch,
+}
+
+/// A way to acknowledge.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    name: &'static str,
+    recipe: &'static str,
+    /// Set on it.
+    set: &'static [(&'static str, &'static str)],
+    kind: u8,
+    claims: &'static [Claim],
+    lie: fn(Claim, &mut Vec<u8>, u64),
+}
+
+const ALL: &[Claim] = &[Claim::Packet, Claim::Below, Claim::Stretch];
+
+/// An object at a rate that leaves most of it unsent.
+const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Way {
+    Way {
+        name: "bitmap_ack",
+        recipe: "bulk",
+        set: when,
+        kind: 3,
+        claims: &[Claim::Packet, Claim::Below],
+        lie: |claim, body, number| {
+            let mut header = FeedbackView::parse(body).unwrap().header;
+            match claim {
+                Claim::Packet => header.largest_pn = number,
+                Claim::Below | Claim::Stretch => (header.complete_below, header.highest) = (number, number),
+            }
+            let mut written = vec![0; FEEDBACK_HEADER_LEN + 64];
+            let len = FeedbackWriter::new(&mut written, &header).unwrap().finish();
+            written.truncate(len);
+            *body = written;
+        },
+    }
+}
+
+const WAYS: &[Way] = &[
+    Way { name: "positive_ack", recipe: "msg", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
+    Way { name: "cumulative_ack", recipe: "msg", set: &[], kind: 11, claims: ALL, lie: lie_in_ack },
+    Way { name: "positive_ack", recipe: "streams", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
+    Way {
+        name: "negative_ack",
+        recipe: "sensor",
+        set: &[],
+        kind: 9,
+        claims: &[Claim::Packet, Claim::Below],
+        lie: |claim, body, number| match claim {
+            Claim::Packet => put(&mut body[2..8], number),
+            Claim::Below | Claim::Stretch => {
+                body.truncate(20);
+                put(&mut body[8..14], number);
+                put(&mut body[14..20], number);
+            }
+        },
+    },
+    Way {
+        name: "receiver_report",
+        recipe: "streams",
+        set: &[],
+        kind: 19,
+        claims: &[Claim::Packet],
+        lie: |_, body, number| {
+            body[..8].copy_from_slice(&number.to_be_bytes());
+            body[24..32].copy_from_slice(&(number / 64).to_be_bytes());
+        },
+    },
+    bitmap(&[("bitmap_ack.when", "interval")]),
+    bitmap(&[("bitmap_ack.when", "law"), ("rate_control.controller", "asynch")]),
+    bitmap(&[("bitmap_ack.when", "segment"), ("retransmit.probe", "false")]),
+    bitmap(&[("bitmap_ack.when", "chunk"), ("object.chunk", "100kB"), ("retransmit.probe", "false")]),
+    bitmap(&[("bitmap_ack.when", "round"), ("retransmit.probe", "false")]),
+];
+
+fn put(into: &mut [u8], number: u64) {
+    into.copy_from_slice(&number.to_be_bytes()[2..]);
+}
+
+fn lie_in_ack(claim: Claim, body: &mut Vec<u8>, number: u64) {
+    match claim {
+        Claim::Packet => put(&mut body[8..14], number),
+        Claim::Below => put(&mut body[14..20], number),
+        Claim::Stretch => {
+            body.truncate(20);
+            let below = number.saturating_sub(9);
+            put(&mut body[14..20], below);
+            body.extend([0, 3]);
+            body.extend(((number - below - 3) as u16).to_be_bytes());
+        }
+    }
+}
+
+impl Way {
+    fn recipe(&self) -> Recipe {
+        let mut recipe = preset(self.recipe).unwrap().unwrap();
+        if !recipe.has(self.name) {
+            recipe = recipe.without("positive_ack").with(self.name);
+        }
+        let rate = [("fixed_rate", "fixed_rate.rate"), ("rate_control", "rate_control.rate")];
+        for (part, key) in rate {
+            if recipe.has(part) {
+                recipe.set(key, "4Mbit").unwrap();
+            }
+        }
+        self.set.iter().for_each(|(key, value)| recipe.set(key, value).unwrap());
+        recipe
+    }
+}
+
+/// Two ends, and 5 ms each way.
+struct Joined {
+    now: Time,
+    ends: [Stack; 2],
+    sequence: std::ops::Range<usize>,
+    clear: usize,
+    rng: Rng,
+    loss: f64,
+    /// What is on its way: when it arrives, at which end.
+    flying: Vec<(Time, usize, Vec<u8>)>,
+    /// The number after the largest that has left the sender, of packets and of segments.
+    next: [u64; 2],
+    /// The last acknowledgement of the kind that is asked for.
+    honest: Option<Vec<u8>>,
+    kind: u8,
+    lies: u64,
+    events: Vec<StackEvent>,
+    sunk: Arc<Mutex<Sunk>>,
+    got: usize,
+}
+
+const OBJECT: u64 = 600_000;
+const MESSAGES: usize = 300;
+
+impl Joined {
+    fn new(way: &Way, seed: u64, loss: f64) -> Self {
+        let compiled = Arc::new(registry()).compile(&way.recipe(), TAG).unwrap();
+        let attributes = compiled.layout().attributes();
+        let at = attributes.iter().find(|attribute| attribute.name == SEQUENCE).unwrap();
+        let sequence = usize::from(at.offset)..usize::from(at.offset + at.len);
+        let clear = compiled.layout().clear_len();
+        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
+        let moves_object = way.recipe().has("object");
+        let stack = |initiator: bool| {
+            let source = PatternSource { len: OBJECT, released: Arc::default() };
+            let ends = match (moves_object, initiator) {
+                (false, _) => Ends::default(),
+                (true, true) => Ends { object_source: Some(Box::new(source)), ..Ends::default() },
+                (true, false) => {
+                    Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() }
+                }
+            };
+            let keys: Option<(Box<dyn Seal>, _)> = Some((Box::new(Checksum), Box::new(Checksum) as _));
+            let (identity, initial_rtt) = (7, Span::from_millis(10));
+            Stack::new(
+                compiled.clone(),
+                Setup { initiator, identity, keys, initial_rtt, ends, ..Setup::new(Time::ZERO) },
+            )
+            .unwrap()
+        };
+        let mut ends = [stack(true), stack(false)];
+        if !moves_object {
+            for n in 0..MESSAGES {
+                // Each tells something new.
+                let body = [&[n as u8, (n / 256) as u8][..], &[n as u8; 300]].concat();
+                ends[0].send(Time::ZERO, &body, SendOptions::default()).unwrap();
+            }
+        }
+        Self {
+            now: Time::ZERO,
+            ends,
+            sequence,
+            clear,
+            rng: Rng::from_seed(seed),
+            loss,
+            flying: Vec::new(),
+            next: [0; 2],
+            honest: None,
+            kind: way.kind,
+            lies: 0,
+            events: Vec::new(),
+            sunk,
+            got: 0,
+        }
+    }
+
+    fn note(&mut self, from: usize, packet: &[u8]) {
+        let number = |at: &[u8]| at.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        if from == 1 && packet[0] == self.kind {
+            self.honest = Some(packet.to_vec());
+        } else if from == 0 {
+            self.next[0] = self.next[0].max(number(&packet[1..=U48]) + 1);
+            if packet[0] <= 2 {
+                self.next[1] = self.next[1].max(number(&packet[self.sequence.clone()]) + 1);
+            }
+        }
+    }
+
+    /// A millisecond.
+    fn step(&mut self) {
+        self.now += Span::from_millis(1);
+        let mut slot = vec![0; 65_536];
+        for from in 0..2 {
+            self.ends[from].on_deadline(self.now);
+            while let Some(sent) = self.ends[from].poll_transmit(self.now, &mut slot) {
+                for packet in slot[..sent.len].chunks(sent.segment_size) {
+                    self.note(from, packet);
+                    if packet.len() <= 1_472 && !self.rng.chance(self.loss) {
+                        self.flying.push((self.now + Span::from_millis(5), 1 - from, packet.to_vec()));
+                    }
+                }
+            }
+        }
+        let (come, flying) =
+            std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
+        self.flying = flying;
+        for (_, to, packet) in come {
+            self.arrive(to, packet);
+        }
+        self.events.extend(std::iter::from_fn(|| self.ends[0].poll_event()));
+        while self.ends[1].poll_event().is_some() {}
+        while let Some((_, body)) = self.ends[1].recv() {
+            self.got += 1;
+            self.ends[1].recycle(body);
+        }
+    }
+
+    fn arrive(&mut self, to: usize, mut data: Vec<u8>) {
+        let stride = data.len();
+        let (arrival, path, ecn) = (None, PathId::default(), Ecn::NotEct);
+        let mut received = Received { data: &mut data, stride, arrival, path, ecn, socket_drops: None };
+        self.ends[to].on_receive(self.now, &mut received);
+    }
+
+    /// Until there is an acknowledgement to be changed; whether there is.
+    fn until_acknowledged(&mut self) -> bool {
+        (0..4_000).any(|_| {
+            self.step();
+            self.honest.is_some()
+        })
+    }
+
+    /// The receiver claims a number that is so far beyond what has left.
+    fn lie(&mut self, way: &Way, claim: Claim, beyond: u64) {
+        let honest = self.honest.clone().unwrap();
+        let mut body = honest[self.clear..honest.len() - TAG].to_vec();
+        let next = self.next[usize::from(!matches!(claim, Claim::Packet))];
+        // As a limit, a number behind all that have left is the truth.
+        let number = next + beyond + u64::from(!matches!(claim, Claim::Packet));
+        (way.lie)(claim, &mut body, number);
+        self.lies += 1;
+        let pn = (1 << 40) + self.lies;
+        let mut packet = [&honest[..self.clear], &body, &[0; TAG]].concat();
+        put(&mut packet[1..PACKET_HEADER_LEN], pn);
+        let stride = packet.len();
+        Checksum.seal_batch(&mut packet, stride, self.clear, pn);
+        self.arrive(0, packet);
+    }
+
+    fn is_whole(&self, way: &Way) -> bool {
+        if way.recipe().has("object") {
+            let sunk = self.sunk.lock().unwrap();
+            sunk.complete == Some(OBJECT) && sunk.wrong == 0 && self.events.contains(&StackEvent::Delivered)
+        } else {
+            self.got == MESSAGES
+        }
+    }
+}
+
+/// Which way and claim, and how far beyond the truth.
+fn lies() -> impl Strategy<Value = (&'static Way, Claim, u64)> {
+    let beyond = prop_oneof![2 => 0u64..3, 1 => 0u64..1 << 40];
+    (prop::sample::select(WAYS), beyond).prop_flat_map(|(way, beyond)| {
+        prop::sample::select(way.claims).prop_map(move |claim| (leaked(way), claim, beyond))
+    })
+}
+
+fn leaked(way: Way) -> &'static Way {
+    Box::leak(Box::new(way))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn who_acknowledges_the_unsent_is_refused_and_at_last_named(
+        (way, claim, beyond) in lies(), millis in 0u64..200, seed: u64,
+    ) {
+        let mut joined = Joined::new(way, seed, 0.05);
+        prop_assert!(joined.until_acknowledged());
+        (0..millis).for_each(|_| joined.step());
+        let before = joined.ends[0].stats().violations;
+        let (outstanding, unfinished) = (joined.ends[0].outstanding(), joined.ends[0].unfinished());
+        for n in 1..=SURVIVED as u64 {
+            joined.lie(way, claim, beyond);
+            prop_assert_eq!(joined.ends[0].stats().violations, before + n, "{:?} {:?}", way, claim);
+        }
+        prop_assert_eq!((joined.ends[0].outstanding(), joined.ends[0].unfinished()), (outstanding, unfinished));
+        prop_assert!(!joined.ends[0].has_failed());
+        joined.lie(way, claim, beyond);
+        joined.step();
+        let names = |event: &StackEvent| match event {
+            StackEvent::Failed { message, .. } => message.ends_with(&format!("the last for `{}`", way.name)),
+            _ => false,
+        };
+        prop_assert!(joined.events.iter().any(names), "{:?}: {:?}", way, joined.events);
+    }
+
+    /// Lies between the truth that the session survives do it no harm: all arrives, and nothing before it has.
+    #[test]
+    fn lies_that_are_too_few_to_end_it_do_a_session_no_harm(
+        (way, claim, beyond) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,
+    ) {
+        let mut joined = Joined::new(way, seed, loss);
+        let mut is_whole = false;
+        for n in 0..120_000u64 {
+            joined.step();
+            if joined.honest.is_some() && joined.lies < SURVIVED as u64 && n.is_multiple_of(every) {
+                joined.lie(way, claim, beyond);
+            }
+            is_whole = joined.is_whole(way);
+            if is_whole {
+                break;
+            }
+        }
+        prop_assert!(is_whole, "{:?} {:?}: {} of {MESSAGES}; {:?}", way, claim, joined.got, joined.ends[0]);
+        prop_assert_eq!(joined.ends[0].stats().violations, joined.lies);
+    }
+}
