@@ -106,7 +106,6 @@ struct Sabul {
     /// Mean loss rate, weighted.
     loss: f64,
     sums: Sums,
-    ended: Time,
     phase: &'static str,
 }
 
@@ -123,7 +122,6 @@ impl Sabul {
             rate: clamped(parameters.rate("first_rate"), config.ceiling),
             loss: 0.0,
             sums: Sums::default(),
-            ended: Time::ZERO,
             phase: "steady",
         }
     }
@@ -153,12 +151,10 @@ impl RateController for Sabul {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.sums.add(sample);
-        let Some(ended) = self.sums.end(sample.now, SYN) else { return };
-        let passed = sample.now.since(self.ended).as_nanos() / SYN.as_nanos();
+        let Some((ended, passed)) = self.sums.end_when_due(sample.now, SYN) else { return };
         let most = 1 + sample.report_interval.as_nanos() / SYN.as_nanos();
-        self.ended = sample.now;
         let bits = sample.datagram.max(1) as f64 * 8.0;
-        for _ in 0..passed.clamp(1, most) {
+        for _ in 0..passed.min(most) {
             self.on_syn(ended.loss_rate(), bits, !sample.app_limited);
         }
     }

@@ -1,6 +1,11 @@
 //! Laws of a window over the whole transport, with the reports that `bulk` asks for: they have the window that their
 //! sources derive. With a report at once the unit tests of each law have the exact figures.
 
+#[cfg(test)]
+mod each_nth;
+#[cfg(test)]
+mod periodic;
+
 use haul_base::{Rate, Span, Time};
 
 use crate::common::{Channel, Run};

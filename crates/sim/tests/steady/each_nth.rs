@@ -1,0 +1,71 @@
+//! A path that loses one packet of each so many, and a transfer over it.
+
+use haul_base::{Span, Time};
+use haul_proto::presets::preset;
+use haul_sim::{DropReason, Emitter, Parcel, Path, PathSpec, Stage, StageChange, StageSpec, World};
+
+use crate::common::Session;
+
+/// Loses the last packet of each `every`.
+#[derive(Debug)]
+struct EachNth {
+    every: u64,
+    passed: u64,
+}
+
+impl Stage for EachNth {
+    fn admit(&mut self, _: Time, parcel: Parcel, out: &mut Emitter<'_>) {
+        let mut lost = 0;
+        for index in parcel.indices() {
+            self.passed += 1;
+            lost |= u64::from(self.passed.is_multiple_of(self.every)) << index;
+        }
+        out.drop(parcel.only(lost), DropReason::Random);
+        out.pass(parcel.without(lost));
+    }
+
+    fn change(&mut self, _: Time, _: &StageChange) -> bool {
+        false
+    }
+}
+
+/// A transfer by one law over a path without a bottleneck: what is lost and the round trip are all that the law sees.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) preset: &'a str,
+    pub(super) law: &'a str,
+    /// Parameters of `rate_control`.
+    pub(super) set: &'a [(&'a str, &'a str)],
+    /// One packet of so many is lost.
+    pub(super) every: u64,
+    pub(super) rtt: Span,
+    /// Time before the measurement, and of it.
+    pub(super) skipped: Span,
+    pub(super) measured: Span,
+}
+
+impl Case<'_> {
+    /// Packets that left, data and repairs, in the mean `interval`.
+    pub(super) fn packets_in(&self, interval: Span) -> f64 {
+        let seed = 3;
+        println!("seed {seed}");
+        let mut recipe = preset(self.preset).unwrap().unwrap();
+        recipe.set("rate_control.controller", self.law).unwrap();
+        for (key, value) in self.set {
+            recipe.set(&format!("rate_control.{key}"), value).unwrap();
+        }
+        let mut world = World::new(seed);
+        let session = Session::of_recipe(&mut world, &recipe, u64::MAX >> 20, self.rtt);
+        let delay = PathSpec { stages: vec![StageSpec::Delay(self.rtt / 2)] };
+        let mtu = PathSpec { stages: vec![StageSpec::Mtu(1_500), StageSpec::Delay(self.rtt / 2)] };
+        let mut there = Path::new(&mtu, seed).unwrap();
+        there.push_stage("each nth", Box::new(EachNth { every: self.every, passed: 0 }));
+        let (there, back) = (world.add_path("there", there), world.add_link("back", &delay).unwrap());
+        world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+        world.run_until(Time::ZERO + self.skipped);
+        let before = session.sender(&world).stats().packets;
+        world.run_until(Time::ZERO + self.skipped + self.measured);
+        let packets = session.sender(&world).stats().packets - before;
+        packets as f64 * interval.as_secs_f64() / self.measured.as_secs_f64()
+    }
+}

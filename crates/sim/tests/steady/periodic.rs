@@ -1,0 +1,50 @@
+//! Laws whose steps come at fixed intervals, with one loss in each so many packets: they have the rate that their sources
+//! derive, within 5 %.
+
+use haul_base::Span;
+
+use super::each_nth::Case;
+
+const SYN: Span = Span::from_millis(10);
+
+/// With packets of the mean rate in each `interval` as derived.
+#[track_caller]
+fn has(case: Case<'_>, interval: Span, wanted: f64) {
+    let found = case.packets_in(interval);
+    assert!((found / wanted - 1.0).abs() < 0.05, "{found} of {wanted} packets: {case:?}");
+}
+
+fn case<'a>(preset: &'a str, law: &'a str, set: &'a [(&'a str, &'a str)], every: u64, rtt: u64) -> Case<'a> {
+    let [rtt, skipped, measured] = [rtt, 20_000, 30_000].map(Span::from_millis);
+    Case { preset, law, set, every, rtt, skipped, measured }
+}
+
+/// UDT4 (draft-gg-udt-03, section 6.1): a ninth less at a loss, and `step` packets a SYN more in each other one. With `N`
+/// packets from loss to loss and `n` in a SYN, between 8/9 and 1 of the highest, `x`: `x / 9 = step (N / n - 1)`, and
+/// `n = 17 x / 18`.
+#[test]
+fn udt_falls_by_a_ninth_at_each_loss_and_rises_by_a_step_in_each_other_syn() {
+    // Below 1 Gbit/s free: 10^9 bits times 1.5e-6, in packets of 1,472 bytes.
+    let steps = 8.5 * 1e9 * 1.5e-6 / 1_472.0;
+    for (every, rtt) in [(2_000, 20), (10_000, 20), (2_000, 100)] {
+        let wanted = (f64::sqrt(steps * steps + 4.0 * steps * every as f64) - steps) / 2.0;
+        has(case("udt", "udt", &[("capacity", "1Gbit")], every, rtt), SYN, wanted);
+    }
+}
+
+/// The module of `sabul` derives it from the authors' constants.
+#[test]
+fn sabul_has_the_rate_at_which_its_steps_are_equal() {
+    for rtt in [20, 100] {
+        has(case("sabul", "sabul", &[], 1_000, rtt), SYN, f64::sqrt(200.0 * 1_000.0 - 9_800.0) - 100.0);
+    }
+}
+
+/// A fall by the lost share in one round trip of `N / n`, a rise by `rise` in each other: `n = N - 1 / rise`.
+#[test]
+fn gtp_loses_in_one_round_trip_what_it_gains_in_the_others() {
+    let set = &[("first_rate", "10Mbit"), ("least", "0")];
+    for (every, rtt) in [(300, 100), (1_000, 100), (1_000, 40)] {
+        has(case("bulk", "gtp", set, every, rtt), Span::from_millis(rtt), every as f64 - 1.0 / 0.02);
+    }
+}
