@@ -105,7 +105,7 @@ impl RateController for Gtp {
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.sums.add(sample);
         let length = sample.rtt.smoothed().max(sample.report_interval);
-        if let Some((ended, _)) = self.sums.end_when_due(sample.now, length)
+        if let Some(ended) = self.sums.end_when_due(sample.now, length)
             && !std::mem::take(&mut self.was_silent)
         {
             let is_used = sample.arrival_rate.is_none_or(|arrived| self.rate <= arrived.mul_f64(MOST_UNUSED));

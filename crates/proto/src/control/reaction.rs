@@ -157,14 +157,13 @@ impl Sums {
         Some(ended)
     }
 
-    /// The same, and how many times `length` it has lasted. The next one begins when this one was due, so that reports which
-    /// come late make none longer.
-    pub(super) fn end_when_due(&mut self, now: Time, length: Span) -> Option<(Interval, u64)> {
+    /// The same, but the next interval begins when this one was due, so that reports which come late make none longer.
+    pub(super) fn end_when_due(&mut self, now: Time, length: Span) -> Option<Interval> {
         let began = self.began?;
         let ended = self.end(now, length)?;
-        let (passed, length) = (now.since(began).as_nanos(), length.as_nanos().max(1));
-        self.began = Some(now - Span::from_nanos(passed % length));
-        Some((ended, passed / length))
+        let late = now.since(began).as_nanos() % length.as_nanos().max(1);
+        self.began = Some(now - Span::from_nanos(late));
+        Some(ended)
     }
 }
 

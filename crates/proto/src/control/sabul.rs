@@ -106,6 +106,7 @@ struct Sabul {
     /// Mean loss rate, weighted.
     loss: f64,
     sums: Sums,
+    ended: Time,
     phase: &'static str,
 }
 
@@ -122,6 +123,7 @@ impl Sabul {
             rate: clamped(parameters.rate("first_rate"), config.ceiling),
             loss: 0.0,
             sums: Sums::default(),
+            ended: Time::ZERO,
             phase: "steady",
         }
     }
@@ -151,10 +153,12 @@ impl RateController for Sabul {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.sums.add(sample);
-        let Some((ended, passed)) = self.sums.end_when_due(sample.now, SYN) else { return };
+        let Some(ended) = self.sums.end(sample.now, SYN) else { return };
+        let passed = sample.now.since(self.ended).as_nanos() / SYN.as_nanos();
         let most = 1 + sample.report_interval.as_nanos() / SYN.as_nanos();
+        self.ended = sample.now;
         let bits = sample.datagram.max(1) as f64 * 8.0;
-        for _ in 0..passed.min(most) {
+        for _ in 0..passed.clamp(1, most) {
             self.on_syn(ended.loss_rate(), bits, !sample.app_limited);
         }
     }
