@@ -259,6 +259,8 @@ impl Sending {
         let is_waiting = context.shared(bindings.clock).reason() == Some(WaitingFor::Window);
         self.is_timed = false;
         if self.unsettled.is_empty() || self.timeouts >= IDLE_TIMEOUTS && !is_waiting {
+            // After so long nothing is on its way any more, and nothing would ask again for a window that it fills.
+            context.shared(bindings.send_window).bytes = 0;
             return;
         }
         self.timeouts += 1;
