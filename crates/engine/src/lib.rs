@@ -38,7 +38,7 @@ pub use haul_wire::secret::Secret;
 pub use haul_wire::url::{HaulUrl, UrlError};
 pub use listener::{Admit, Incoming, ListenOptions, Listener, ListenerStats};
 pub use secret_file::write_secret_file;
-pub use session::Session;
+pub use session::{SOCKET_BUFFER, Session};
 pub use spawn::{spawn, spawn_blocking};
 pub use transfer::{FIRST_LIMIT, Transfer};
 pub use wake::{Monitor, Waker, WakerList, block_on, block_until, wait_for};

@@ -136,12 +136,16 @@ pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, frames: imp
     }
 }
 
+/// Least and most bytes of a socket's buffer: what a peer may ask of this machine's memory; the kernel's own limit is lower
+/// as a rule.
+pub const SOCKET_BUFFER: [Bytes; 2] = [Bytes(64 << 10), Bytes(256 << 20)];
+
 /// How a session's UDP socket is opened.
 pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     let offload = if settings.offload { Offload::Auto } else { Offload::Off };
     let asked = settings.extra.iter().find(|(key, _)| key == "socket_buffer");
     let buffer = asked.and_then(|(_, bytes)| bytes.parse().ok()).map_or(Options::DEFAULT_BUFFER, Bytes);
-    // What a peer may ask of this machine's memory; the kernel's own limit is lower as a rule.
-    let buffer = buffer.clamp(Bytes(64 << 10), Bytes(256 << 20));
+    let [least, most] = SOCKET_BUFFER;
+    let buffer = buffer.clamp(least, most);
     Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer, ..Options::default() }
 }

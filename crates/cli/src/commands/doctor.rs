@@ -4,6 +4,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use haul_base::Bytes;
+use haul_engine::SOCKET_BUFFER;
 use haul_host::{EarlyDropTotals, ProcessorTimes, QueueSettings};
 use serde_json::{Value, json};
 
@@ -16,8 +17,6 @@ use crate::transfer::facts::{self, Cpu};
 
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
-/// What a receive buffer may be at most: `socket_buffer` takes no more.
-const LARGEST_BUFFER: Bytes = Bytes(256 << 20);
 /// A processor that does nothing for this share of the time has room for a transfer.
 const IDLE_SHARE: f64 = 0.5;
 /// How long the processors are looked at: some tens of the kernel's clock ticks.
@@ -77,7 +76,7 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
         Some(pause) => (pause, "the longest that a packet waited to be read"),
         None => (report.rtt?, "a round trip; the longest pause is not known"),
     };
-    let buffer = rate.bytes_in(pause).min(LARGEST_BUFFER.0);
+    let buffer = rate.bytes_in(pause).min(SOCKET_BUFFER[1].0);
     let ask = if buffer > asked.0 {
         format!(" with `haul cp --set socket_buffer={buffer}`")
     } else {

@@ -1,6 +1,7 @@
 //! The table of recipe parameters: one line each.
 
 use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
+use haul_engine::SOCKET_BUFFER;
 use haul_proto::law_names;
 use haul_wire::control::{Cipher, MAX_RATE_BPS};
 
@@ -68,7 +69,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "socket_buffer",
         help: || "the socket buffer to ask the kernel for, 64KiB to 256MiB".to_owned(),
-        set: |s, v| within(v, Bytes(64 << 10), Bytes(256 << 20)).map(|size| s.socket_buffer = size),
+        set: |s, v| within(v, SOCKET_BUFFER[0], SOCKET_BUFFER[1]).map(|size| s.socket_buffer = size),
         show: |s| s.socket_buffer.exact(),
     },
 ];

@@ -20,6 +20,7 @@ impl LawLimits {
     }
 }
 
+/// What a client has asked for so far.
 #[derive(Debug)]
 pub(crate) struct AskedLaw {
     /// As the client has it, without the limits: both check its changes against the same.

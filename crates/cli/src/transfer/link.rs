@@ -20,7 +20,7 @@ use crate::transfer::facts::{Cpu, Facts, counted};
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
 
-/// A client that asks for laws all the time is heard so seldom.
+/// Least time from one change of the law to the next: a client that asks all the time gets no more work out of this side.
 const BETWEEN_LAWS: Duration = Duration::from_millis(5);
 
 fn impossible(error: &ControllerError) -> Fault {
