@@ -1,15 +1,16 @@
-# What there is to do here: `make demo`, `make test`, `make bench`, `make fuzz`. docs/testing.md says more.
+# What there is to do here: `make demo`, `make test`, `make hunt`, `make bench`, `make fuzz`. docs/testing.md says more.
 
 CARGO ?= cargo
 # Builds with HAUL_FAULTS, for the end-to-end tests only.
 FAULTS := --features haul-cli/faults
 FUZZ_SECONDS ?= 20
 
-.PHONY: help demo test setup lint docs deny smoke unit bench fuzz fuzz-if-installed
+.PHONY: help demo test setup lint docs deny smoke unit hunt bench fuzz fuzz-if-installed
 
 help:
 	@echo 'make demo    build, and show a verified copy over an emulated long path'
 	@echo 'make test    everything that must hold: format, lints, documents, dependencies, import rules, tests'
+	@echo 'make hunt    the property tests with cases that nobody has tried yet'
 	@echo 'make bench   the figures of docs/performance.md (root, an idle machine, some minutes)'
 	@echo 'make fuzz    every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)'
 	@echo 'make setup   install what is missing (root), or say what it is'
@@ -21,6 +22,8 @@ demo: setup
 	$(CARGO) run --release --package haul-cli --bin haul -- demo
 
 # The tests come last, so that their summary is the last thing to be seen.
+# Property tests draw the same cases in each run; `make hunt` draws new ones.
+test smoke unit: export PROPTEST_RNG_SEED ?= 1
 test: setup lint docs deny smoke fuzz-if-installed unit
 
 lint:
@@ -40,6 +43,9 @@ smoke:
 # crates/cli/tests/architecture.rs checks who imports whom.
 unit:
 	scripts/test.sh $(FAULTS)
+
+hunt:
+	scripts/hunt.sh
 
 bench: setup
 	scripts/bench/all.sh
