@@ -89,3 +89,4 @@ condition network "queue of 100 ms" --set path.wan.forward.bottleneck.queue.tail
 condition network "RED" --set 'path.wan.forward.bottleneck.queue={ red = { min = "500KB", max = "1500KB", limit = "20ms" } }'
 condition network "CoDel" --set 'path.wan.forward.bottleneck.queue={ codel = { limit = "20ms" } }'
 condition network-flows "access at the bottleneck's rate" --set traffic.flows.aggregate.access=1Gbit
+condition network-flows "access at 0.99 of the bottleneck's rate" --set traffic.flows.aggregate.access=990Mbit
