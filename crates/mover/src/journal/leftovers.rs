@@ -1,10 +1,10 @@
 //! Journals of jobs that did not come to their end, and what can be resumed from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
@@ -26,14 +26,33 @@ const MOST: usize = 64;
 const LOCK_ROUNDS: usize = 4;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
+/// How long a job waits from its beginning for journals of running jobs that are at files of its own: the receiver of a
+/// killed copy syncs what it has before it ends, some ten milliseconds after its sender.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
 /// The journals that earlier jobs have left in a directory, locked by this job.
 pub(crate) struct Leftovers {
     directory: OwnedFd,
-    /// The newest first.
+    /// The newest last.
     journals: Vec<Leftover>,
     /// Who claims a path; the next to be handed out is the last.
     by_path: HashMap<Vec<u8>, Vec<Token>>,
     skipped: Vec<Skipped>,
+    running: Vec<Running>,
+    began: Instant,
+}
+
+/// What the journal of a running job has said.
+struct Running {
+    id: u32,
+    paths: HashSet<Vec<u8>>,
+    made: Option<Made>,
+}
+
+impl Running {
+    fn has_made(&self, name: &[u8]) -> bool {
+        self.made.as_ref().is_some_and(|made| made.name == name)
+    }
 }
 
 pub(crate) struct Leftover {
@@ -75,6 +94,8 @@ impl Leftovers {
             journals: Vec::new(),
             by_path: HashMap::new(),
             skipped: Vec::new(),
+            running: Vec::new(),
+            began: Instant::now(),
         };
         if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
@@ -86,7 +107,8 @@ impl Leftovers {
 
     /// The same for a job that only looks: nothing stays locked, so that others can take over what it sees.
     pub(crate) fn look_at(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let found = Self::adopt(directory)?;
+        let mut found = Self::adopt(directory)?;
+        found.running.clear();
         for leftover in &found.journals {
             flock(&leftover.file, FlockOperation::Unlock)?;
         }
@@ -109,21 +131,42 @@ impl Leftovers {
                 break;
             }
         }
-        for (id, slot) in adopted {
+        for (id, slot) in adopted.into_iter().rev() {
             match slot {
-                Ok(leftover) => self.journals.push(leftover),
+                Ok(leftover) => self.add(leftover),
                 Err(why) => self.skipped.push(Skipped { id, why }),
             }
         }
-        self.index();
+        let is_running = |skipped: &&Skipped| skipped.why == Why::Running;
+        self.running = self.skipped.iter().filter(is_running).filter_map(|it| self.said_by(it.id)).collect();
     }
 
-    fn index(&mut self) {
-        for (journal, leftover) in self.journals.iter().enumerate().rev() {
-            for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
-            {
-                let path = noted.identity.path.clone();
-                self.by_path.entry(path).or_default().push(Token { journal, number });
+    /// Older ones are to come before it.
+    fn add(&mut self, leftover: Leftover) {
+        let journal = self.journals.len();
+        for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty()) {
+            self.by_path.entry(noted.identity.path.clone()).or_default().push(Token { journal, number });
+        }
+        self.journals.push(leftover);
+    }
+
+    fn said_by(&self, id: u32) -> Option<Running> {
+        let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
+        let State { files, made, .. } = read(id, file).ok()?.1.state;
+        Some(Running { id, paths: files.into_values().map(|noted| noted.identity.path).collect(), made })
+    }
+
+    /// Takes over the journals of running jobs that are at something of this job's, if they end in time.
+    fn wait_for(&mut self, is_ours: impl Fn(&Running) -> bool) {
+        while let Some(at) = self.running.iter().position(&is_ours) {
+            match Leftover::adopt(self.directory.as_fd(), self.running[at].id) {
+                Err(Why::Running) if self.began.elapsed() < END_WITHIN => std::thread::sleep(LOCK_PAUSE),
+                ended => {
+                    self.running.remove(at);
+                    if let Ok(leftover) = ended {
+                        self.add(leftover);
+                    }
+                }
             }
         }
     }
@@ -133,23 +176,22 @@ impl Leftovers {
         self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state.made.is_none())
     }
 
+    /// Whether nothing can be resumed from them, now or when a job at `path` has ended that runs.
+    pub(crate) fn is_empty_at(&self, path: &[u8]) -> bool {
+        self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.paths.contains(path))
+    }
+
     /// The one source whose place the directory `name` took in a job that was cut off, or that runs: the receiver of a
     /// killed copy may still run when the copy is repeated.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
-        let is_running = |skipped: &&Skipped| skipped.why == Why::Running;
-        let running = self.skipped.iter().filter(is_running).filter_map(|skipped| self.made_by(skipped.id));
-        let left = self.journals.iter().filter_map(|leftover| leftover.state.made.clone());
-        left.chain(running).find(|made| made.name == name).map(|made| made.source)
-    }
-
-    /// The directory that the journal of a running job says it has made.
-    fn made_by(&self, id: u32) -> Option<Made> {
-        let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
-        read(id, file).ok()?.1.state.made
+        let running = self.running.iter().filter_map(|job| job.made.as_ref());
+        let left = self.journals.iter().rev().filter_map(|leftover| leftover.state.made.as_ref());
+        left.chain(running).find(|made| made.name == name).map(|made| made.source.clone())
     }
 
     /// That directory is this job's now.
     pub(crate) fn take_made(&mut self, name: &[u8]) {
+        self.wait_for(|job| job.has_made(name));
         let is_it = |leftover: &&mut Leftover| leftover.state.made.as_ref().is_some_and(|m| m.name == name);
         for leftover in self.journals.iter_mut().filter(is_it) {
             leftover.state.made = None;
@@ -176,6 +218,7 @@ impl Leftovers {
     /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and
     /// so on. Every claim is handed out once. Whose temporary file is missing claims nothing.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
+        self.wait_for(|job| job.paths.contains(path));
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[token.journal];
             let Some(noted) = leftover.state.files.get(&token.number) else { continue };
