@@ -153,6 +153,20 @@ fn a_server_keeps_the_disk_as_free_as_it_was_told() {
     assert_eq!(object(&reading)["error"]["code"], "no_such_path", "what is read needs no room there");
 }
 
+#[test]
+fn rules_of_a_clients_recipe_do_not_exchange_the_law_of_the_owner() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(root.path().join("file"), "contents").unwrap();
+    let server = Server::start(root.path(), &["--set", "controller=bbr"]);
+    let (from, to) = (server.at("file"), here.path().to_str().unwrap());
+    let copy = |rules| run(&["cp", "--json", "--set", &format!("rate_control.switch={rules}"), &from, to]);
+    let refused = copy("after 1s -> cubic");
+    exits(&refused, 6);
+    let error = &object(&refused)["error"];
+    assert!(error["message"].as_str().unwrap().contains("set the controller to bbr"), "{error}");
+    exits(&copy(""), 0);
+}
+
 /// It took them, and they changed nothing.
 #[test]
 fn a_server_refuses_parameters_that_only_the_clients_recipe_has() {
