@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::args::DemoArgs;
 use crate::demo::{CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpFlow, flow, told};
 use crate::fault;
-use crate::output::{Progress, RunReport, Snapshot, clock, percent};
+use crate::output::{Progress, RunReport, Snapshot, clock, count, percent};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
@@ -70,7 +70,12 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
-    context.say(format!("Files: {} in {} files (seed {})", set.total(), set.files.len(), args.seed));
+    context.say(format!(
+        "Files: {} in {} (seed {})",
+        set.total(),
+        count(set.files.len() as u64, "file"),
+        args.seed
+    ));
     Ok(root)
 }
 
@@ -217,7 +222,7 @@ fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
         words = format!("  {bytes} when it was ended after {}", clock(time));
     }
     if flow.emulator_lost > 0 {
-        let _ = write!(words, "  (the emulator itself lost {} packets)", flow.emulator_lost);
+        let _ = write!(words, "  (the emulator itself lost {})", count(flow.emulator_lost, "packet"));
     }
     words
 }

@@ -135,7 +135,7 @@ fn one_address_has_its_share_of_the_sessions() {
     exits(&refused, 1);
     let error = &object(&refused)["error"];
     assert_eq!((&error["code"], &error["retryable"]), (&Value::from("busy"), &Value::from(true)));
-    assert!(error["message"].as_str().unwrap().contains("1 sessions of 127.0.0.1"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("1 session of 127.0.0.1"), "{error}");
 }
 
 #[test]
