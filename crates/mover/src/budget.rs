@@ -38,8 +38,8 @@ impl Budget {
             return Ok(());
         }
         let message = format!(
-            "the names, links, holes and attributes of the set take more than the {} of memory that it may have, after \
-             so many entries: {}",
+            "the names, links, holes and attributes of the set take more than the {} of memory that it may have, with \
+             {} entries so far",
             self.most,
             self.entries.load(Relaxed)
         );
