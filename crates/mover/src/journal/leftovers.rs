@@ -22,8 +22,7 @@ use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_t
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
 
-/// How often a lock is tried, and how long it takes until the next time: `haul status` holds one for a moment.
-const LOCK_ROUNDS: usize = 4;
+/// How often a lock is tried.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long a job waits from its beginning for journals of running jobs that are at files of its own: the receiver of a
@@ -37,7 +36,8 @@ pub(crate) struct Leftovers {
     journals: Vec<Leftover>,
     /// Who claims a path; the next to be handed out is the last.
     by_path: HashMap<Vec<u8>, Vec<Token>>,
-    skipped: Vec<Skipped>,
+    /// Those that were left alone.
+    skipped: Vec<(u32, Why)>,
     running: Vec<Running>,
     began: Instant,
 }
@@ -78,16 +78,9 @@ pub(crate) struct Token {
     number: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Skipped {
-    pub(crate) id: u32,
-    pub(crate) why: Why,
-}
-
 impl Leftovers {
     /// Takes over what earlier jobs have left in a directory. Journals of running jobs and those that are not
-    /// ours are skipped; a directory that cannot be read has none. To be called before
-    /// [`Journal::create`](super::Journal::create): the lock of a running job is tried several times.
+    /// ours are skipped; a directory that cannot be read has none.
     pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut found = Self {
             directory: dup(directory)?,
@@ -117,28 +110,15 @@ impl Leftovers {
 
     /// Takes over these journals only; the newest is to come first.
     fn adopt_ids(&mut self, ids: &[u32]) {
-        let mut adopted: Vec<_> = ids.iter().map(|&id| (id, Err(Why::Running))).collect();
-        for round in 0..LOCK_ROUNDS {
-            if round > 0 {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            for (id, slot) in &mut adopted {
-                if matches!(slot, Err(Why::Running)) {
-                    *slot = Leftover::adopt(self.directory.as_fd(), *id);
+        for &id in ids.iter().rev() {
+            match Leftover::adopt(self.directory.as_fd(), id) {
+                Ok(leftover) => self.add(leftover),
+                Err(why) => {
+                    self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
+                    self.skipped.push((id, why));
                 }
             }
-            if !adopted.iter().any(|(_, slot)| matches!(slot, Err(Why::Running))) {
-                break;
-            }
         }
-        for (id, slot) in adopted.into_iter().rev() {
-            match slot {
-                Ok(leftover) => self.add(leftover),
-                Err(why) => self.skipped.push(Skipped { id, why }),
-            }
-        }
-        let is_running = |skipped: &&Skipped| skipped.why == Why::Running;
-        self.running = self.skipped.iter().filter(is_running).filter_map(|it| self.said_by(it.id)).collect();
     }
 
     /// Older ones are to come before it.
@@ -201,16 +181,15 @@ impl Leftovers {
     }
 
     #[cfg(test)]
-    pub(crate) fn skipped(&self) -> &[Skipped] {
+    pub(crate) fn skipped(&self) -> &[(u32, Why)] {
         &self.skipped
     }
 
     /// What a person should know about journals that were left alone.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let odd = |skipped: &&Skipped| !matches!(skipped.why, Why::Running | Why::Vanished);
-        let note = |skipped: &Skipped| {
-            let (name, why) = (journal_name(skipped.id), reason(skipped.id, skipped.why));
-            format!("`{name}` at the destination was left alone: {why}")
+        let odd = |(_, why): &&(u32, Why)| !matches!(why, Why::Running | Why::Vanished);
+        let note = |&(id, why): &(u32, Why)| {
+            format!("`{}` at the destination was left alone: {}", journal_name(id), reason(id, why))
         };
         self.skipped.iter().filter(odd).map(note).collect()
     }
@@ -386,16 +365,10 @@ fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resu
 
 /// The ids of the journals in a directory, those that changed last first, and at most so many.
 pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
-    let mut newest = Vec::new();
-    for id in names(directory).unwrap_or_default().iter().filter_map(|name| parse_journal(name)) {
-        if let Ok(stat) = lstatat(directory, journal_name(id)) {
-            newest.push((Mtime::of(&stat), id));
-        }
-        if newest.len() >= most.saturating_mul(2) {
-            newest.sort_unstable_by(|a, b| b.cmp(a));
-            newest.truncate(most);
-        }
-    }
+    let names = names(directory).unwrap_or_default();
+    let dated = |id| Some((Mtime::of(&lstatat(directory, journal_name(id)).ok()?), id));
+    let ids = names.iter().filter_map(|name| parse_journal(name));
+    let mut newest: Vec<(Mtime, u32)> = ids.filter_map(dated).collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(most);
     newest.into_iter().map(|(_, id)| id).collect()
