@@ -70,12 +70,8 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
-    context.say(format!(
-        "Files: {} in {} (seed {})",
-        set.total(),
-        count(set.files.len() as u64, "file"),
-        args.seed
-    ));
+    let files = count(set.files.len() as u64, "file");
+    context.say(format!("Files: {} in {files} (seed {})", set.total(), args.seed));
     Ok(root)
 }
 
@@ -88,13 +84,8 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();
-                Ok(upload(
-                    context,
-                    &url,
-                    vec![source.into_os_string().into_vec()],
-                    &Selection::default(),
-                    Cpu::DataThread,
-                ))
+                let sources = vec![source.into_os_string().into_vec()];
+                Ok(upload(context, &url, sources, &Selection::default(), Cpu::DataThread))
             })
         })?
     })

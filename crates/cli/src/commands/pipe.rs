@@ -100,15 +100,11 @@ struct Pipe<'a> {
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
 pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) -> Result<u8, Fault> {
     let began = Instant::now();
-    let use_of_stdout = if writes_stdout(args) { Some("the data") } else { json.then_some("--json") };
-    let pipe = Pipe {
-        args,
-        chosen,
-        cancel: signals::watch(signals::Hangup::Stops)?,
-        quiet: quiet || json,
-        events: EventLog::open(args.events.as_deref(), use_of_stdout)?,
-        traced: Cell::new(began),
-    };
+    let cancel = signals::watch(signals::Hangup::Stops)?;
+    let (events, traced, quiet) = (EventLog::none(), Cell::new(began), quiet || json);
+    let mut pipe = Pipe { args, chosen, cancel, quiet, events, traced };
+    let use_of_stdout = if pipe.writes_stdout() { Some("the data") } else { json.then_some("--json") };
+    pipe.events = EventLog::open(args.events.as_deref(), use_of_stdout)?;
     let result = pipe.run();
     let elapsed = began.elapsed();
     let report = match &result {
@@ -128,11 +124,6 @@ pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) 
         Err(fault) => return Err(fault),
     }
     traced.map(|()| 0)
-}
-
-/// Whether stdout of this side is for the data.
-fn writes_stdout(args: &PipeArgs) -> bool {
-    args.listen.is_some() != args.reverse
 }
 
 impl Pipe<'_> {
@@ -157,8 +148,9 @@ impl Pipe<'_> {
         model_in(file).map(|model| Some(Arc::new(model)))
     }
 
+    /// Whether stdout of this side is for the data.
     fn writes_stdout(&self) -> bool {
-        writes_stdout(self.args)
+        self.args.listen.is_some() != self.args.reverse
     }
 
     /// Traces what was carried so far, now and then.

@@ -17,11 +17,8 @@ impl LawLimits {
         let other = self.controller.filter(|&fixed| asked.controller() != fixed);
         let controller = other.map(|fixed| ("controller", fixed.to_owned()));
         let rules = self.controller.filter(|_| !asked.rules().is_empty()).map(|_| ("switch", String::new()));
-        rate.into_iter()
-            .chain(controller)
-            .chain(rules)
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+        let beyond = [rate, controller, rules].into_iter().flatten();
+        beyond.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 

@@ -98,9 +98,7 @@ impl Policy {
         }
         Err(Fault::new(
             FaultCode::NotPermitted,
-            format!(
-                "this server has set the controller to {fixed}, and the recipe has rules that exchange it"
-            ),
+            format!("this server has set the controller to {fixed}, and the recipe's rules exchange it"),
             "leave the rules out: --set rate_control.switch=",
         ))
     }
