@@ -170,8 +170,9 @@ fn idle_since(before: &ProcessorTimes) -> Vec<u32> {
 /// What to do where programs wait for a processor.
 fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
     format!(
-        "{load:.1} programs want this machine's {processors} processors: a receiver here may lose packets; {FIRST} gives a \
+        "{load:.1} programs want this machine's {}: a receiver here may lose packets; {FIRST} gives a \
          transfer one before others; {} (gain to expect: up to {:.1} times where the processor is the limit)",
+        count(processors as u64, "processor"),
         elsewhere(Some(idle)),
         load / processors as f64
     )

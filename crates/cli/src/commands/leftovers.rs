@@ -181,12 +181,8 @@ fn row(found: &Found) -> Lines {
 /// What is removed with a journal.
 fn line(found: &Found, dry_run: bool) -> String {
     let (does, journal) = (if dry_run { "would remove" } else { "removed" }, &found.journal);
-    format!(
-        "{does} {} with {} of {}",
-        found.shown(),
-        count(journal.parts, "temporary file"),
-        journal.occupied
-    )
+    let parts = count(journal.parts, "temporary file");
+    format!("{does} {} with {parts} of {}", found.shown(), journal.occupied)
 }
 
 fn as_json(found: &Found) -> Value {
