@@ -208,7 +208,7 @@ impl Start<'_> {
         Ok(Context {
             items,
             loss_model: model.map(Arc::new),
-            events: events.as_deref().map_or_else(|| Ok(EventLog::none()), EventLog::create)?,
+            events: EventLog::open(events.as_deref(), use_of_stdout(global, command))?,
             style: ProgressStyle::choose(global),
             quiet: global.quiet || global.json,
             json: global.json,
@@ -216,6 +216,17 @@ impl Start<'_> {
             typed: typed.clone(),
             ..quiet
         })
+    }
+}
+
+/// What stdout is for where it is not for events.
+fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
+    match command {
+        _ if global.json => Some("--json"),
+        Command::Cp(args) if args.transfer.dry_run => Some("--dry-run"),
+        Command::Bench(args) if args.transfer.dry_run => Some("--dry-run"),
+        Command::Cp(args) if args.paths.last().is_some_and(|path| path == "-") => Some("the destination -"),
+        _ => None,
     }
 }
 

@@ -211,7 +211,7 @@ pub(crate) struct TransferArgs {
     /// Start afresh even if an earlier attempt left something to resume
     #[arg(long, help_heading = None::<&str>)]
     pub no_resume: bool,
-    /// Write a trace of the run as one JSON object per line
+    /// Write a trace of the run as one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE", help_heading = None::<&str>)]
     pub events: Option<PathBuf>,
     #[command(flatten)]
@@ -367,6 +367,9 @@ pub(crate) struct PipeArgs {
     /// Cut stdin into messages of this size; without it into lines, with viz into 1000B
     #[arg(long, value_name = "SIZE")]
     pub frame: Option<Bytes>,
+    /// Write a trace of the run as one JSON object per line; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
     #[command(flatten)]
     pub recipe: RecipeArgs,
 }
@@ -511,7 +514,7 @@ pub(crate) struct DemoArgs {
     /// How long each of the two runs lasts with --busy-receiver [default: 10s]
     #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::some_time)]
     pub time: Option<Span>,
-    /// Write a trace of the run as one JSON object per line
+    /// Write a trace of the run as one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::args::DemoArgs;
 use crate::demo::{CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpFlow, flow, told};
 use crate::fault;
-use crate::output::{Progress, RunReport, Snapshot, clock, percent};
+use crate::output::{Progress, RunReport, Snapshot, clock, count, percent};
 use crate::transfer::context::Context;
 use crate::transfer::facts::Cpu;
 use crate::transfer::policy::Policy;
@@ -70,7 +70,8 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
-    context.say(format!("Files: {} in {} files (seed {})", set.total(), set.files.len(), args.seed));
+    let files = count(set.files.len() as u64, "file");
+    context.say(format!("Files: {} in {files} (seed {})", set.total(), args.seed));
     Ok(root)
 }
 
@@ -83,13 +84,8 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();
-                Ok(upload(
-                    context,
-                    &url,
-                    vec![source.into_os_string().into_vec()],
-                    &Selection::default(),
-                    Cpu::DataThread,
-                ))
+                let sources = vec![source.into_os_string().into_vec()];
+                Ok(upload(context, &url, sources, &Selection::default(), Cpu::DataThread))
             })
         })?
     })
@@ -217,7 +213,7 @@ fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
         words = format!("  {bytes} when it was ended after {}", clock(time));
     }
     if flow.emulator_lost > 0 {
-        let _ = write!(words, "  (the emulator itself lost {} packets)", flow.emulator_lost);
+        let _ = write!(words, "  (the emulator itself lost {})", count(flow.emulator_lost, "packet"));
     }
     words
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
-use crate::output::{Lines, RunReport, Summary, json_value, out, out_fields};
+use crate::output::{Lines, RunReport, Summary, count, json_value, out, out_fields};
 use crate::transfer::context::Context;
 use crate::transfer::facts::{self, Cpu};
 
@@ -135,24 +135,27 @@ fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String>
     };
     let of_backlog = (backlog > 0).then(|| {
         format!(
-            "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
+            "the kernel has dropped {} since it started because a processor's queue was full: sudo sysctl -w \
              net.core.netdev_max_backlog={} ({})",
+            count(backlog, "packet"),
             enlarged(settings.backlog, 10_000),
             gain(backlog)
         )
     });
     let of_cards = (cards > 0).then(|| {
         format!(
-            "the network cards had no room for {cards} packets since this machine started: give them larger rings \
+            "the network cards had no room for {} since this machine started: give them larger rings \
              (ethtool -G DEVICE rx N; ethtool -g DEVICE shows the most; {})",
+            count(cards, "packet"),
             gain(cards)
         )
     });
     // By itself this loses nothing.
     let of_budget = (cards > 0 && squeezes > 0).then(|| {
         format!(
-            "the kernel has left packets on the network cards {squeezes} times because it may take in no more at a time: sudo \
+            "the kernel has left packets on the network cards {} because it may take in no more at a time: sudo \
              sysctl -w net.core.netdev_budget={} net.core.netdev_budget_usecs={} (gain to expect: at most that of larger rings)",
+            count(squeezes, "time"),
             enlarged(settings.budget, 600),
             enlarged(settings.budget_usecs, 8_000)
         )
@@ -167,8 +170,9 @@ fn idle_since(before: &ProcessorTimes) -> Vec<u32> {
 /// What to do where programs wait for a processor.
 fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
     format!(
-        "{load:.1} programs want this machine's {processors} processors: a receiver here may lose packets; {FIRST} gives a \
+        "{load:.1} programs want this machine's {}: a receiver here may lose packets; {FIRST} gives a \
          transfer one before others; {} (gain to expect: up to {:.1} times where the processor is the limit)",
+        count(processors as u64, "processor"),
         elsewhere(Some(idle)),
         load / processors as f64
     )

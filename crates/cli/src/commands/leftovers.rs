@@ -47,15 +47,9 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     }
     if as_object {
         let removed: Vec<Value> = removed.iter().map(as_json).collect();
-        let left: Vec<Value> = left
-            .iter()
-            .map(|(found, why)| {
-                let mut object = as_json(found);
-                object["why"] = json!(why);
-                object
-            })
-            .collect();
-        let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": left });
+        let mut objects: Vec<Value> = left.iter().map(|(found, _)| as_json(found)).collect();
+        objects.iter_mut().zip(&left).for_each(|(object, (_, why))| object["why"] = json!(why));
+        let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": objects });
         out_fields(fields, search.faults.first());
         return search.end();
     }
@@ -131,9 +125,8 @@ impl Search {
                     Found { directory: directory.clone(), journal, age }
                 })),
                 Err(error) => {
-                    search
-                        .faults
-                        .push(fault::io(format!("cannot look into {}", directory.display()), &error));
+                    let what = format!("cannot look into {}", directory.display());
+                    search.faults.push(fault::io(what, &error));
                     continue;
                 }
             }
@@ -188,12 +181,8 @@ fn row(found: &Found) -> Lines {
 /// What is removed with a journal.
 fn line(found: &Found, dry_run: bool) -> String {
     let (does, journal) = (if dry_run { "would remove" } else { "removed" }, &found.journal);
-    format!(
-        "{does} {} with {} of {}",
-        found.shown(),
-        count(journal.parts, "temporary file"),
-        journal.occupied
-    )
+    let parts = count(journal.parts, "temporary file");
+    format!("{does} {} with {parts} of {}", found.shown(), journal.occupied)
 }
 
 fn as_json(found: &Found) -> Value {

@@ -4,6 +4,7 @@ mod control;
 mod recipe;
 mod stdio;
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use haulage::{
     ListenOptions, Listener, LossModel, OpenError, Options, SendError, StreamStatistics, StreamsPermitted,
     WaitError,
 };
+use serde_json::json;
 use zeroize::Zeroizing;
 
 use self::control::Controls;
@@ -30,7 +32,9 @@ use crate::commands::serve::{own_address, write_url};
 use crate::config::Setting;
 use crate::endpoint;
 use crate::fault::{self, shown};
-use crate::output::{CpuSeconds, Packets, RunReport, json_value, out_json, tell, tell_json, tell_url};
+use crate::output::{
+    CpuSeconds, EventLog, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url,
+};
 use crate::settings::Preset;
 use crate::signals::{self, Cancel};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
@@ -89,26 +93,37 @@ struct Pipe<'a> {
     chosen: Chosen<'a>,
     cancel: Cancel,
     quiet: bool,
+    events: EventLog,
+    traced: Cell<Instant>,
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
 pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) -> Result<u8, Fault> {
-    let pipe = Pipe { args, chosen, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
     let began = Instant::now();
+    let cancel = signals::watch(signals::Hangup::Stops)?;
+    let (events, traced, quiet) = (EventLog::none(), Cell::new(began), quiet || json);
+    let mut pipe = Pipe { args, chosen, cancel, quiet, events, traced };
+    let use_of_stdout = if pipe.writes_stdout() { Some("the data") } else { json.then_some("--json") };
+    pipe.events = EventLog::open(args.events.as_deref(), use_of_stdout)?;
     let result = pipe.run();
     let elapsed = began.elapsed();
+    let report = match &result {
+        Ok(tally) => pipe.report(tally, elapsed.into()),
+        Err(fault) => RunReport::failed(fault.clone()),
+    };
+    pipe.events.write("end", json_value(&report));
+    let traced = pipe.events.finish();
     match result {
-        Ok(tally) if json => pipe.print(&pipe.report(tally, elapsed.into())),
+        Ok(_) if json => pipe.print(&report),
         Ok(tally) => pipe.summary(&tally, elapsed),
         Err(fault) if json && pipe.writes_stdout() => {
-            let report = RunReport::failed(fault.clone());
             tell(shown(&fault));
             pipe.print(&report);
             return Ok(report.exit_code());
         }
         Err(fault) => return Err(fault),
     }
-    Ok(0)
+    traced.map(|()| 0)
 }
 
 impl Pipe<'_> {
@@ -116,6 +131,7 @@ impl Pipe<'_> {
         stdio::check_frame(self.args.frame)?;
         if self.writes_stdout() { check_stdout() } else { check_stdin() }?;
         let loss_model = self.loss_model()?;
+        self.events.write("start", json!({ "receives": self.writes_stdout() }));
         match self.args.listen {
             Some(address) => self.listen(address, loss_model),
             None => self.connect(&self.url()?, loss_model),
@@ -137,6 +153,15 @@ impl Pipe<'_> {
         self.args.listen.is_some() != self.args.reverse
     }
 
+    /// Traces what was carried so far, now and then.
+    fn trace(&self, tally: &Tally) {
+        if self.events.is_kept() && self.traced.get().elapsed() >= LOOK {
+            self.traced.set(Instant::now());
+            let Tally { report, messages, .. } = tally;
+            self.events.write("progress", json!({ "bytes": report.bytes, "messages": messages }));
+        }
+    }
+
     /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
     fn print(&self, report: &RunReport) {
         if self.writes_stdout() {
@@ -146,7 +171,7 @@ impl Pipe<'_> {
         }
     }
 
-    fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
+    fn report(&self, tally: &Tally, elapsed: Span) -> RunReport {
         let cpu = Some(facts::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
@@ -154,7 +179,7 @@ impl Pipe<'_> {
             goodput: Rate::from_transfer(tally.report.bytes, elapsed),
             cpu: CpuSeconds { sender, receiver },
             max_rss: peak_memory(),
-            ..tally.report
+            ..tally.report.clone()
         }
     }
 
@@ -168,7 +193,7 @@ impl Pipe<'_> {
         let rate = Rate::from_transfer(tally.report.bytes, elapsed.into());
         let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.report.bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
-            let _ = write!(words, ", {} messages", tally.messages);
+            let _ = write!(words, ", {}", count(tally.messages, "message"));
         }
         if tally.lost > 0 {
             let share = tally.lost as f64 / (tally.lost + tally.messages) as f64;
@@ -314,6 +339,7 @@ impl Pipe<'_> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
+            self.trace(&tally);
             controls.answer(&mut writer, tally.report.bytes);
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
@@ -380,6 +406,7 @@ impl Pipe<'_> {
         loop {
             let read = self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
             let read = read.map_err(|error| stream_fault(&error))?;
+            self.trace(&tally);
             tally.report.bytes += read as u64;
             if read == 0 || self.reader_is_gone(&buffer[..read])? {
                 break;
@@ -393,6 +420,7 @@ impl Pipe<'_> {
         let (mut controls, mut controlled) = (Controls::of_messages(connection), connection);
         loop {
             self.go_on()?;
+            self.trace(&tally);
             controls.answer(&mut controlled, tally.report.bytes);
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
@@ -450,6 +478,7 @@ impl Pipe<'_> {
                     numbers = Some((first.min(message.id), last.max(message.id)));
                     tally.report.bytes += message.data.len() as u64;
                     tally.messages += 1;
+                    self.trace(&tally);
                     if self.reader_is_gone(&message.data)? {
                         break;
                     }

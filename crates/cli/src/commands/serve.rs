@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use haul_engine::{HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
 use haul_mover::{MinFree, Root};
 use haul_wire::control::{Fault, Request};
+use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -30,6 +31,9 @@ use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
 
 /// An address from the block for documentation (RFC 5737); nothing is sent there.
 const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
+
+/// A server without clients has 16 files open, and a session of large files takes 8 at least.
+const FEW_FILES: u64 = 64;
 
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
@@ -60,6 +64,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         file.write(&url)?;
     }
     announce(context, args, offer, &listener, &url);
+    warn_of_few_files();
     context.say(filesystem::words(&restricted, &args.root, offer));
     let sessions = Sessions::new(SessionLimits {
         total: args.max_sessions.into(),
@@ -68,6 +73,16 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     });
     let server = Server { context, policy: &policy, sessions, was_cut: AtomicBool::new(false) };
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
+}
+
+/// Says it where this process may open too few files to serve clients.
+fn warn_of_few_files() {
+    if let Some(most) = getrlimit(Resource::Nofile).current.filter(|&most| most < FEW_FILES) {
+        tell(format_args!(
+            "warning: only {most} files may be open in this process, so clients may be turned away; raise the limit \
+             (ulimit -n 1024)"
+        ));
+    }
 }
 
 /// Refuses typed parameters that sessions of other recipes do not have; those of a configuration file are for clients.

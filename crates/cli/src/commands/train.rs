@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use crate::args::TrainArgs;
 use crate::commands::diagnose::signatures_of;
 use crate::fault::{self, Fault};
-use crate::output::{out_fields, out_verbatim};
+use crate::output::{count, out_fields, out_verbatim};
 
 /// Parts that are held out in turn.
 const FOLDS: usize = 10;
@@ -37,7 +37,9 @@ fn samples(files: &[PathBuf], words: &mut Words, hash: &mut Hasher) -> Result<Ve
 fn provenance(args: &TrainArgs, hash: &Hasher) -> Provenance {
     let uname = rustix::system::uname();
     let word = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    let files = |cause: &str, files: &[PathBuf]| format!("{} files of losses by the {cause}", files.len());
+    let files = |cause: &str, files: &[PathBuf]| {
+        format!("{} of losses by the {cause}", count(files.len() as u64, "file"))
+    };
     Provenance {
         data: format!("{}, {}", files("host", &args.host), files("network", &args.network)),
         data_hash: hash.finalize().to_hex().to_string(),
@@ -68,8 +70,8 @@ fn told_confusion(cause: &str, of: &Confusion) -> String {
         format!("{:.3} % ({:.3} to {:.3})", share.found * 100.0, share.low * 100.0, share.high * 100.0)
     };
     format!(
-        "{cause}, {} windows in range: correct {}, wrong {}, inconclusive {}; out of range {}\n",
-        of.in_range(),
+        "{cause}, {} in range: correct {}, wrong {}, inconclusive {}; out of range {}\n",
+        count(of.in_range(), "window"),
         share(of.correct),
         share(of.wrong),
         share(of.inconclusive),

@@ -132,8 +132,7 @@ fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
 }
 
 /// Options of which only one may be given; a stronger place's choice hides the weaker place's other one.
-const EXCLUSIVE: [(&str, &str); 4] =
-    [("time", "bytes"), ("bytes", "time"), ("checksum", "ignore-times"), ("ignore-times", "checksum")];
+const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times"], ["delete", "files-from"]];
 
 /// Options that say something about another one, and nothing where that one is not given.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
@@ -150,8 +149,12 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: 
     };
     for layer in layers {
         for (long, value) in &layer.values {
-            let rival = EXCLUSIVE.iter().find(|(a, _)| a == long).map(|&(_, b)| b);
-            let hidden = rival.is_some_and(|b| is_chosen(&chosen, b) && !layer.values.contains_key(b));
+            let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
+            let hidden = others.any(|other| {
+                other != long
+                    && (is_long_typed(other)
+                        || is_chosen(&chosen, other) && !layer.values.contains_key(other))
+            });
             if !hidden && !rivals.contains(long) && !is_long_typed(long) && !chosen.contains_key(long) {
                 chosen.insert(long.clone(), value.clone());
             }

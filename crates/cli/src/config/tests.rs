@@ -259,3 +259,18 @@ fn what_is_typed_hides_options_that_it_does_not_go_with() {
     let Command::Demo(args) = resolve(&argv("haul demo path"), &sources).unwrap().command else { panic!() };
     assert!(!args.busy_receiver && args.time.is_none());
 }
+
+/// `delete = true` of a file made each `haul cp --files-from` a usage error.
+#[test]
+fn a_typed_list_of_files_hides_a_delete_that_was_not_typed() {
+    let env =
+        [("HAUL_CONFIG", ""), ("HAUL_DELETE", "1"), ("HAUL_MAX_DELETE", "9"), ("HAUL_FILES_FROM", "list")];
+    let command = |line, env: &[_]| {
+        let resolved = resolve(&argv(line), &Sources::new(env.to_vec(), None)).unwrap();
+        let Command::Cp(args) = resolved.command else { panic!() };
+        (args.sync.delete, args.select.files_from.is_some())
+    };
+    assert_eq!(command("haul cp --files-from list a b", &env[..3]), (false, true));
+    assert_eq!(command("haul cp --delete a b", &env), (true, false));
+    assert_eq!(command("haul cp a b", &env[..3]), (true, false));
+}

@@ -12,6 +12,7 @@ use haul_wan::{
 use serde_json::{Value, json};
 
 use crate::fault::{self, Fault, FaultCode};
+use crate::output::count;
 
 /// The MTU of the path: Ethernet's.
 const MTU: u32 = 1_500;
@@ -65,7 +66,7 @@ pub(crate) fn told(way: &Relayed) -> (String, Value) {
     let others = others.into_iter().filter(|(number, _)| *number > 0);
     lost.extend(others.map(|(number, why)| format!("{number} {why}")));
     let (lost, bytes) = (lost.join(", "), Bytes(way.received.bytes));
-    let words = format!("{offered} packets, lost {lost}; {bytes} delivered");
+    let words = format!("{}, lost {lost}; {bytes} delivered", count(offered, "packet"));
     let event = json!({
         "offered": offered, "delivered": way.received.packets, "queue_full": queue_full, "random": random,
         "too_large": too_large, "relay": relay, "overrun": overrun,

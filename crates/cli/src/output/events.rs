@@ -10,8 +10,12 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::inert;
+use super::lines::put;
 use crate::fault::{self, Fault};
+use crate::standard_streams::check_stdout;
 
+/// What stands for stdout in the place of a file.
+const STDOUT: &str = "-";
 /// The beginning of every trace.
 const TRACE: &[u8] = b"{\"";
 
@@ -40,8 +44,28 @@ impl EventLog {
         Self { started: Instant::now(), file: None, machine: None }
     }
 
+    /// A log where `--events` says, which is stdout for `-`, unless that is for something else.
+    pub(crate) fn open(path: Option<&Path>, use_of_stdout: Option<&str>) -> Result<Self, Fault> {
+        match (path, use_of_stdout) {
+            (None, _) => Ok(Self::none()),
+            (Some(path), _) if path.as_os_str() != STDOUT => Self::create(path),
+            (_, Some(other)) => Err(fault::usage(
+                format!("{other} and --events - both mean stdout"),
+                "leave one of them out, or name a file for the events",
+            )),
+            (_, None) => {
+                check_stdout()?;
+                let write = |line: &[u8]| {
+                    put(&String::from_utf8_lossy(line));
+                    Ok(())
+                };
+                Ok(Self::to(Box::new(write), "stdout".to_owned()))
+            }
+        }
+    }
+
     /// A log in `path`, in place of one that is there. Each event can be read as soon as it is written.
-    pub(crate) fn create(path: &Path) -> Result<Self, Fault> {
+    fn create(path: &Path) -> Result<Self, Fault> {
         if is_of_value(path) {
             return Err(fault::usage(
                 format!("{} is there and has no events in it", path.display()),

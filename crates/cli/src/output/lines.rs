@@ -91,7 +91,7 @@ pub(crate) fn without_keys(text: &str) -> String {
 static LOST: OnceLock<String> = OnceLock::new();
 
 /// Writes a result to stdout, and notes when it is lost. Who closed the pipe has read enough.
-fn put(text: &str) {
+pub(super) fn put(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
         && error.kind() != ErrorKind::BrokenPipe

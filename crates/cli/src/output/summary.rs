@@ -66,15 +66,9 @@ impl Summary<'_> {
         for failure in report.causes() {
             let place = failure.place();
             lines.push(format_args!("failed: {place}: {}", in_a_line(&failure.fault)));
-            match failure.below {
-                0 => {}
-                1 => lines.push(format_args!(
-                    "failed: {place}: 1 entry below it, which has no directory to lie in"
-                )),
-                below => lines.push(format_args!(
-                    "failed: {place}: {} entries below it, which have no directory to lie in",
-                    grouped(below)
-                )),
+            if failure.below > 0 {
+                let below = count(failure.below, "name");
+                lines.push(format_args!("failed: {place}: {below} below it, without a directory to lie in"));
             }
             told += 1 + failure.below;
         }

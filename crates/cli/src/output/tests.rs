@@ -124,9 +124,9 @@ fn what_fails_with_its_directory_takes_one_line() {
     assert_eq!(
         lines,
         "failed: x: permission denied (check the permissions)\n\
-         failed: x: 301 entries below it, which have no directory to lie in\n\
+         failed: x: 301 names below it, without a directory to lie in\n\
          failed: x2: permission denied (check the permissions)\n\
-         failed: x2: 1 entry below it, which has no directory to lie in\n\
+         failed: x2: 1 name below it, without a directory to lie in\n\
          failed: y: permission denied (check the permissions)\n\
          failed: 1 more\n"
     );

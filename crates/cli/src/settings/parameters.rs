@@ -45,10 +45,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "feedback_interval",
         help: || "the time between two reports of the receiver, 100us to 1s".to_owned(),
-        set: |s, v| {
-            s.feedback_interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
-            Ok(())
-        },
+        set: |s, v| within(v, Span::from_micros(100), Span::from_secs(1)).map(|it| s.feedback_interval = it),
         show: |s| s.feedback_interval.exact(),
     },
     Parameter {

@@ -57,25 +57,18 @@ impl Preset {
         let found = known.clone().find(|known| known.0 == name_or_file);
         found.map(Self::compiled_in).ok_or_else(|| {
             let names: Vec<&str> = known.map(|known| known.0).collect();
+            let near = suggestion(name_or_file, names.iter().copied());
+            let names = names.join(", ");
             fault::usage(
-                format!(
-                    "no preset is called `{name_or_file}`{}",
-                    suggestion(name_or_file, names.iter().copied())
-                ),
-                format!(
-                    "the presets are {}; a recipe file is written with a slash, ./{name_or_file}",
-                    names.join(", ")
-                ),
+                format!("no preset is called `{name_or_file}`{near}"),
+                format!("the presets are {names}; a recipe file is written with a slash, ./{name_or_file}"),
             )
         })
     }
 
     fn load(path: &Path) -> Result<Self, Fault> {
-        let text = text_of(
-            path,
-            File::open(path),
-            "a recipe is TOML; `haul presets NAME` prints one to start from",
-        )?;
+        let hint = "a recipe is TOML; `haul presets NAME` prints one to start from";
+        let text = text_of(path, File::open(path), hint)?;
         let name = path.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy());
         Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text })
     }

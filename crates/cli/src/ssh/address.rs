@@ -117,10 +117,8 @@ impl SshHost {
     fn new(destination: &str, port: Option<u16>) -> Result<Self, Fault> {
         let host = destination.rsplit_once('@').map_or(destination, |(_, host)| host);
         let is_odd = |c: char| c.is_whitespace() || c.is_control();
-        if host.is_empty() || host.starts_with('-') || destination.starts_with(['-', '@']) {
-            return Err(not_a_host(destination));
-        }
-        if destination.contains(is_odd) || port == Some(0) {
+        let starts_oddly = host.is_empty() || host.starts_with('-') || destination.starts_with(['-', '@']);
+        if starts_oddly || destination.contains(is_odd) || port == Some(0) {
             return Err(not_a_host(destination));
         }
         Ok(Self { destination: destination.to_owned(), port })

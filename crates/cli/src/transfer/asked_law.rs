@@ -16,7 +16,9 @@ impl LawLimits {
         let rate = self.rate.filter(|&limit| asked.rate() > limit).map(|limit| ("rate", limit.exact()));
         let other = self.controller.filter(|&fixed| asked.controller() != fixed);
         let controller = other.map(|fixed| ("controller", fixed.to_owned()));
-        rate.into_iter().chain(controller).map(|(name, value)| (name.to_owned(), value)).collect()
+        let rules = self.controller.filter(|_| !asked.rules().is_empty()).map(|_| ("switch", String::new()));
+        let beyond = [rate, controller, rules].into_iter().flatten();
+        beyond.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
@@ -58,5 +60,21 @@ impl AskedLaw {
         let beyond = self.limits.beyond(&chosen);
         let limited = chosen.within(&self.asked, &beyond);
         limited.inspect_err(|error| tracing::debug!(%error, "no law within the server's limits")).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_law_that_the_owner_fixes_has_no_rules_that_exchange_it() {
+        let agreed = Part { name: "rate_control".to_owned(), parameters: Vec::new() };
+        let rules = [("switch".to_owned(), "after 1s -> cubic".to_owned())];
+        for (controller, kept) in [(Some("bbr"), ""), (None, "after 1s -> cubic")] {
+            let mut asked = AskedLaw::new(agreed.clone(), LawLimits { rate: None, controller });
+            let law = asked.change(&rules).unwrap().unwrap();
+            assert_eq!(law.rules(), kept, "{controller:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Su
 use serde_json::json;
 
 use crate::fault;
-use crate::output::{Progress, RunReport, Snapshot};
+use crate::output::{Progress, RunReport, Snapshot, count};
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::Side;
 use crate::transfer::drive::{Measured, stop};
@@ -148,7 +148,7 @@ fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
     if ours == theirs {
         return Ok(ours);
     }
-    let message = format!("this side counts {ours} bytes and the other side {theirs}");
+    let message = format!("this side counts {} and the other side {theirs}", count(ours, "byte"));
     Err(Fault::new(FaultCode::VerifyFailed, message, "report this: it should be impossible"))
 }
 

@@ -64,7 +64,9 @@ pub(crate) trait Controlled {
     fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault>;
 
     /// Its counters, as in a trace.
-    fn data(&self) -> Option<Value>;
+    fn data(&self) -> Option<Value> {
+        None
+    }
 }
 
 impl Controlled for &Transfer {

@@ -69,7 +69,8 @@ impl Policy {
         ReceiveOptions { permit, min_free, set_memory, ..options }
     }
 
-    pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
+    pub(crate) fn check(&self, request: &Request, settings: &WireSettings) -> Result<(), Fault> {
+        self.check_rules(settings)?;
         match request {
             Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
                 FaultCode::NotPermitted,
@@ -84,6 +85,22 @@ impl Policy {
             Request::Get { sources, selection, .. } => check_selection(selection, sources.len()),
             _ => Ok(()),
         }
+    }
+
+    /// Where the owner has set the controller, no rule of a client's recipe exchanges it.
+    fn check_rules(&self, settings: &WireSettings) -> Result<(), Fault> {
+        let Some(fixed) = self.law_limits().controller else { return Ok(()) };
+        // What cannot be read is refused with the session.
+        let recipe = settings.recipe.as_ref().and_then(|offer| haulage::Recipe::parse(&offer.text).ok());
+        let rules = recipe.as_ref().and_then(|recipe| recipe.get("rate_control", "switch"));
+        if rules.is_none_or(|rules| rules.trim().is_empty()) {
+            return Ok(());
+        }
+        Err(Fault::new(
+            FaultCode::NotPermitted,
+            format!("this server has set the controller to {fixed}, and the recipe's rules exchange it"),
+            "leave the rules out: --set rate_control.switch=",
+        ))
     }
 
     /// The settings in force for a client that asked for `theirs`: the lower of two ceilings, offload only if
@@ -184,7 +201,7 @@ mod tests {
             layout: Layout::Into,
             receive_policy: ReceivePolicy::default(),
         };
-        assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
+        assert_eq!(policy.check(&put, &asked(None)).unwrap_err().code, FaultCode::NotPermitted);
         let selection = Selection::default();
         let get = Request::Get {
             sources: Vec::new(),
@@ -193,8 +210,8 @@ mod tests {
             run: RunMode::Move,
             preserve: Preserve::ALL,
         };
-        assert!(policy.check(&get).is_ok());
-        assert!(policy.check(&Request::BenchSend).is_ok());
+        assert!(policy.check(&get, &asked(None)).is_ok());
+        assert!(policy.check(&Request::BenchSend, &asked(None)).is_ok());
     }
 
     #[test]
@@ -223,7 +240,7 @@ mod tests {
         let (growth, run) = (Growth::Refuse, RunMode::Move);
         let request =
             Request::Get { sources: vec![Vec::new()], selection, growth, run, preserve: Preserve::ALL };
-        assert_eq!(policy(&[], |_| {}).check(&request).unwrap_err().code, FaultCode::Usage);
+        assert_eq!(policy(&[], |_| {}).check(&request, &asked(None)).unwrap_err().code, FaultCode::Usage);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) fn answer(
     let started = Instant::now();
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings());
-    if let Err(fault) = policy.check(&request) {
+    if let Err(fault) = policy.check(&request, incoming.settings()) {
         incoming.refuse(fault.clone());
         return context.failed(fault);
     }

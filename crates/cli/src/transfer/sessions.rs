@@ -11,7 +11,7 @@ use haul_mover::Stage;
 use haul_wire::control::{Fault, FaultCode};
 use parking_lot::Mutex;
 
-use crate::output::{Stall, clock};
+use crate::output::{Stall, clock, count};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
@@ -75,11 +75,11 @@ impl Sessions {
         let ip = ip.to_canonical();
         let mut running = self.running.lock();
         if running.iter().filter(|session| session.ip == ip).count() >= self.limits.per_address {
-            let busy = || busy(&format!("{} sessions of {ip}", self.limits.per_address));
+            let busy = || busy(&format!("{} of {ip}", count(self.limits.per_address as u64, "session")));
             self.make_room(&mut running, |session| session.ip == ip).ok_or_else(busy)?;
         }
         if running.len() >= self.limits.total {
-            let busy = || busy(&format!("{} sessions", self.limits.total));
+            let busy = || busy(&count(self.limits.total as u64, "session"));
             self.make_room(&mut running, |_| true).ok_or_else(busy)?;
         }
         let pulse = Pulse::default();

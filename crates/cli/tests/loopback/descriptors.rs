@@ -1,9 +1,12 @@
 //! Standard streams that the caller has closed, and limits on descriptors and threads.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
+use crate::serving::until;
 use crate::support::{Server, exits, haul, lossy, run, starting};
 
 /// Runs the program with its descriptors as the shell's `redirection` leaves them.
@@ -100,6 +103,31 @@ fn a_server_without_descriptors_is_what_the_client_names() {
         }
     }
     assert!(told > 0);
+}
+
+/// It said nothing at its start, and 20 times a second that it cannot accept a connection.
+#[test]
+fn a_server_without_descriptors_says_so_and_does_not_fill_the_log() {
+    let root = tempfile::tempdir().unwrap();
+    let said = root.path().join("said");
+    let started = (10..24).find_map(|most| {
+        let limit = format!("ulimit -n {most}; exec \"$@\"");
+        let mut command = starting(&["sh", "-c", &limit, "sh"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root.path());
+        command.stdout(Stdio::piped()).stderr(fs::File::create(&said).unwrap());
+        let server = Server::of(command.spawn().unwrap());
+        (!server.url.is_empty()).then_some(server)
+    });
+    let server = started.unwrap();
+    let address = server.url.split(['/', '@']).find(|part| part.starts_with("127.0.0.1:")).unwrap();
+    let _clients = [(); 24].map(|()| TcpStream::connect(address).unwrap());
+    let words = || fs::read_to_string(&said).unwrap();
+    let failures = || words().matches("cannot accept a connection").count();
+    until("a connection that cannot be accepted", || failures() > 0);
+    // Long enough for ten more.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(words().contains("files may be open in this process"), "{}", words());
+    assert_eq!(failures(), 1, "{}", words());
 }
 
 /// A copy within the machine panicked.

@@ -51,9 +51,9 @@ fn windows_are_diagnosed_one_by_one_and_bad_files_do_not_stop_the_others() {
 fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
     for (given, words) in [
         ("0000000000", "nothing can be told"),
-        ("1", "0 of 1 packets lost"),
+        ("1", "0 of 1 packet lost"),
         (RECEIVED, "nothing can be told"),
-        ("0", "1 of 1 packets lost"),
+        ("0", "1 of 1 packet lost"),
     ] {
         let mut child =
             haul().args(["diagnose", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

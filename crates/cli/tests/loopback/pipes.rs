@@ -6,6 +6,8 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::secrets::{Running, url_in};
 use crate::support::{exits, haul, lossy, object};
 
@@ -70,6 +72,38 @@ fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
         assert!(there.0.wait().unwrap().success() && both.contains("data"), "{both}");
         assert_eq!(both.matches(r#""preset":"bulk""#).count(), 2, "{both}");
     }
+}
+
+#[test]
+fn both_sides_of_a_pipe_trace_it() {
+    let events =
+        |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+    for preset in ["bulk", "msg"] {
+        let place = tempfile::tempdir().unwrap();
+        let trace = place.path().join("trace");
+        let (mut there, url) = listening(place.path(), &["--events", trace.to_str().unwrap()]);
+        let mut connect = haul();
+        connect.args(["pipe", "-q", "--preset", preset, "--events", "-"]).arg(&url);
+        let mut here = connect.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdin = here.stdin.take().unwrap();
+        stdin.write_all(b"one\n").unwrap();
+        sleep(Duration::from_millis(500));
+        drop(stdin);
+        let here = here.wait_with_output().unwrap();
+        assert!(there.0.wait().unwrap().success() && here.status.success());
+        let there = std::fs::read_to_string(&trace).unwrap();
+        for (trace, receives) in [(lossy(&here.stdout), false), (there, true)] {
+            let events = events(&trace);
+            let [start, .., end] = &events[..] else { panic!("{trace}") };
+            assert_eq!((&start["event"], &start["receives"]), (&"start".into(), &receives.into()));
+            assert_eq!(end["event"], "end");
+            assert!(receives || events.iter().any(|event| event["event"] == "progress"), "{trace}");
+            assert_eq!(end["preset"], preset);
+        }
+    }
+    let output = haul().args(["pipe", "--listen", "127.0.0.1:0", "--events", "-"]).output().unwrap();
+    exits(&output, 2);
+    assert!(lossy(&output.stderr).contains("the data and --events - both mean stdout"));
 }
 
 #[test]

@@ -47,6 +47,29 @@ fn a_tree_goes_to_a_server_and_back() {
     assert_eq!(down["bytes"], up["bytes"]);
 }
 
+/// It went to a file of that name.
+#[test]
+fn a_trace_goes_to_stdout_where_that_is_free() {
+    let here = tree();
+    let traced = |options: &[&str]| {
+        let mut command = haul();
+        command.current_dir(here.path()).args(["cp", "--events", "-"]).args(options);
+        command.output().unwrap()
+    };
+    let output = traced(&["tree", "copy"]);
+    exits(&output, 0);
+    let lines = text(&output.stdout);
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&events[0]["event"], &events.last().unwrap()["event"]), (&"start".into(), &"end".into()));
+    for options in [&["--json", "tree", "other"][..], &["--dry-run", "tree", "other"], &["tree/big", "-"]] {
+        let output = traced(options);
+        exits(&output, 2);
+        let said = [output.stdout, output.stderr].concat();
+        assert!(lossy(&said).contains("--events - both mean stdout"), "{options:?}: {}", lossy(&said));
+    }
+    assert!(!here.path().join("-").exists() && !here.path().join("other").exists());
+}
+
 #[test]
 fn a_copy_within_the_machine_is_verified_too() {
     let here = tree();

@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Rng};
+use haul_mover::find_journals;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Server, haul, lossy};
@@ -224,6 +225,25 @@ fn interrupted_copies_at_random_end() {
         resumed += u32::from(said.contains(" resumed"));
     }
     println!("{count} copies, of which {resumed} went on with what was there");
+}
+
+/// The receiver of the killed copy still runs when the next one begins.
+#[test]
+fn a_copy_repeated_right_after_a_kill_goes_on() {
+    for salt in 0..6 {
+        let place = tempfile::tempdir().unwrap();
+        let mut copy = Copy::new(place.path(), (2 * GROUP, salt), true);
+        copy.rate = SLOWEST;
+        let mut client = copy.start();
+        let begun = Instant::now();
+        while find_journals(&copy.to).unwrap().iter().all(|journal| journal.files.is_empty()) {
+            assert!(begun.elapsed() < MARGIN && !client.has_ended(), "nothing is noted");
+            sleep(LOOK);
+        }
+        kill(client.child(), Signal::KILL);
+        let said = copy.complete("right after a kill");
+        assert!(said.contains(" resumed"), "{said}");
+    }
 }
 
 #[test]

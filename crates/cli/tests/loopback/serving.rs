@@ -135,7 +135,7 @@ fn one_address_has_its_share_of_the_sessions() {
     exits(&refused, 1);
     let error = &object(&refused)["error"];
     assert_eq!((&error["code"], &error["retryable"]), (&Value::from("busy"), &Value::from(true)));
-    assert!(error["message"].as_str().unwrap().contains("1 sessions of 127.0.0.1"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("1 session of 127.0.0.1"), "{error}");
 }
 
 #[test]
@@ -151,6 +151,20 @@ fn a_server_keeps_the_disk_as_free_as_it_was_told() {
     assert!(error["hint"].as_str().unwrap().contains("--min-free"), "{error}");
     let reading = run(&["cp", "--json", &server.at("copy"), here.path().to_str().unwrap()]);
     assert_eq!(object(&reading)["error"]["code"], "no_such_path", "what is read needs no room there");
+}
+
+#[test]
+fn rules_of_a_clients_recipe_do_not_exchange_the_law_of_the_owner() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(root.path().join("file"), "contents").unwrap();
+    let server = Server::start(root.path(), &["--set", "controller=bbr"]);
+    let (from, to) = (server.at("file"), here.path().to_str().unwrap());
+    let copy = |rules| run(&["cp", "--json", "--set", &format!("rate_control.switch={rules}"), &from, to]);
+    let refused = copy("after 1s -> cubic");
+    exits(&refused, 6);
+    let error = &object(&refused)["error"];
+    assert!(error["message"].as_str().unwrap().contains("set the controller to bbr"), "{error}");
+    exits(&copy(""), 0);
 }
 
 /// It took them, and they changed nothing.

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_base::Bytes;
 use haul_proto::connection::{ENCRYPTED, HandshakeLimiter, HandshakeLimits};
@@ -39,6 +39,8 @@ const UDP_BUFFER: Bytes = Bytes(16 << 20);
 const PORT_TRIES: u32 = 16;
 /// After a failed accept, most often for lack of file descriptors, wait so long.
 const RECOVERY: Duration = Duration::from_millis(50);
+/// How often it is said that none can be accepted, at most.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 counters! {
     Counters:
@@ -230,6 +232,7 @@ impl Drop for Listener {
 /// The thread that accepts TCP connections.
 fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
     let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
+    let mut said: Option<Instant> = None;
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), stopping()];
         let waited = wait_ready(&mut fds, server.refusals.due());
@@ -241,7 +244,10 @@ fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
             Ok((tcp, peer)) => start_handshake(server, tcp, peer),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if said.is_none_or(|at| at.elapsed() >= SAID_AGAIN) {
+                    said = Some(Instant::now());
+                    tracing::warn!(%error, "cannot accept a connection (ulimit -n raises the limit on open files)");
+                }
                 let _ = wait_ready(&mut [stopping()], Some(RECOVERY));
             }
         }

@@ -43,7 +43,7 @@ impl RefusalLog {
         if left_out > 0 {
             let seconds = WINDOW.as_secs();
             tracing::warn!(
-                "{left_out} more clients were refused within {seconds} seconds, without a line for each"
+                "clients that were refused within {seconds} seconds without a line for each: {left_out}"
             );
         }
     }
@@ -118,7 +118,7 @@ mod tests {
         });
         let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert_eq!(log.matches("wrong secret").count(), LINES as usize, "{log}");
-        assert_eq!(log.matches(" 5 more clients were refused within 60 seconds").count(), 1, "{log}");
+        assert_eq!(log.matches("refused within 60 seconds without a line for each: 5").count(), 1, "{log}");
         assert_eq!(log.lines().count(), LINES as usize + 1, "{log}");
     }
 

@@ -1,10 +1,10 @@
 //! Journals of jobs that did not come to their end, and what can be resumed from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
@@ -22,18 +22,37 @@ use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_t
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
 
-/// How often a lock is tried, and how long it takes until the next time: `haul status` holds one for a moment.
-const LOCK_ROUNDS: usize = 4;
+/// How often a lock is tried.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a job waits from its beginning for journals of running jobs that are at files of its own: the receiver of a
+/// killed copy syncs what it has before it ends, some ten milliseconds after its sender.
+const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// The journals that earlier jobs have left in a directory, locked by this job.
 pub(crate) struct Leftovers {
     directory: OwnedFd,
-    /// The newest first.
+    /// The newest last.
     journals: Vec<Leftover>,
     /// Who claims a path; the next to be handed out is the last.
     by_path: HashMap<Vec<u8>, Vec<Token>>,
-    skipped: Vec<Skipped>,
+    /// Those that were left alone.
+    skipped: Vec<(u32, Why)>,
+    running: Vec<Running>,
+    began: Instant,
+}
+
+/// What the journal of a running job has said.
+struct Running {
+    id: u32,
+    paths: HashSet<Vec<u8>>,
+    made: Option<Made>,
+}
+
+impl Running {
+    fn has_made(&self, name: &[u8]) -> bool {
+        self.made.as_ref().is_some_and(|made| made.name == name)
+    }
 }
 
 pub(crate) struct Leftover {
@@ -59,22 +78,17 @@ pub(crate) struct Token {
     number: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Skipped {
-    pub(crate) id: u32,
-    pub(crate) why: Why,
-}
-
 impl Leftovers {
     /// Takes over what earlier jobs have left in a directory. Journals of running jobs and those that are not
-    /// ours are skipped; a directory that cannot be read has none. To be called before
-    /// [`Journal::create`](super::Journal::create): the lock of a running job is tried several times.
+    /// ours are skipped; a directory that cannot be read has none.
     pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut found = Self {
             directory: dup(directory)?,
             journals: Vec::new(),
             by_path: HashMap::new(),
             skipped: Vec::new(),
+            running: Vec::new(),
+            began: Instant::now(),
         };
         if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
@@ -86,7 +100,8 @@ impl Leftovers {
 
     /// The same for a job that only looks: nothing stays locked, so that others can take over what it sees.
     pub(crate) fn look_at(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let found = Self::adopt(directory)?;
+        let mut found = Self::adopt(directory)?;
+        found.running.clear();
         for leftover in &found.journals {
             flock(&leftover.file, FlockOperation::Unlock)?;
         }
@@ -95,35 +110,43 @@ impl Leftovers {
 
     /// Takes over these journals only; the newest is to come first.
     fn adopt_ids(&mut self, ids: &[u32]) {
-        let mut adopted: Vec<_> = ids.iter().map(|&id| (id, Err(Why::Running))).collect();
-        for round in 0..LOCK_ROUNDS {
-            if round > 0 {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            for (id, slot) in &mut adopted {
-                if matches!(slot, Err(Why::Running)) {
-                    *slot = Leftover::adopt(self.directory.as_fd(), *id);
+        for &id in ids.iter().rev() {
+            match Leftover::adopt(self.directory.as_fd(), id) {
+                Ok(leftover) => self.add(leftover),
+                Err(why) => {
+                    self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
+                    self.skipped.push((id, why));
                 }
             }
-            if !adopted.iter().any(|(_, slot)| matches!(slot, Err(Why::Running))) {
-                break;
-            }
         }
-        for (id, slot) in adopted {
-            match slot {
-                Ok(leftover) => self.journals.push(leftover),
-                Err(why) => self.skipped.push(Skipped { id, why }),
-            }
-        }
-        self.index();
     }
 
-    fn index(&mut self) {
-        for (journal, leftover) in self.journals.iter().enumerate().rev() {
-            for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
-            {
-                let path = noted.identity.path.clone();
-                self.by_path.entry(path).or_default().push(Token { journal, number });
+    /// Older ones are to come before it.
+    fn add(&mut self, leftover: Leftover) {
+        let journal = self.journals.len();
+        for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty()) {
+            self.by_path.entry(noted.identity.path.clone()).or_default().push(Token { journal, number });
+        }
+        self.journals.push(leftover);
+    }
+
+    fn said_by(&self, id: u32) -> Option<Running> {
+        let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
+        let State { files, made, .. } = read(id, file).ok()?.1.state;
+        Some(Running { id, paths: files.into_values().map(|noted| noted.identity.path).collect(), made })
+    }
+
+    /// Takes over the journals of running jobs that are at something of this job's, if they end in time.
+    fn wait_for(&mut self, is_ours: impl Fn(&Running) -> bool) {
+        while let Some(at) = self.running.iter().position(&is_ours) {
+            match Leftover::adopt(self.directory.as_fd(), self.running[at].id) {
+                Err(Why::Running) if self.began.elapsed() < END_WITHIN => std::thread::sleep(LOCK_PAUSE),
+                ended => {
+                    self.running.remove(at);
+                    if let Ok(leftover) = ended {
+                        self.add(leftover);
+                    }
+                }
             }
         }
     }
@@ -133,23 +156,22 @@ impl Leftovers {
         self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state.made.is_none())
     }
 
+    /// Whether nothing can be resumed from them, now or when a job at `path` has ended that runs.
+    pub(crate) fn is_empty_at(&self, path: &[u8]) -> bool {
+        self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.paths.contains(path))
+    }
+
     /// The one source whose place the directory `name` took in a job that was cut off, or that runs: the receiver of a
     /// killed copy may still run when the copy is repeated.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
-        let is_running = |skipped: &&Skipped| skipped.why == Why::Running;
-        let running = self.skipped.iter().filter(is_running).filter_map(|skipped| self.made_by(skipped.id));
-        let left = self.journals.iter().filter_map(|leftover| leftover.state.made.clone());
-        left.chain(running).find(|made| made.name == name).map(|made| made.source)
-    }
-
-    /// The directory that the journal of a running job says it has made.
-    fn made_by(&self, id: u32) -> Option<Made> {
-        let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
-        read(id, file).ok()?.1.state.made
+        let running = self.running.iter().filter_map(|job| job.made.as_ref());
+        let left = self.journals.iter().rev().filter_map(|leftover| leftover.state.made.as_ref());
+        left.chain(running).find(|made| made.name == name).map(|made| made.source.clone())
     }
 
     /// That directory is this job's now.
     pub(crate) fn take_made(&mut self, name: &[u8]) {
+        self.wait_for(|job| job.has_made(name));
         let is_it = |leftover: &&mut Leftover| leftover.state.made.as_ref().is_some_and(|m| m.name == name);
         for leftover in self.journals.iter_mut().filter(is_it) {
             leftover.state.made = None;
@@ -159,16 +181,15 @@ impl Leftovers {
     }
 
     #[cfg(test)]
-    pub(crate) fn skipped(&self) -> &[Skipped] {
+    pub(crate) fn skipped(&self) -> &[(u32, Why)] {
         &self.skipped
     }
 
     /// What a person should know about journals that were left alone.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let odd = |skipped: &&Skipped| !matches!(skipped.why, Why::Running | Why::Vanished);
-        let note = |skipped: &Skipped| {
-            let (name, why) = (journal_name(skipped.id), reason(skipped.id, skipped.why));
-            format!("`{name}` at the destination was left alone: {why}")
+        let odd = |(_, why): &&(u32, Why)| !matches!(why, Why::Running | Why::Vanished);
+        let note = |&(id, why): &(u32, Why)| {
+            format!("`{}` at the destination was left alone: {}", journal_name(id), reason(id, why))
         };
         self.skipped.iter().filter(odd).map(note).collect()
     }
@@ -176,6 +197,7 @@ impl Leftovers {
     /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and
     /// so on. Every claim is handed out once. Whose temporary file is missing claims nothing.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
+        self.wait_for(|job| job.paths.contains(path));
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[token.journal];
             let Some(noted) = leftover.state.files.get(&token.number) else { continue };
@@ -343,16 +365,10 @@ fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resu
 
 /// The ids of the journals in a directory, those that changed last first, and at most so many.
 pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
-    let mut newest = Vec::new();
-    for id in names(directory).unwrap_or_default().iter().filter_map(|name| parse_journal(name)) {
-        if let Ok(stat) = lstatat(directory, journal_name(id)) {
-            newest.push((Mtime::of(&stat), id));
-        }
-        if newest.len() >= most.saturating_mul(2) {
-            newest.sort_unstable_by(|a, b| b.cmp(a));
-            newest.truncate(most);
-        }
-    }
+    let names = names(directory).unwrap_or_default();
+    let dated = |id| Some((Mtime::of(&lstatat(directory, journal_name(id)).ok()?), id));
+    let ids = names.iter().filter_map(|name| parse_journal(name));
+    let mut newest: Vec<(Mtime, u32)> = ids.filter_map(dated).collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(most);
     newest.into_iter().map(|(_, id)| id).collect()

@@ -194,9 +194,7 @@ impl Listener {
     fn listen(mut self) -> Result<MoveReport, Fault> {
         self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
         loop {
-            if let Some(fault) = self.shared.told_ending() {
-                return Err(fault);
-            }
+            self.shared.check_ending()?;
             self.settle()?;
             if self.total == Some(self.settled) {
                 return self.finish();

@@ -152,9 +152,7 @@ impl Store {
     fn listen(mut self) -> Result<MoveReport, Fault> {
         self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
         loop {
-            if let Some(fault) = self.shared.told_ending() {
-                return Err(fault);
-            }
+            self.shared.check_ending()?;
             if let (Some(stored), Some(expected), true) =
                 (self.stored.get(), self.expected, self.is_announced)
             {

@@ -134,7 +134,8 @@ pub fn receive_files(
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
     let leftovers = if place.is_there() { find(place.base.directory.as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
-    let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
+    let nothing_left = |leftovers: &Leftovers| leftovers.is_empty_at(place.rename().unwrap_or_default());
+    let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(nothing_left);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let mut shared = Shared::new(link, place, options, destination, Stage::Listing);
     for note in &skipped {

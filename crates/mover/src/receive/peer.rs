@@ -48,9 +48,7 @@ impl Peer {
                 self.shared.await_close();
                 return Ok(self.shared.book.lock().report());
             }
-            if let Some(fault) = self.shared.told_ending() {
-                return Err(fault);
-            }
+            self.shared.check_ending()?;
             match self.shared.link.recv(LOOK_AGAIN) {
                 Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => {
                     return Ok(self.shared.book.lock().report());

@@ -175,14 +175,14 @@ impl Shared {
         self.end(fault, true);
     }
 
-    /// What ended the job; the peer has been told, if it had to be.
-    pub(crate) fn told_ending(&self) -> Option<Fault> {
-        let ending = self.ending()?;
+    /// Fails with what ended the job; the peer has been told, if it had to be.
+    pub(crate) fn check_ending(&self) -> Result<(), Fault> {
+        let Some(ending) = self.ending() else { return Ok(()) };
         if ending.tell_peer {
             // The channel may be what failed.
             let _ = self.link.send(ControlMessage::Abort(ending.fault.clone()));
         }
-        Some(ending.fault.clone())
+        Err(ending.fault.clone())
     }
 
     /// Handles what came from the peer; what goes wrong ends the job.

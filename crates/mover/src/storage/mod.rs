@@ -230,11 +230,6 @@ pub(crate) fn list(directory: impl AsFd) -> Result<Vec<(Vec<u8>, FileType)>> {
     Ok(found)
 }
 
-/// Whether a name is that of the directory itself, or of the one that it lies in.
-fn is_dots(name: &CStr) -> bool {
-    matches!(name.to_bytes(), b"." | b"..")
-}
-
 /// Shows what is in a directory to `take`, without `.` and `..`. As [`list`], for many directories and one buffer.
 pub(crate) fn list_each(
     directory: impl AsFd,
@@ -247,7 +242,7 @@ pub(crate) fn list_each(
         match asked.map(|()| names.next()).transpose() {
             None => return Ok(()),
             Some(item) => match item.and_then(|item| item) {
-                Ok(item) if is_dots(item.file_name()) => {}
+                Ok(item) if matches!(item.file_name().to_bytes(), b"." | b"..") => {}
                 Ok(item) => take(&item),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),

@@ -294,7 +294,7 @@ fn more_than_the_most_removes_nothing() {
     let said = mirror(&src, &dst, most(1));
     let report = said.ends.clean();
     assert_eq!((report.removal.removed, report.exit_code()), (0, 3));
-    assert!(report.fault().unwrap().message.contains("more than 1 names"), "{:?}", report.fault());
+    assert!(report.fault().unwrap().message.contains("more than the 1 permitted"), "{:?}", report.fault());
     assert!(dst.join("old/x").exists());
     assert_eq!(mirror(&src, &dst, most(2)).ends.clean().removal.removed, 2);
     assert!(!dst.join("old").exists());

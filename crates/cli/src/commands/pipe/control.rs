@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::Fault;
 use haulage::{ByteWriter, Connection};
-use serde_json::Value;
 
 use crate::fault;
 use crate::transfer::control_socket::{ControlSocket, Controlled, Side, unknown};
@@ -16,10 +15,6 @@ impl Controlled for ByteWriter {
         self.set_law(&borrowed).map_err(unknown)?;
         *law = self.law().cloned().unwrap_or_else(|| law.clone());
         Ok(())
-    }
-
-    fn data(&self) -> Option<Value> {
-        None
     }
 }
 
@@ -34,10 +29,6 @@ impl Controlled for &Connection {
         self.reconfigure(&recipe).map_err(fault::of)?;
         *law = changed;
         Ok(())
-    }
-
-    fn data(&self) -> Option<Value> {
-        None
     }
 }
 

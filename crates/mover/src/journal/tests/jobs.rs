@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -87,7 +88,7 @@ fn the_newest_journal_wins_and_the_older_ones_follow() {
     let dir = tempfile::tempdir().unwrap();
     let ids: Vec<u32> = (1..=3).map(|job| cut_off(dir.path(), "f", 100, 0..10 * job)).collect();
     for (age, id) in ids.iter().rev().enumerate() {
-        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(60 * age as u64);
+        let time = std::time::SystemTime::now() - Duration::from_secs(60 * age as u64);
         fs::File::open(dir.path().join(journal_name(*id))).unwrap().set_modified(time).unwrap();
     }
     let mut leftovers = adopt(dir.path());
@@ -148,10 +149,33 @@ fn a_running_job_is_left_alone() {
     journal.flush();
     let mut leftovers = adopt(dir.path());
     assert_eq!(leftovers.take(b"f"), None);
-    assert_eq!((leftovers.skipped()[0].id, leftovers.skipped()[0].why), (journal.id(), Why::Running));
+    assert_eq!(leftovers.skipped(), [(journal.id(), Why::Running)]);
     leftovers.finish();
     journal.finish();
     assert_eq!(hidden(dir.path()).len(), 1);
+}
+
+/// The receiver of a killed copy, which ends while the same copy is asked for again.
+#[test]
+fn a_job_that_ends_at_the_same_file_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = open(dir.path());
+    let [ending, other] = [(); 2].map(|()| Journal::create(directory.as_fd()).unwrap());
+    for (journal, file) in [(&ending, "f"), (&other, "g")] {
+        journal.begin(1, &identity(file, 100));
+        fs::write(dir.path().join(journal.part_name(1)), "x").unwrap();
+    }
+    let mut leftovers = adopt(dir.path());
+    assert_eq!((leftovers.is_empty_at(b"f"), leftovers.is_empty_at(b"h")), (false, true));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            ending.wrote(1, 0..10);
+            ending.finish();
+        });
+        assert_eq!(leftovers.take(b"f").unwrap().written, ranges(&[(0, 10)]));
+    });
+    assert_eq!((leftovers.take(b"f"), leftovers.take(b"g")), (None, None));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn what_is_no_journal_of_ours_is_left_alone() {
     fs::create_dir(at(5)).unwrap();
     mknodat(open(dir.path()), journal_name(6), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let leftovers = adopt(dir.path());
-    let mut skipped: Vec<_> = leftovers.skipped().iter().map(|skipped| (skipped.id, skipped.why)).collect();
+    let mut skipped = leftovers.skipped().to_vec();
     skipped.sort_by_key(|(id, _)| *id);
     let foreign = |id| (id, Why::Foreign);
     assert_eq!(skipped, [foreign(1), foreign(2), (3, Why::Version(7)), foreign(4), foreign(5), foreign(6)]);

@@ -162,7 +162,7 @@ fn incomplete(shared: &Shared) -> Option<Fault> {
 
 pub(crate) fn too_many(most: u64) -> Fault {
     let message =
-        format!("nothing was removed at the destination, because it would be more than {most} names");
+        format!("nothing was removed at the destination, because it would be more than the {most} permitted");
     Fault::new(FaultCode::NotPermitted, message, "look at them with --dry-run; --max-delete permits more")
 }
 

@@ -59,6 +59,11 @@ impl ChosenLaw {
         self.parameters.text("controller")
     }
 
+    /// The rules by which it is exchanged; empty if there are none.
+    pub fn rules(&self) -> &str {
+        self.parameters.text("switch")
+    }
+
     /// Its ceiling, or the rate of `fixed`; `Rate::MAX` if it has none.
     pub fn rate(&self) -> Rate {
         self.parameters.rate("rate")
