@@ -200,8 +200,10 @@ impl LedbatPlusPlus {
                 self.slow_down(now);
             }
             Phase::Avoidance(next) => {
-                let share = (acked / self.window).min(1.0);
-                let step = self.step(gain, delay) * share;
+                let step = self.step(gain, delay);
+                // A report can acknowledge more than a window; one takes half of it at most.
+                let share = acked / self.window;
+                let step = step * if step > 0.0 { share } else { share.min(1.0) };
                 self.window += if is_used { step } else { step.min(0.0) };
                 self.phase = Phase::Avoidance(next.or(Some(now + self.rtt * ROUND_TRIPS)));
             }
@@ -310,7 +312,7 @@ impl RateController for LedbatPlusPlus {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Harness, PathModel, assert_near, built, config, measure_together};
+    use super::super::testing::{Harness, PathModel, assert_near, built, config, feedback, measure_together};
     use super::*;
 
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
@@ -340,6 +342,21 @@ mod tests {
         {
             assert_near(law.step(0.25, delay), step, 1e-9);
         }
+    }
+
+    #[test]
+    fn reports_of_two_windows_grow_it_as_two_of_one_do() {
+        let after = |reports: &[u64]| {
+            let (mut law, mut rtt) = (law(), RttEstimator::new(Span::from_millis(40)));
+            rtt.on_sample(Time::ZERO, Span::from_millis(40));
+            law.take_over(Rate::from_transfer(60 * 1_472, Span::from_millis(40)), &rtt);
+            for &acked in reports {
+                let sample = feedback(Time::ZERO, &rtt, acked, 0, None);
+                law.on_feedback(&FeedbackSample { in_flight: 120 * 1_472, ..sample });
+            }
+            law.window
+        };
+        assert_near(after(&[120]), after(&[60, 60]), 1e-3);
     }
 
     #[test]

@@ -161,7 +161,8 @@ pub(super) struct Windowed<F> {
     peak: u64,
     peak_before: u64,
     idle_after: Span,
-    sent_at: Option<Time>,
+    /// When something was sent or acknowledged last.
+    active_at: Option<Time>,
     in_silence: bool,
     in_recovery: bool,
     /// `None` if slow start never begins anew.
@@ -187,7 +188,7 @@ impl<F: Formula> Windowed<F> {
             peak: 0,
             peak_before: 0,
             idle_after: Span::from_secs(1),
-            sent_at: None,
+            active_at: None,
             in_silence: false,
             in_recovery: false,
             path: None,
@@ -289,12 +290,12 @@ impl<F: Formula> RateController for Windowed<F> {
     fn on_sent(&mut self, sent: &SentBatch) {
         self.peak = self.peak.max(sent.in_flight);
         let was_idle = sent.in_flight <= sent.bytes;
-        if was_idle && self.sent_at.is_some_and(|at| sent.now.since(at) > self.idle_after) {
+        if was_idle && self.active_at.is_some_and(|at| sent.now.since(at) > self.idle_after) {
             // What was known of the path is old.
             self.threshold = self.threshold.max(REMEMBERED * self.window);
             self.window = self.window.min(self.initial);
         }
-        self.sent_at = Some(sent.now);
+        self.active_at = Some(sent.now);
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
@@ -302,8 +303,12 @@ impl<F: Formula> RateController for Windowed<F> {
         self.unreported = sample.report_interval;
         self.idle_after = sample.rtt.probe_timeout(Span::ZERO);
         let acked = sample.acked_packets as f64;
-        if acked > 0.0 && std::mem::take(&mut self.in_silence) {
-            self.events.close(sample.next_pn);
+        if acked > 0.0 {
+            // A sender that waited for a report was not idle.
+            self.active_at = Some(sample.now);
+            if std::mem::take(&mut self.in_silence) {
+                self.events.close(sample.next_pn);
+            }
         }
         let is_used = !sample.app_limited && self.is_used();
         let is_round = self.is_round(sample);
@@ -341,5 +346,38 @@ impl<F: Formula> RateController for Windowed<F> {
         };
         let Permit::Go(limits) = self.permit() else { return RateState { phase, rate: super::MIN_RATE } };
         RateState { phase, rate: limits.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{assert_near, built, feedback};
+    use super::*;
+
+    const RTT: Span = Span::from_millis(40);
+
+    /// Packets of the window after a window of 50 was sent, reported at once after so long, and more was sent after so long again.
+    fn left_after(unreported: Span, pause: Span) -> f64 {
+        let (mut law, mut rtt) = (built("reno", &[], Rate::from_mbps(10_000)), RttEstimator::new(RTT));
+        let start = Time::ZERO + Span::from_secs(1);
+        rtt.on_sample(start, RTT);
+        law.take_over(Rate::from_transfer(50 * 1_472, RTT), &rtt);
+        let reported = start + RTT + unreported;
+        law.on_sent(&SentBatch { now: start, packets: 50, bytes: 50 * 1_472, in_flight: 50 * 1_472 });
+        law.on_feedback(&FeedbackSample {
+            next_pn: 50,
+            largest_acked_pn: 49,
+            ..feedback(reported, &rtt, 50, 0, None)
+        });
+        law.on_sent(&SentBatch { now: reported + pause, packets: 1, bytes: 1_472, in_flight: 1_472 });
+        let Permit::Go(limits) = law.permit() else { panic!("held") };
+        (limits.window.unwrap() / 1_472) as f64
+    }
+
+    #[test]
+    fn a_sender_that_was_idle_begins_anew_and_one_that_waited_for_a_report_does_not() {
+        assert_near(left_after(Span::ZERO, Span::ZERO), 51.0, 1e-9);
+        assert_near(left_after(Span::ZERO, RTT * 5), 10.0, 1e-9);
+        assert_near(left_after(RTT * 5, Span::ZERO), 51.0, 1e-9);
     }
 }

@@ -34,7 +34,7 @@ impl Stage for EachNth {
 pub(super) struct Case<'a> {
     pub(super) preset: &'a str,
     pub(super) law: &'a str,
-    /// Parameters of `rate_control`.
+    /// Parameters of `rate_control`, or of the micro-protocol that is named before a dot.
     pub(super) set: &'a [(&'a str, &'a str)],
     /// One packet of so many is lost.
     pub(super) every: u64,
@@ -52,7 +52,8 @@ impl Case<'_> {
         let mut recipe = preset(self.preset).unwrap().unwrap();
         recipe.set("rate_control.controller", self.law).unwrap();
         for (key, value) in self.set {
-            recipe.set(&format!("rate_control.{key}"), value).unwrap();
+            let path = if key.contains('.') { (*key).into() } else { format!("rate_control.{key}") };
+            recipe.set(&path, value).unwrap();
         }
         let mut world = World::new(seed);
         let session = Session::of_recipe(&mut world, &recipe, u64::MAX >> 20, self.rtt);
@@ -68,4 +69,16 @@ impl Case<'_> {
         let packets = session.sender(&world).stats().packets - before;
         packets as f64 * interval.as_secs_f64() / self.measured.as_secs_f64()
     }
+}
+
+/// Checks that each has its packets in its `interval`, within 5 %.
+#[track_caller]
+pub(super) fn all_have(cases: &[(Case<'_>, Span, f64)]) {
+    let shares = cases.iter().map(|(case, interval, wanted)| {
+        let found = case.packets_in(*interval);
+        println!("{found:.2} of {wanted:.2} packets, {:.3}: {case:?}", found / wanted);
+        found / wanted
+    });
+    let shares: Vec<f64> = shares.collect();
+    assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.05), "{shares:.3?}");
 }

@@ -5,6 +5,12 @@
 mod each_nth;
 #[cfg(test)]
 mod periodic;
+#[cfg(test)]
+mod queues;
+#[cfg(test)]
+mod shares;
+#[cfg(test)]
+mod windows;
 
 use haul_base::{Rate, Span, Time};
 
