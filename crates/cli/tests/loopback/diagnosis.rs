@@ -245,6 +245,11 @@ fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
     let host = wanted(&[("receiver_host", 561), ("inconclusive", 8), ("out of range", 179)]);
     let network = wanted(&[("congestion", 502), ("out of range", 37)]);
     assert_eq!((told("fifth", "host-"), told("fifth", "network-")), (host, network));
+    // Of `haul-lab run real-many`, on a machine that was building.
+    let host = wanted(&[("receiver_host", 2_355), ("inconclusive", 5), ("out of range", 994)]);
+    let network =
+        wanted(&[("congestion", 3_845), ("receiver_host", 10), ("inconclusive", 11), ("out of range", 185)]);
+    assert_eq!((told("sixth", "host-"), told("sixth", "network-")), (host, network));
 }
 
 /// The burst density was chosen on the training data. Its definition was corrected once after a look at the held-out windows, for single
