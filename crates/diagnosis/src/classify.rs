@@ -4,7 +4,7 @@ use haul_base::{Cause, Verdict};
 use statrs::function::erf::erfc;
 
 use crate::model::Spread;
-use crate::{Model, Sample, Signature};
+use crate::{Model, Sample};
 
 /// The measure that a diagnosis was made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +14,12 @@ pub enum Metric {
     /// The share of losses that follow on another: below, down to 0.00008.
     SuccessProportion,
 }
+
+/// From this many bursts on, each lost as a whole and none of one packet, a window is the host's. Ours: of 1,240 real windows
+/// of networks at loss rates below 0.001 with as many bursts none was like that, of those with fewer 25 of 857 were.
+const TELLING_BURSTS: usize = 4;
+/// How probable that is where the network loses: Laplace's rule of succession for these windows.
+const NETWORK_LOSES_THEM: f64 = 1.0 / 1_242.0;
 
 /// What one transmission window says of the cause of its losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,11 +67,10 @@ impl Model {
     /// What a measured window says.
     pub fn classify(&self, sample: &Sample) -> Diagnosis {
         let loss_rate = sample.loss_rate();
-        let by =
-            |metric, measured: Option<f64>| measured.map(|value| self.posterior(metric, value, loss_rate));
-        let by_success = by(Metric::SuccessProportion, sample.success_proportion);
+        let by_success = self.by_success(sample);
         let diagnosis = if self.complexity_range.contains(loss_rate) {
-            by(Metric::Complexity, sample.complexity).map(|told| self.unless_contradicted(told, by_success))
+            let told = sample.complexity.map(|value| self.posterior(Metric::Complexity, value, loss_rate));
+            told.map(|told| self.unless_contradicted(told, by_success))
         } else if self.success_range.contains(loss_rate) {
             by_success
         } else {
@@ -88,6 +93,17 @@ impl Model {
         }
     }
 
+    /// What the success proportion says. A host loses whole bursts, and of short ones few packets are followed by a lost
+    /// one. With both measures such windows are not called congestion, and from [`TELLING_BURSTS`] on they are a host's.
+    fn by_success(&self, sample: &Sample) -> Option<Diagnosis> {
+        let told = self.posterior(Metric::SuccessProportion, sample.success_proportion?, sample.loss_rate());
+        Some(match sample.whole_bursts.filter(|_| self.both_measures) {
+            Some(TELLING_BURSTS..) => Diagnosis { p_host: 1.0 / (1.0 + NETWORK_LOSES_THEM), ..told },
+            Some(_) if told.cause() == Cause::Congestion => Diagnosis { p_host: 0.5, ..told },
+            _ => told,
+        })
+    }
+
     /// What one measure tells, if the other does not tell the opposite.
     fn unless_contradicted(&self, told: Diagnosis, other: Option<Diagnosis>) -> Diagnosis {
         let causes = [Some(told), other].map(|told| told.map(|told| told.cause()));
@@ -100,12 +116,9 @@ impl Model {
     }
 
     /// What windows say together that each lost too little to tell: their success proportion, at whatever loss rate.
-    pub fn by_success_proportion(&self, windows: &Signature) -> Diagnosis {
-        let measured = windows.success_proportion();
-        measured.map_or(Diagnosis::NOTHING, |value| {
-            let told = self.posterior(Metric::SuccessProportion, value, windows.loss_rate());
-            self.with_bursts(told, windows.burst_density())
-        })
+    pub fn by_success_proportion(&self, windows: &Sample) -> Diagnosis {
+        let told = self.by_success(windows);
+        told.map_or(Diagnosis::NOTHING, |told| self.with_bursts(told, windows.burst_density))
     }
 
     /// Equation 3, each cause as probable as the other beforehand.
@@ -143,6 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Signature;
     use crate::model::{CauseModel, Curve, Term};
 
     fn model() -> Model {
@@ -162,7 +176,14 @@ mod tests {
 
     fn sample(lost: u64, complexity: f64, success: f64) -> Sample {
         let (complexity, success_proportion) = (Some(complexity), Some(success));
-        Sample { packets: 100_000, lost, complexity, success_proportion, burst_density: None }
+        Sample {
+            packets: 100_000,
+            lost,
+            complexity,
+            success_proportion,
+            burst_density: None,
+            whole_bursts: None,
+        }
     }
 
     #[test]
@@ -241,6 +262,29 @@ mod tests {
     }
 
     #[test]
+    fn short_whole_bursts_are_not_called_congestion_and_many_are_the_hosts() {
+        let bursts = |bursts: u64, from: &'static [u64]| {
+            let positions = (0..bursts).flat_map(|n| from.iter().map(move |packet| n * 5_000 + packet));
+            Signature::of_lost(60_000, positions)
+        };
+        for (signature, cause) in [
+            (bursts(2, &[0, 1, 2, 3]), Cause::Inconclusive),
+            (bursts(3, &[0, 1]), Cause::Inconclusive),
+            (bursts(4, &[0, 1, 2]), Cause::ReceiverHost),
+            (bursts(2, &[0, 1, 4, 5]), Cause::Congestion),
+            (bursts(8, &[0]), Cause::Congestion),
+        ] {
+            let sample = Sample::of(&signature, &mut crate::Words::of_length(17).unwrap());
+            let shipped = Model::shipped();
+            assert_eq!(shipped.classify(&sample).cause(), cause, "{sample:?}");
+            let few = Sample { packets: 1_000_000, ..sample };
+            assert_eq!(shipped.by_success_proportion(&few).cause(), cause, "{few:?}");
+            let papers = Model { both_measures: false, ..shipped.clone() };
+            assert_eq!(papers.classify(&sample).cause(), Cause::Congestion, "{sample:?}");
+        }
+    }
+
+    #[test]
     fn what_is_farther_from_the_other_cause_than_a_mean_is_typical() {
         let both = Model { both_measures: true, ..model() };
         for (complexity, told) in [(-0.25, Cause::ReceiverHost), (1.5, Cause::Congestion)] {
@@ -260,8 +304,13 @@ mod tests {
             let diagnosis = model().classify(&sample(1_000, complexity, 0.0));
             assert_eq!((diagnosis.p_host, diagnosis.cause()), (0.5, Cause::Inconclusive));
         }
-        let unmeasured =
-            Sample { packets: 10, lost: 0, complexity: None, success_proportion: None, burst_density: None };
+        let unmeasured = Sample {
+            packets: 10,
+            lost: 0,
+            complexity: None,
+            success_proportion: None,
+            ..sample(0, 0.0, 0.0)
+        };
         assert_eq!(model().classify(&unmeasured), Diagnosis::NOTHING);
     }
 

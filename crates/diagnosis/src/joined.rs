@@ -53,7 +53,7 @@ impl Joined {
     fn judge_all(&self, model: &Model, words: &mut Words) -> Diagnosis {
         let sample = Sample::of(&self.0, words);
         if sample.loss_rate() < model.success_range.from {
-            model.by_success_proportion(&self.0)
+            model.by_success_proportion(&sample)
         } else {
             model.classify(&sample)
         }

@@ -15,6 +15,8 @@ pub struct Sample {
     pub success_proportion: Option<f64>,
     /// Burst density; `None` without two losses in a burst.
     pub burst_density: Option<f64>,
+    /// Bursts, if each was lost as a whole; see [`Signature::whole_bursts`].
+    pub whole_bursts: Option<usize>,
 }
 
 impl Sample {
@@ -26,6 +28,7 @@ impl Sample {
             complexity: words.complexity(signature),
             success_proportion: signature.success_proportion(),
             burst_density: signature.burst_density(),
+            whole_bursts: signature.whole_bursts(),
         }
     }
 

@@ -13,6 +13,13 @@ pub struct Run {
     pub packets: u64,
 }
 
+impl Run {
+    /// The position behind the last.
+    fn end(&self) -> u64 {
+        self.first + self.packets
+    }
+}
+
 /// A sequence of received (1) and lost (0) packets (dickens-classifier, section 3.1), kept as runs of lost ones: losses are
 /// few, and every measure of them needs time and memory in proportion to the runs alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +46,7 @@ impl Signature {
         if packets == 0 {
             return;
         }
-        match self.runs.last_mut().filter(|run| run.first + run.packets == self.packets) {
+        match self.runs.last_mut().filter(|run| run.end() == self.packets) {
             Some(run) => run.packets += packets,
             None => self.runs.push(Run { first: self.packets, packets }),
         }
@@ -79,7 +86,7 @@ impl Signature {
         for run in &next.runs {
             self.received(run.first - position);
             self.lost(run.packets);
-            position = run.first + run.packets;
+            position = run.end();
         }
         self.received(next.packets - position);
     }
@@ -115,31 +122,35 @@ impl Signature {
     /// mean over all lost packets. Our measure: a host that does not read loses everything until it reads again, a full queue only the
     /// excess, and a medium single packets.
     pub fn burst_density(&self) -> Option<f64> {
-        let mut runs = self.runs.iter().copied();
-        let mut burst = runs.next()?;
-        let (mut lost, mut sum) = (burst.packets, 0.0);
-        let weighted = |lost: u64, burst: Run| lost as f64 * (lost - 1) as f64 / burst.packets as f64;
-        for run in runs {
-            if run.first - (burst.first + burst.packets) < BURST_GAP {
-                burst.packets = run.first + run.packets - burst.first;
-                lost += run.packets;
-            } else {
-                sum += weighted(lost, burst);
-                (burst, lost) = (run, run.packets);
-            }
-        }
-        let density = (sum + weighted(lost, burst)) / self.lost as f64;
+        let weighted = |(lost, length): (u64, u64)| lost as f64 * (lost - 1) as f64 / length as f64;
+        let density = self.bursts().map(weighted).sum::<f64>() / self.lost as f64;
         (density > 0.0).then_some(density)
+    }
+
+    /// How many bursts there are (of [`Signature::burst_density`]), if each was lost as a whole and none is a single packet.
+    pub fn whole_bursts(&self) -> Option<usize> {
+        let mut bursts = 0;
+        let are_whole =
+            self.bursts().inspect(|_| bursts += 1).all(|(lost, length)| lost == length && lost > 1);
+        (are_whole && bursts > 0).then_some(bursts)
+    }
+
+    /// Each burst: how many packets were lost, and how many there are from its first to its last loss.
+    fn bursts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.runs.chunk_by(|run, next| next.first - run.end() < BURST_GAP).map(|burst| {
+            let length = burst[burst.len() - 1].end() - burst[0].first;
+            (burst.iter().map(|run| run.packets).sum(), length)
+        })
     }
 
     /// The positions of the lost packets, in order.
     pub fn lost_positions(&self) -> impl Iterator<Item = u64> + '_ {
-        self.runs.iter().flat_map(|run| run.first..run.first + run.packets)
+        self.runs.iter().flat_map(|run| run.first..run.end())
     }
 
     /// Each packet: whether it arrived.
     pub fn symbols(&self) -> impl Iterator<Item = bool> + '_ {
-        let ends = self.runs.iter().map(|run| (run.first, run.first + run.packets));
+        let ends = self.runs.iter().map(|run| (run.first, run.end()));
         let last = std::iter::once((self.packets, self.packets));
         let mut position = 0;
         ends.chain(last).flat_map(move |(from, to)| {
@@ -220,7 +231,14 @@ mod tests {
         close.append(&of("00"));
         assert_eq!(close.burst_density(), Some(3.0 / (BURST_GAP as f64 + 3.0)));
         // Packets that were lost far from each other are no bursts.
-        assert_eq!(Signature::of_lost(10_000, (0..10).map(|n| n * 1_000)).burst_density(), None);
+        let single = Signature::of_lost(10_000, (0..10).map(|n| n * 1_000));
+        assert_eq!((single.burst_density(), single.whole_bursts()), (None, None));
+        let whole = Signature::of_lost(10_000, [1, 2, 500, 501]);
+        let one_single = Signature::of_lost(10_000, [1, 500, 501]);
+        assert_eq!(
+            [whole, of("1001"), one_single, apart, close, of("")].map(|signature| signature.whole_bursts()),
+            [Some(2), Some(1), None, None, None, None]
+        );
     }
 
     proptest! {
