@@ -90,7 +90,8 @@ fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
 fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool) -> Result<(), Fault> {
     let (windows, _) = signatures_of(file)?;
     if windows.is_empty() {
-        return Err(fault::usage(format!("{}: there is no packet in it", file.display()), SYMBOLS));
+        let hint = "of a trace, only a sender's has windows, those with losses; a signature file has 1 and 0 as text";
+        return Err(fault::usage(format!("{}: there is no packet in it", file.display()), hint));
     }
     let (one, mut joined) = (windows.len() == 1, Joined::default());
     for (number, signature) in windows.iter().enumerate() {

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use haul_engine::{HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
 use haul_mover::{MinFree, Root};
-use haul_wire::control::{Fault, Request};
+use haul_wire::control::{Fault, FaultCode, Request};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use self::filesystem::Offer;
 use crate::args::{Assignment, ServeArgs};
 use crate::fault::{self, shown};
-use crate::output::{RunReport, Summary, json_value, out_json, out_url, tell};
+use crate::output::{RunReport, Summary, json_value, lost_result, out_json, out_url, tell};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::context::Context;
@@ -64,6 +64,10 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         file.write(&url)?;
     }
     announce(context, args, offer, &listener, &url);
+    if let Some(why) = lost_result() {
+        let hint = "make room where stdout goes, or write it to a file with --url-file";
+        return Err(Fault::new(FaultCode::Io, format!("cannot print the URL: {why}"), hint));
+    }
     warn_of_few_files();
     context.say(filesystem::words(&restricted, &args.root, offer));
     let sessions = Sessions::new(SessionLimits {

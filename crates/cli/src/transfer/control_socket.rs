@@ -7,9 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::Arc;
 use std::time::Duration;
 
-use haul_engine::{Control, Transfer};
+use haul_engine::Transfer;
 use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_wire::control::{ControlMessage, Fault};
 use rustix::process::geteuid;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::fault;
 use crate::transfer::counters::counters_json;
+use crate::transfer::link::Sides;
 
 /// A connected client must send its request within this time, or the copy drops it.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -41,19 +43,20 @@ pub(crate) struct ControlRequest {
 pub(crate) enum Side {
     /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
     Sends(Option<Part>),
-    /// The receiver, with what it has asked of the sender's, and the channel by which it asks.
-    Receives(Option<Part>, Control),
+    /// The receiver, with what it has asked of the sender's, and the session by which it asks.
+    Receives(Option<Part>, Arc<Sides>),
 }
 
 /// Asks the side that sends for a law, once it is certain that there is such a law.
-fn ask(control: &Control, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
+fn ask(sides: &Sides, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
     let mut changed = law.clone();
     ChosenLaw::change(&mut changed, changes).map_err(unknown)?;
     let message = ControlMessage::LawChange(changes.to_vec());
     message.validate().map_err(|error| fault::usage(error.to_string(), "change less at a time"))?;
-    if !control.send_if_room(&message).map_err(fault::of)? {
+    if !sides.control.send_if_room(&message).map_err(fault::of)? {
         return Err(fault::usage("the other side does not read what it is sent", "try again"));
     }
+    sides.has_asked(changes);
     *law = changed;
     Ok(())
 }
@@ -174,7 +177,7 @@ impl ControlSocket {
     ) -> Result<(), Fault> {
         match &mut self.side {
             Side::Sends(Some(law)) => controlled.change(law, changes)?,
-            Side::Receives(Some(law), control) => ask(control, law, changes)?,
+            Side::Receives(Some(law), sides) => ask(sides, law, changes)?,
             Side::Sends(None) | Side::Receives(None, _) => {
                 return Err(fault::usage(
                     "its recipe has no rate_control",

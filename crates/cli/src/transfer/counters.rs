@@ -17,6 +17,16 @@ pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
     }
 }
 
+/// A number that rises when the other side is heard: packets of it, and files that are done when all data has arrived.
+pub(crate) fn heard(counters: Option<&Counters>, files_done: u64) -> u64 {
+    let packets = match counters {
+        Some(Counters::Sending(sending)) => sending.stats.feedback,
+        Some(Counters::Receiving(stats)) => stats.packets + stats.duplicates,
+        None => 0,
+    };
+    packets + files_done
+}
+
 pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     match counters {
         Counters::Sending(sending) => {
@@ -147,5 +157,14 @@ mod tests {
             (&80_000_000.into(), &().into())
         );
         assert_eq!(told["receiver_read_delay_ms"], 0.25);
+    }
+
+    #[test]
+    fn while_files_are_reported_as_done_there_is_contact_although_no_packets_come() {
+        let stats = SenderStats { feedback: 7, ..SenderStats::default() };
+        let sending = Counters::Sending(Sending { stats, rate: Rate::ZERO, phase: "", in_flight: 0 });
+        assert!(heard(Some(&sending), 2) > heard(Some(&sending), 1));
+        let receiving = Counters::Receiving(ReceiverStats { packets: 7, ..ReceiverStats::default() });
+        assert!(heard(Some(&receiving), 2) > heard(Some(&receiving), 1));
     }
 }

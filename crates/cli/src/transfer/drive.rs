@@ -78,7 +78,7 @@ pub(crate) fn receive(
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    let side = Side::Receives(session.law(), sides.control.clone());
+    let side = Side::Receives(session.law(), sides.clone());
     let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     Ok(run(handle, sides, context, side, start))
 }

@@ -46,6 +46,8 @@ struct State {
     quota: Option<Rate>,
     /// Where this side is a server that sends.
     law: Option<AskedLaw>,
+    /// What this side, which receives, has asked of the other one's law.
+    asked: Vec<(String, String)>,
     /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
     /// that the sender could not read why it failed.
     told: HashSet<u64>,
@@ -74,6 +76,14 @@ impl Sides {
     /// The client, which receives, may ask for another law.
     pub(crate) fn permit_law(&self, law: AskedLaw) {
         self.state.lock().law = Some(law);
+    }
+
+    pub(crate) fn has_asked(&self, changes: &[(String, String)]) {
+        self.state.lock().asked.extend_from_slice(changes);
+    }
+
+    pub(crate) fn asked(&self) -> Vec<(String, String)> {
+        self.state.lock().asked.clone()
     }
 
     /// The client asks for another law, if it may.

@@ -55,8 +55,16 @@ pub(crate) fn of_memory(
 fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Option<&Counters>) -> RunReport {
     report.elapsed = elapsed;
     report.goodput = Rate::from_transfer(report.bytes.saturating_sub(report.resumed_bytes), elapsed);
+    let mut ceiling = sides.facts.ceiling;
+    for (name, value) in sides.asked() {
+        match &*name {
+            "controller" => report.controller = value,
+            "rate" => (ceiling, report.capacity) = (None, None),
+            _ => {}
+        }
+    }
     if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
-        let (drops, ceiling) = (u64::from(stats.socket_drops), sides.facts.ceiling);
+        let drops = u64::from(stats.socket_drops);
         report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops).into());
     }
     add_other_side(&mut report, sides.theirs(), counters);

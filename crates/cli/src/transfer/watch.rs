@@ -12,7 +12,7 @@ use crate::output::{Progress, Snapshot};
 use crate::signals::Cancel;
 use crate::transfer::context::Context;
 use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::{counters_json, write_windows};
+use crate::transfer::counters::{counters_json, heard, write_windows};
 use crate::transfer::sessions::Unchanged;
 
 /// How often the trace gets a line of numbers.
@@ -24,7 +24,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) context: &'a Context,
     pub(crate) transfer: &'a Transfer,
     controls: Option<ControlSocket>,
-    /// Packets of the other side.
+    /// What the other side was heard to say.
     heard: Unchanged,
     progress: Progress,
     started: Instant,
@@ -51,13 +51,14 @@ impl<'a> Watch<'a> {
     /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says
     /// of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
-        let (heard, lost) = match self.transfer.counters() {
-            Some(Counters::Sending(sending)) => (sending.stats.feedback, sending.stats.lost_by_cause),
+        let counters = self.transfer.counters();
+        let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());
+        let lost = match counters {
+            Some(Counters::Sending(sending)) => sending.stats.lost_by_cause,
             Some(Counters::Receiving(stats)) => {
-                let lost = (Cause::ReceiverHost, u64::from(stats.socket_drops));
-                (stats.packets + stats.duplicates, [lost].into_iter().collect())
+                [(Cause::ReceiverHost, u64::from(stats.socket_drops))].into_iter().collect()
             }
-            None => (0, CauseCounts::default()),
+            None => CauseCounts::default(),
         };
         let silent_for = self.heard.lasts(heard, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });

@@ -57,7 +57,7 @@ impl World {
         let server = Server::start(&root, &[]);
         let arguments = arguments(&server, place.path().to_str().unwrap());
         let mut command = haul_in(place.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
-        let copy = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let copy = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let world = Self { place, server, copy };
         world.wait_for_its_socket();
         world
@@ -150,6 +150,12 @@ fn a_copy_that_receives_has_its_server_send_faster_and_is_refused_here_what_no_l
     let begun = Instant::now();
     assert!(world.copy.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
+    let said = std::io::read_to_string(world.copy.stderr.take().unwrap()).unwrap();
+    assert!(
+        !said.contains("% of the ceiling"),
+        "the mean rate is no share of a ceiling that was changed: {said}"
+    );
+    assert!(said.contains("controller cubic"), "{said}");
     let copied = fs::read(world.place.path().join("copied")).unwrap();
     assert_eq!(copied, fs::read(world.place.path().join("root/there")).unwrap());
 }

@@ -120,7 +120,7 @@ fn traces_are_read_as_signatures_are() {
     };
     assert_eq!((told(&trace).len(), told(&trace)), (2, told(&plain)));
     for (content, words) in [
-        (progress.to_owned(), "no packet"),
+        (progress.to_owned(), "only a sender's has windows, those with losses"),
         (format!("{progress}\n{{oops"), "line 2, column 2: key must be a string\n"),
         (format!("{progress}\n\n"), "line 2, column 1: EOF"),
         (format!("{progress}\n{}", window.replace("1000+", "99999+")), "line 2, column 75: \"99999+300\""),

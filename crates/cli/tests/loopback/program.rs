@@ -9,7 +9,7 @@ use haul_testing::attempts;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Server, exits, haul, lossy, object, run, text};
+use crate::support::{Server, exits, haul, lossy, object, run, starting, text};
 
 /// A directory with a small tree in `tree`.
 fn tree() -> TempDir {
@@ -214,6 +214,12 @@ fn a_result_that_is_lost_is_a_failure() {
         assert!(lossy(&output.stderr).contains("cannot write the result to stdout"), "{arguments:?}");
     }
     assert_same_tree(&from, &to);
+    // Without its URL nobody can use a server: it ends at once.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--root", from.to_str().unwrap()];
+    let output = starting(&["timeout", "60"]).args(serve).stdout(full).output().unwrap();
+    exits(&output, 7);
+    assert!(lossy(&output.stderr).contains("cannot print the URL"), "{}", lossy(&output.stderr));
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert!(haul().arg("presets").stdout(writer).status().unwrap().success(), "nobody wanted it");
