@@ -181,7 +181,10 @@ mod tests {
         let message = |text| read(text).unwrap_err();
         assert_eq!(message("kind = 'computation'\nnice = 20"), "`nice` is between -20 and 19, not 20");
         assert_eq!(message("kind = 'computation'\nnice = -21"), "`nice` is between -20 and 19, not -21");
-        assert!(message("kind = 'computation'\nsleep_average = '1001ms'").contains("at most 1.000 s, not 1.001 s"));
+        assert!(
+            message("kind = 'computation'\nsleep_average = '1001ms'")
+                .contains("at most 1.000 s, not 1.001 s")
+        );
         assert!(message("kind = 'memory'\nnice = 5").contains("`computation`"));
         assert!(read("kind = 'memory'\nslowdown = 0.5").is_err());
         assert!(read("kind = 'forwarding'\nburst = 0").is_err());
