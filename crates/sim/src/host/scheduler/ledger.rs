@@ -306,13 +306,14 @@ mod tests {
         // `a` is made to go after 5 ms and gets the core back when `b` sleeps.
         ledger.switch(at(5), Some(b));
         assert_eq!((ledger.run_delay(a, at(7)), ledger.run_delay(b, at(7))), (ms(2), ms(3)));
+        assert_eq!(ledger.longest_wait(a, at(7)), ms(2));
         ledger.not_ready(at(9), b);
         ledger.switch(at(9), Some(a));
         ledger.not_ready(at(10), a);
         ledger.switch(at(10), None);
         let now = at(50);
         assert_eq!((ledger.run_delay(a, now), ledger.run_delay(b, now)), (ms(4), ms(3)));
-        assert_eq!((ledger.longest_wait(a, at(8)), ledger.longest_wait(a, now)), (ms(3), ms(4)));
+        assert_eq!((ledger.longest_wait(a, now), ledger.longest_wait(b, now)), (ms(4), ms(3)));
         assert_eq!((ledger.involuntary_switches(a), ledger.involuntary_switches(b)), (1, 0));
         // One task for 2 ms, two of them for 7, one again for 1.
         assert_eq!(ledger.runnable_time(now), ms(2 + 2 * 7 + 1));
