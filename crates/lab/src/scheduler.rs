@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use haul_base::{Bytes, Span, Time};
-use haul_sim::host::scheduler::{FairConfig, Nice, O1Config, RunSlice, Sample, SchedulerKind, TaskId, Trace};
+use haul_sim::host::scheduler::{
+    FairConfig, O1Config, RunSlice, Sample, SchedulerKind, TaskId, TaskSpec, Trace,
+};
 use haul_sim::host::{
     AdmitRule, HostConfig, HostOutput, Incoming, Load, NicConfig, ReceiverConfig, ReceivingHost, SkbLayout,
     SocketConfig,
@@ -99,7 +101,7 @@ impl TraceArgs {
     fn load(&self) -> Load {
         let processes = self.processes;
         match self.load {
-            Beside::Computation => Load::Computation { processes, nice: Nice::default() },
+            Beside::Computation => Load::Computation { processes, spec: TaskSpec::default() },
             Beside::Memory => Load::Memory { processes, slowdown_permille: 1_200 },
             Beside::Calls => Load::system_calls(processes),
         }

@@ -38,14 +38,17 @@ fn every_experiment_is_listed_with_what_it_shows() {
 #[test]
 fn a_figure_of_a_paper_is_reproduced_with_its_numbers_and_diagrams() {
     let out = tempfile::tempdir().unwrap();
-    let output = lab(&["run", "asynch-3", "scheduler-trace", "--out", out.path().to_str().unwrap()]);
+    let names = ["asynch-3", "datta-cases", "scheduler-trace"];
+    let output = lab(&[["run"].as_slice(), &names, &["--out", out.path().to_str().unwrap()]].concat());
     assert!(out.path().join("scheduler-o1.svg").exists(), "{}", text(&output.stdout));
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    let json: Value = serde_json::from_slice(&fs::read(out.path().join("asynch-3.json")).unwrap()).unwrap();
-    for check in json["checks"].as_array().unwrap() {
-        assert_eq!(check["verdict"], "reproduced", "{check}");
+    for (plan, cells) in [("asynch-3.json", 8), ("datta-cases.json", 7)] {
+        let json: Value = serde_json::from_slice(&fs::read(out.path().join(plan)).unwrap()).unwrap();
+        for check in json["checks"].as_array().unwrap() {
+            assert_eq!(check["verdict"], "reproduced", "{check}");
+        }
+        assert_eq!(json["cells"].as_array().unwrap().len(), cells);
     }
-    assert_eq!(json["cells"].as_array().unwrap().len(), 8);
     let svg = fs::read_to_string(out.path().join("asynch-3-goodput.svg")).unwrap();
     assert!(svg.contains("<svg") && svg.contains("asynch") && svg.contains("rapid+"));
 }

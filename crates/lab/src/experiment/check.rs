@@ -12,6 +12,7 @@ use super::results::{Cell, Results};
 use super::stats::{
     Interval, block_bootstrap, bootstrap_mean, kendall, mean, median, rank_correlation, slope,
 };
+use super::suspension::Model;
 use crate::sim::RunReport;
 
 /// One thing that must come out.
@@ -73,6 +74,8 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
+    /// A mean is what the scheduler model of RAPID+ predicts, give or take so many microseconds.
+    Suspension { measure: Quantity, at: Table, model: Model, tolerance_us: f64 },
     /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval
     /// (Clopper and Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower
     /// end, otherwise the upper. Without hits, at most 1 % needs 368 trials.
@@ -214,6 +217,7 @@ impl CheckSpec {
             Test::FScore { .. } => Vec::new(),
             Test::AtLeast { at, of, .. } => std::iter::once(at).chain(of).collect(),
             Test::Value { at, .. }
+            | Test::Suspension { at, .. }
             | Test::Proportion { at, .. }
             | Test::PacketFScore { at, .. }
             | Test::Confusion { at, .. }
@@ -236,6 +240,9 @@ impl CheckSpec {
             }
             Test::Value { measure, at, expected, tolerance } => {
                 value(results.cell(at)?, measure, *expected, *tolerance)
+            }
+            Test::Suspension { measure, at, model, tolerance_us } => {
+                suspension(results.cell(at)?, measure, model, *tolerance_us).map(Verdict::simple)
             }
             Test::Proportion { hits, trials, at, bound } => proportion(results, (hits, trials), at, *bound),
             Test::FScore { over, named, at_least } => {
@@ -310,6 +317,18 @@ fn value(cell: &Cell, measure: &Quantity, expected: Expected, tolerance: f64) ->
     let is_expected = expected.has(found, tolerance);
     let verdict = if is_expected { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, digits(found), Some(bootstrap_mean(&values))))
+}
+
+fn suspension(
+    cell: &Cell,
+    measure: &Quantity,
+    model: &Model,
+    tolerance_us: f64,
+) -> Result<(bool, String), String> {
+    let (found, predicted) = (mean(&cell.of(measure)?), model.predicted()?.as_secs_f64());
+    let difference = (found - predicted).abs() * 1e6;
+    let ours = format!("{:.3} ms; the model says {:.3}", found * 1e3, predicted * 1e3);
+    Ok((difference <= tolerance_us, ours))
 }
 
 fn proportion(

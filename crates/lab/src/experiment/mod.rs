@@ -12,6 +12,7 @@ mod plot;
 mod results;
 mod signatures;
 mod stats;
+mod suspension;
 mod windows;
 
 use std::fs;

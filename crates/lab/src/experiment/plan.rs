@@ -22,6 +22,7 @@ const PLANS: &[(&str, &str)] = &[
     ("datta-4", include_str!("../../plans/datta-4.toml")),
     ("datta-8", include_str!("../../plans/datta-8.toml")),
     ("datta-9", include_str!("../../plans/datta-9.toml")),
+    ("datta-cases", include_str!("../../plans/datta-cases.toml")),
     ("asynch-1", include_str!("../../plans/asynch-1.toml")),
     ("asynch-2", include_str!("../../plans/asynch-2.toml")),
     ("asynch-3", include_str!("../../plans/asynch-3.toml")),

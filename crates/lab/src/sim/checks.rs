@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 44] = [
+const MEASURES: [(&str, Unit); 45] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -52,6 +52,7 @@ const MEASURES: [(&str, Unit); 44] = [
     ("lost_share", Unit::Share),
     ("datagram", Unit::Count),
     ("silences", Unit::Count),
+    ("longest_wait", Unit::Time),
     ("told_host", Unit::Share),
     ("told_network", Unit::Share),
     ("told_nothing", Unit::Share),
@@ -128,6 +129,7 @@ impl Subject {
                 "lost_share",
                 "datagram",
                 "silences",
+                "longest_wait",
                 "told_host",
                 "told_network",
                 "told_nothing",

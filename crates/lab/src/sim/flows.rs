@@ -53,6 +53,11 @@ impl Session {
         node::<Sender>(world, self.sender).map(|n| n.machine().stats()).unwrap_or_default()
     }
 
+    /// The longest time for which the receiver has waited for its core.
+    pub(super) fn longest_wait(&self, world: &World) -> Span {
+        world.longest_wait(self.receiver)
+    }
+
     /// Bytes that the receiver delivered.
     pub(super) fn bytes(&self, world: &World) -> u64 {
         node::<Receiver>(world, self.receiver).map_or(0, |n| n.machine().stats().object_bytes)

@@ -2,7 +2,7 @@
 
 use haul_base::Span;
 use haul_sim::host::Load;
-use haul_sim::host::scheduler::{Nice, SleepKind};
+use haul_sim::host::scheduler::{Nice, O1Config, SleepKind, TaskSpec};
 
 use super::scenario::{LoadEntry, LoadKind, SleepName};
 use super::text::Text;
@@ -17,7 +17,7 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
     check_fields(entry)?;
     let processes = entry.processes.unwrap_or(1);
     Ok(match entry.kind {
-        LoadKind::Computation => Load::Computation { processes, nice: Nice::default() },
+        LoadKind::Computation => Load::Computation { processes, spec: task(entry)? },
         LoadKind::SystemCalls => system_calls(entry, processes)?,
         LoadKind::Memory => Load::Memory { processes, slowdown_permille: slowdown(entry)? },
         LoadKind::Forwarding => forwarding(entry, processes)?,
@@ -31,6 +31,8 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
 fn check_fields(entry: &LoadEntry) -> Result<(), String> {
     let kind = entry.kind;
     let given = [
+        ("nice", entry.nice.is_some(), LoadKind::Computation),
+        ("sleep_average", entry.sleep_average.is_some(), LoadKind::Computation),
         ("packets_per_second", entry.packets_per_second.is_some(), LoadKind::Forwarding),
         ("per_packet", entry.per_packet.is_some(), LoadKind::Forwarding),
         ("burst", entry.burst.is_some(), LoadKind::Forwarding),
@@ -59,6 +61,19 @@ const fn name(kind: LoadKind) -> &'static str {
         LoadKind::Suspension => "suspension",
         LoadKind::Quota => "quota",
     }
+}
+
+fn task(entry: &LoadEntry) -> Result<TaskSpec, String> {
+    let asked = entry.nice.unwrap_or_default();
+    let nice = Nice::new(asked);
+    if nice.get() != asked {
+        return Err(format!("`nice` is between -20 and 19, not {asked}"));
+    }
+    let (sleep_average, most) = (entry.sleep_average.unwrap_or_default().0, O1Config::MOST_SLEEP_AVERAGE);
+    if sleep_average > most {
+        return Err(format!("`sleep_average` is at most {most}, not {sleep_average}"));
+    }
+    Ok(TaskSpec { nice, sleep_average })
 }
 
 fn system_calls(entry: &LoadEntry, processes: u32) -> Result<Load, String> {
@@ -163,6 +178,14 @@ mod tests {
     fn fields_of_other_kinds_and_odd_values_are_refused() {
         let message = read("kind = 'computation'\nslowdown = 2.0").unwrap_err();
         assert_eq!(message, "`slowdown` is for loads of the kind `memory`");
+        let message = |text| read(text).unwrap_err();
+        assert_eq!(message("kind = 'computation'\nnice = 20"), "`nice` is between -20 and 19, not 20");
+        assert_eq!(message("kind = 'computation'\nnice = -21"), "`nice` is between -20 and 19, not -21");
+        assert!(
+            message("kind = 'computation'\nsleep_average = '1001ms'")
+                .contains("at most 1.000 s, not 1.001 s")
+        );
+        assert!(message("kind = 'memory'\nnice = 5").contains("`computation`"));
         assert!(read("kind = 'memory'\nslowdown = 0.5").is_err());
         assert!(read("kind = 'forwarding'\nburst = 0").is_err());
         assert!(read("kind = 'system_calls'\nwait = '0s'").is_err());

@@ -83,6 +83,8 @@ pub(super) struct SessionReport {
     rtt_ms: f64,
     min_rtt_ms: f64,
     silences: u64,
+    /// The longest time for which its receiver has waited for the core, on a simulated host.
+    longest_wait_ms: Option<f64>,
     probe_timeouts: u32,
     /// What limited it, as its sender says.
     limited_by: Option<String>,
@@ -211,6 +213,7 @@ fn sessions(built: &Built) -> Vec<SessionReport> {
             rtt_ms: stats.rtt.as_millis_f64(),
             min_rtt_ms: stats.min_rtt.as_millis_f64(),
             silences: session.silences(world),
+            longest_wait_ms: Some(session.longest_wait(world).as_millis_f64()),
             probe_timeouts: stats.probe_timeouts,
             limited_by: limit.as_ref().map(|limit| limit.what.to_owned()),
             limit_evidence: limit.map(|limit| limit.evidence),
@@ -360,6 +363,7 @@ impl RunReport {
             "lost_share" => share(session.data.drops.total(), session.data.offered),
             "datagram" => f64::from(session.datagram),
             "silences" => session.silences as f64,
+            "longest_wait" => session.longest_wait_ms? / 1e3,
             "told_host" => share(session.diagnosis.windows_host, session.diagnosis.windows()),
             "told_network" => share(session.diagnosis.windows_network, session.diagnosis.windows()),
             "told_nothing" => share(session.diagnosis.windows_inconclusive, session.diagnosis.windows()),

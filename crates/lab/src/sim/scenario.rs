@@ -124,6 +124,10 @@ pub(super) struct LoadEntry {
     pub kind: LoadKind,
     /// How many processes, or the most of the generator.
     pub processes: Option<u32>,
+    /// Of `computation`: how nice they are.
+    pub nice: Option<i8>,
+    /// Of `computation`: the sleep average with which they start; for the O(1) scheduler.
+    pub sleep_average: Option<Text<Span>>,
     /// Of `forwarding`.
     pub packets_per_second: Option<u64>,
     /// Of `forwarding`: core time for each packet.

@@ -1,7 +1,8 @@
 //! What the laws of a window share, so that each is its formula: slow start that ends before it overshoots (`HyStart`++,
 //! RFC 9406), one reaction to the losses of a round trip (RFC 6582, RFC 9002, section 7.3.2), growth by what was acknowledged
-//! (RFC 3465), none while the window is not used (RFC 9002, section 7.8), a restart after silence (RFC 9002, section 7.6) and
-//! after idleness (RFC 5681, section 4.1), and pacing (RFC 9002, section 7.7).
+//! (RFC 3465), none while the window is not used (RFC 9002, section 7.8), a restart after idleness (RFC 5681, section 4.1) and
+//! after silence (RFC 9002, section 7.6), which is taken back if all was only late (as in RFC 4015, section 3.2), and pacing
+//! (RFC 9002, section 7.7).
 //!
 //! Windows are counted in packets, so that the formulas are those of the papers. Marks of congestion (ECN CE) count as loss
 //! (RFC 9002, section 7.1).
@@ -140,6 +141,15 @@ impl HyStart {
     }
 }
 
+/// What silence has taken, to be given back if all was only late.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    window: f64,
+    threshold: f64,
+    /// Packets from this one on left after it was answered.
+    next_pn: u64,
+}
+
 /// A law of a window.
 #[derive(Debug)]
 pub(super) struct Windowed<F> {
@@ -163,7 +173,9 @@ pub(super) struct Windowed<F> {
     idle_after: Span,
     /// When something was sent or acknowledged last.
     active_at: Option<Time>,
-    in_silence: bool,
+    silence: Option<Silence>,
+    /// The number of the next packet, or less: those without data that left since the last feedback are not counted.
+    next_pn: u64,
     in_recovery: bool,
     /// `None` if slow start never begins anew.
     path: Option<LongerPath>,
@@ -189,7 +201,8 @@ impl<F: Formula> Windowed<F> {
             peak_before: 0,
             idle_after: Span::from_secs(1),
             active_at: None,
-            in_silence: false,
+            silence: None,
+            next_pn: 0,
             in_recovery: false,
             path: None,
         }
@@ -229,6 +242,16 @@ impl<F: Formula> Windowed<F> {
         self.window = self.formula.shrink(self.window).clamp(LEAST, MOST);
         self.threshold = self.window;
         self.events.close(next_pn);
+    }
+
+    /// Something has arrived. If it left before the silence was answered and nothing was lost, it was late, as on a path that
+    /// has become longer.
+    fn end_silence(&mut self, silence: Silence, sample: &FeedbackSample<'_>) {
+        if sample.lost_packets == 0 && sample.largest_acked_pn < silence.next_pn {
+            (self.window, self.threshold) = (silence.window, silence.threshold);
+        } else {
+            self.events.close(sample.next_pn);
+        }
     }
 
     fn on_acked(&mut self, seen: &Seen<'_>) {
@@ -289,6 +312,7 @@ impl<F: Formula> RateController for Windowed<F> {
 
     fn on_sent(&mut self, sent: &SentBatch) {
         self.peak = self.peak.max(sent.in_flight);
+        self.next_pn += sent.packets;
         let was_idle = sent.in_flight <= sent.bytes;
         if was_idle && self.active_at.is_some_and(|at| sent.now.since(at) > self.idle_after) {
             // What was known of the path is old.
@@ -306,14 +330,15 @@ impl<F: Formula> RateController for Windowed<F> {
         if acked > 0.0 {
             // A sender that waited for a report was not idle.
             self.active_at = Some(sample.now);
-            if std::mem::take(&mut self.in_silence) {
-                self.events.close(sample.next_pn);
+            if let Some(silence) = self.silence.take() {
+                self.end_silence(silence, sample);
             }
         }
+        self.next_pn = sample.next_pn;
         let is_used = !sample.app_limited && self.is_used();
         let is_round = self.is_round(sample);
         // Silence was answered already, and what it has lost is found in it, or after.
-        if !self.in_silence && self.events.is_new_or_marked(sample) {
+        if self.silence.is_none() && self.events.is_new_or_marked(sample) {
             self.on_event(sample.next_pn);
         }
         self.in_recovery = self.events.in_recovery(sample);
@@ -326,9 +351,11 @@ impl<F: Formula> RateController for Windowed<F> {
     }
 
     fn on_silence(&mut self, _: Time, count: u32) {
-        if count < PERSISTENT || std::mem::replace(&mut self.in_silence, true) {
+        if count < PERSISTENT || self.silence.is_some() {
             return;
         }
+        let (window, threshold) = (self.window, self.threshold);
+        self.silence = Some(Silence { window, threshold, next_pn: self.next_pn });
         self.threshold = self.formula.shrink(self.window).clamp(LEAST, MOST);
         self.window = LEAST;
     }
@@ -339,7 +366,7 @@ impl<F: Formula> RateController for Windowed<F> {
 
     fn state(&self) -> RateState {
         let phase = match () {
-            () if self.in_silence => "silence",
+            () if self.silence.is_some() => "silence",
             () if self.in_start() => "slow start",
             () if self.in_recovery => "recovery",
             () => "avoidance",
@@ -379,5 +406,32 @@ mod tests {
         assert_near(left_after(Span::ZERO, Span::ZERO), 51.0, 1e-9);
         assert_near(left_after(Span::ZERO, RTT * 5), 10.0, 1e-9);
         assert_near(left_after(RTT * 5, Span::ZERO), 51.0, 1e-9);
+    }
+
+    /// The window after 50 packets and two probes were followed by silence, and then this packet arrived.
+    fn after_silence(arrived: u64, lost: u64) -> f64 {
+        let (mut law, mut rtt) = (built("reno", &[], Rate::from_mbps(10_000)), RttEstimator::new(RTT));
+        let start = Time::ZERO + Span::from_secs(1);
+        rtt.on_sample(start, RTT);
+        law.take_over(Rate::from_transfer(50 * 1_472, RTT), &rtt);
+        let at = |millis| start + Span::from_millis(millis);
+        let sent = |now, packets| SentBatch { now, packets, bytes: packets * 1_472, in_flight: 50 * 1_472 };
+        law.on_sent(&sent(start, 50));
+        law.on_silence(at(100), 1);
+        law.on_sent(&sent(at(100), 1));
+        law.on_silence(at(300), 2);
+        law.on_sent(&sent(at(300), 1));
+        let sample = feedback(at(400), &rtt, 1, lost, None);
+        law.on_feedback(&FeedbackSample { next_pn: 52, largest_acked_pn: arrived, ..sample });
+        let Permit::Go(limits) = law.permit() else { panic!("held") };
+        (limits.window.unwrap() / 1_472) as f64
+    }
+
+    #[test]
+    fn silence_after_which_all_arrives_was_a_longer_path() {
+        assert!(after_silence(0, 0) >= 50.0);
+        // What was sent since tells nothing of what was sent before.
+        assert!(after_silence(51, 0) < 5.0);
+        assert!(after_silence(1, 1) < 5.0);
     }
 }

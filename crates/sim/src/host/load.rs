@@ -15,8 +15,8 @@ pub enum Load {
     Computation {
         /// How many.
         processes: u32,
-        /// How nice they are.
-        nice: Nice,
+        /// How nice they are, and the sleep average with which they start.
+        spec: TaskSpec,
     },
     /// Processes that read and write files: they run, wait a little for the disk, and run again. Both spans vary by up to
     /// half, evenly.
@@ -174,8 +174,7 @@ impl LoadSet {
             stops_receivers: false,
         });
         match load {
-            Load::Computation { processes, nice } => {
-                let spec = TaskSpec { nice, sleep_average: Span::ZERO };
+            Load::Computation { processes, spec } => {
                 (0..processes).for_each(|_| self.spawn(cpu, index, &spec, None));
             }
             Load::Memory { processes, .. } => {

@@ -175,6 +175,12 @@ impl HostModel for SimulatedHost {
         self.sockets.get(&node).map(|&socket| self.host.sample(socket))
     }
 
+    fn longest_wait(&self, node: NodeId) -> Span {
+        let cpu = self.host.cpu();
+        let of_task = |task| cpu.scheduler().ledger().longest_wait(task, cpu.now());
+        self.sockets.get(&node).map_or(Span::ZERO, |&socket| of_task(self.host.task(socket)))
+    }
+
     fn runnable_time(&self) -> Span {
         let cpu = self.host.cpu();
         cpu.scheduler().ledger().runnable_time(cpu.now())

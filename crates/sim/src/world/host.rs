@@ -64,6 +64,11 @@ pub trait HostModel: Any + Debug + Send {
         None
     }
 
+    /// The longest time for which the process that runs `node` was ready to run and had no core.
+    fn longest_wait(&self, _node: NodeId) -> Span {
+        Span::ZERO
+    }
+
     /// The number of tasks that run or wait for a core, summed over time.
     fn runnable_time(&self) -> Span {
         Span::ZERO

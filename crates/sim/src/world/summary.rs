@@ -87,6 +87,13 @@ impl World {
         self.flows.get(flow.0 as usize).map(|flow| flow.truth).unwrap_or_default()
     }
 
+    /// The longest time for which a node's process has waited for a core; zero if it is on no host.
+    pub fn longest_wait(&self, node: crate::NodeId) -> haul_base::Span {
+        let host = self.nodes.get(node.0 as usize).and_then(|slot| slot.host);
+        let host = host.and_then(|host| self.hosts.get(host.0 as usize));
+        host.map(|host| host.model.longest_wait(node)).unwrap_or_default()
+    }
+
     /// Whether every packet is accounted for: on every link, and over all flows what is under way is just what
     /// links, hosts and senders' queues hold.
     pub fn adds_up(&self) -> bool {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::common::{Channel, Job, Session};
 use haul_base::{Rate, Span, Time};
 use haul_proto::{LimitEvidence, Waiting, limit_of_sender};
-use haul_sim::host::scheduler::{FairConfig, Nice, SchedulerKind};
+use haul_sim::host::scheduler::{FairConfig, SchedulerKind, TaskSpec};
 use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost};
 use haul_sim::{DropReason, FlowId, HostExit, HostModel, NodeId, Parcel, World};
 
@@ -185,7 +185,7 @@ fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64
 
 /// Processes that compute beside a sender.
 fn computing(processes: u32) -> Load {
-    Load::Computation { processes, nice: Nice::default() }
+    Load::Computation { processes, spec: TaskSpec::default() }
 }
 
 #[test]

@@ -117,7 +117,8 @@ impl RealJob {
                 LoadKind::Computation | LoadKind::Generator | LoadKind::Suspension | LoadKind::Quota
             );
             let is_plain = load.at.0 == Span::ZERO && load.length.is_none();
-            !is_known || !is_plain || load.runs.is_some() || load.pauses.is_some()
+            let is_own = load.nice.is_some() || load.sleep_average.is_some();
+            !is_known || !is_plain || is_own || load.runs.is_some() || load.pauses.is_some()
         };
         let has = [
             (!scenario.service.is_empty(), "there are no messages beside the session"),

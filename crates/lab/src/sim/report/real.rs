@@ -116,6 +116,7 @@ impl Real {
             rtt_ms: last["rtt_ms"].as_f64().unwrap_or(0.0),
             min_rtt_ms: last["min_rtt_ms"].as_f64().unwrap_or(0.0),
             silences: 0,
+            longest_wait_ms: None,
             probe_timeouts: 0,
             limited_by: result["limited_by"].as_str().map(str::to_owned),
             limit_evidence: None,

@@ -66,7 +66,7 @@ fn forwarding_steals_its_share_to_the_packet() {
     let mut bench = Bench::new(1);
     let load = Load::Forwarding { packets_per_second: 300_000, per_packet: Span::from_micros(1), burst: 64 };
     bench.loads.start(&mut bench.cpu, load);
-    bench.loads.start(&mut bench.cpu, Load::Computation { processes: 1, nice: Nice::default() });
+    bench.loads.start(&mut bench.cpu, Load::Computation { processes: 1, spec: TaskSpec::default() });
     let end = Time::ZERO + Span::from_secs(1);
     bench.run(end, |_, _| {});
     // 4,687 whole bursts in a second.

@@ -93,7 +93,7 @@ fn a_super_packet_takes_one_slot_or_many_and_counts_as_one_drop() {
 
 #[test]
 fn merged_packets_arrive_and_are_lost_together() {
-    let mut host = host(O1, 16 << 10, &[Load::Computation { processes: 1, nice: Nice::default() }]);
+    let mut host = host(O1, 16 << 10, &[Load::Computation { processes: 1, spec: TaskSpec::default() }]);
     host.nic = Nic::new(NicConfig { gro: Some(Gro::default()), ..NicConfig::default() });
     host.advance(Time::ZERO, &mut |_| {});
     // All at once: the softirq takes the first at once and alone, then 44 (65,507 bytes) and what remains.
@@ -154,7 +154,8 @@ fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
         assert_eq!(sample.socket_fill, Some(0), "{scheduler:?}");
 
         // More than it can read: it is always ready to run, so it waits whenever another task runs.
-        let mut busy = host(scheduler, 1 << 20, &[Load::Computation { processes: 2, nice: Nice::default() }]);
+        let mut busy =
+            host(scheduler, 1 << 20, &[Load::Computation { processes: 2, spec: TaskSpec::default() }]);
         offer(&mut busy, 110_000, 2.0);
         let (sample, now, ledger) = (busy.sample(0), busy.cpu().now(), busy.cpu().scheduler().ledger());
         let others = now.since(Time::ZERO).saturating_sub(ledger.run_time(busy.task(0), now)).as_nanos();
@@ -173,7 +174,7 @@ fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
 #[test]
 fn the_sleep_average_is_a_saw_tooth_and_the_core_changes_hands_at_its_minimum() {
     // asynch figures 7 and 8: a receiver that is busy for about two thirds of its time, and a computing process.
-    let mut host = host(O1, 4 << 20, &[Load::Computation { processes: 1, nice: Nice::default() }]);
+    let mut host = host(O1, 4 << 20, &[Load::Computation { processes: 1, spec: TaskSpec::default() }]);
     host.set_trace(Some(Trace::new(4_000_000, Span::from_millis(1))));
     offer(&mut host, 53_333, 12.0);
     let receiver = host.task(0);
@@ -222,7 +223,7 @@ fn system_calls_hurt_more_than_memory_and_memory_more_than_computation() {
     };
     let calls = loss(Load::system_calls(4));
     let memory = loss(Load::Memory { processes: 4, slowdown_permille: 1_300 });
-    let computation = loss(Load::Computation { processes: 4, nice: Nice::default() });
+    let computation = loss(Load::Computation { processes: 4, spec: TaskSpec::default() });
     println!("loss beside four: system calls {calls:.3}, memory {memory:.3}, computation {computation:.3}");
     assert!(
         calls > memory && memory > 1.5 * computation && computation > 0.03,

@@ -91,13 +91,16 @@ struct Waits {
     /// Since when it has had no core, if it is ready.
     since: Option<Time>,
     total: Span,
+    longest: Span,
     involuntary: u32,
 }
 
 impl Waits {
     /// The wait is over, if there is one.
     fn settle(&mut self, now: Time) {
-        self.total = self.total + self.since.take().map_or(Span::ZERO, |since| now.since(since));
+        let wait = self.since.take().map_or(Span::ZERO, |since| now.since(since));
+        self.total = self.total + wait;
+        self.longest = self.longest.max(wait);
     }
 }
 
@@ -155,6 +158,12 @@ impl Ledger {
     pub fn run_delay(&self, task: TaskId, now: Time) -> Span {
         let waits = self.waits.get(task.index()).copied().unwrap_or_default();
         waits.since.map_or(waits.total, |since| waits.total + now.since(since))
+    }
+
+    /// The longest time without a break for which `task` was ready to run without the core up to `now`.
+    pub fn longest_wait(&self, task: TaskId, now: Time) -> Span {
+        let waits = self.waits.get(task.index()).copied().unwrap_or_default();
+        waits.since.map_or(waits.longest, |since| waits.longest.max(now.since(since)))
     }
 
     /// The number of tasks that run or wait for the core, summed over time up to `now`: its growth over an interval, divided by
@@ -297,12 +306,14 @@ mod tests {
         // `a` is made to go after 5 ms and gets the core back when `b` sleeps.
         ledger.switch(at(5), Some(b));
         assert_eq!((ledger.run_delay(a, at(7)), ledger.run_delay(b, at(7))), (ms(2), ms(3)));
+        assert_eq!(ledger.longest_wait(a, at(7)), ms(2));
         ledger.not_ready(at(9), b);
         ledger.switch(at(9), Some(a));
         ledger.not_ready(at(10), a);
         ledger.switch(at(10), None);
         let now = at(50);
         assert_eq!((ledger.run_delay(a, now), ledger.run_delay(b, now)), (ms(4), ms(3)));
+        assert_eq!((ledger.longest_wait(a, now), ledger.longest_wait(b, now)), (ms(4), ms(3)));
         assert_eq!((ledger.involuntary_switches(a), ledger.involuntary_switches(b)), (1, 0));
         // One task for 2 ms, two of them for 7, one again for 1.
         assert_eq!(ledger.runnable_time(now), ms(2 + 2 * 7 + 1));

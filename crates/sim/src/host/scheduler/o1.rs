@@ -38,6 +38,11 @@ pub struct O1Config {
     pub tick: Span,
 }
 
+impl O1Config {
+    /// The most that a sleep average can be.
+    pub const MOST_SLEEP_AVERAGE: Span = Span::from_nanos(MAX_SLEEP_AVERAGE);
+}
+
 impl Default for O1Config {
     /// HZ = 1000, as in the distributions of the time for servers.
     fn default() -> Self {
