@@ -142,6 +142,14 @@ impl Bbr {
         self.start_round();
     }
 
+    /// Whether the pipe is not full yet and the window, which still grows, is why: what is lost of bursts into it is no bound of what
+    /// the path holds.
+    fn is_refilling(&self) -> bool {
+        let held = volume(self.bandwidth(), 1.0, self.min_rtt());
+        let is_bounded = self.long_term.is_some_and(|bound| self.window >= bound);
+        self.is_window_full() && self.in_flight < held && !is_bounded
+    }
+
     /// The draft's `StartProbeBW_UP`.
     fn enter_up(&mut self) {
         self.phase = Phase::Up;
@@ -162,7 +170,7 @@ impl Bbr {
         match phase {
             Phase::Down | Phase::Cruise if self.is_time_to_probe(sample.now) => self.enter_refill(),
             Phase::Down if self.is_time_to_cruise() => self.phase = Phase::Cruise,
-            Phase::Refill if is_round => self.enter_up(),
+            Phase::Refill if is_round && !self.is_refilling() => self.enter_up(),
             Phase::Up if self.has_new_path() => self.restart(),
             Phase::Up if self.is_time_to_go_down() => {
                 self.cycle.was_too_high = false;

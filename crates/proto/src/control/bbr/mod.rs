@@ -14,7 +14,10 @@
 //!   at once, not after 10 s, the bounds learnt on the old path are dropped, and the bandwidth holds for one more probe, as the window of the
 //!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls,
 //!   the queue was of our making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
-//!   off, six times in a row at most. Soon after, only a round trip twice as long again is looked into. `rtt_rise = 0` turns this off.
+//!   off, six times in a row at most. Soon after, only a round trip twice as long again is looked into. A probe for bandwidth ends for it, too,
+//!   where no window of such a probe makes a queue as long. `rtt_rise = 0` turns this off.
+//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft gives it one round: with the window of a path a tenth as long that is
+//!   not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose packets at a volume that the path holds well.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
 //! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
 //! - Rounds until the next probe are as many as the path holds packets, without those that wait to be reported.

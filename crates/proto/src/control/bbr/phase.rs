@@ -8,7 +8,7 @@ const DRAIN_PACING: f64 = 0.5;
 const DOWN_PACING: f64 = 0.9;
 const UP_PACING: f64 = 1.25;
 const WINDOW_GAIN: f64 = 2.0;
-const UP_WINDOW: f64 = 2.25;
+pub(super) const UP_WINDOW: f64 = 2.25;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {

@@ -4,6 +4,7 @@ use haul_base::{Rate, Span, Time};
 
 use super::cycle::Acks;
 use super::model::{ShortTerm, volume};
+use super::phase::UP_WINDOW;
 use super::{Bbr, Phase};
 use crate::control::FeedbackSample;
 
@@ -57,7 +58,8 @@ impl Bbr {
             Phase::Down => self.is_window_full(),
             _ => false,
         };
-        if !expects_none || !self.cycle.is_clean() {
+        let is_excused = !expects_none || !self.cycle.is_clean();
+        if is_excused && !(self.phase.is_probe_bw() && self.exceeds_own_queue()) {
             self.round_trip.excuse();
         }
         // What was probed lately explains no round trip that is far longer than it was then.
@@ -66,6 +68,11 @@ impl Bbr {
             self.round_trip.last_round().least <= explained
         };
         self.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
+    }
+
+    /// Whether the last round was longer than the queue that the window of a probe for bandwidth can make.
+    fn exceeds_own_queue(&self) -> bool {
+        self.round_trip.last_round().least > self.loop_time().mul_f64(UP_WINDOW)
     }
 
     fn enter_probe_rtt(&mut self, raised: Option<(Span, Rate)>) {
