@@ -173,6 +173,9 @@ pub(super) struct Kernel {
     named: Named,
     early: Dropped,
     per_buffer: f64,
+    counts_early: bool,
+    /// In this transmission window the hypervisor took the receiver's processor.
+    was_stolen_from: bool,
 }
 
 impl Kernel {
@@ -181,8 +184,16 @@ impl Kernel {
             self.per_buffer = run;
         }
         self.socket.hear(sample, sample.socket_drops as f64 * self.per_buffer.max(1.0));
-        let early = sample.host.and_then(|host| host.early_drops).unwrap_or(0);
-        self.early.hear(sample, f64::from(early));
+        let host = sample.host.unwrap_or_default();
+        self.counts_early |= host.early_drops.is_some();
+        self.was_stolen_from |= host.steal.is_some_and(|steal| steal > Span::ZERO);
+        self.early.hear(sample, f64::from(host.early_drops.unwrap_or(0)));
+    }
+
+    /// A transmission window has ended. Whether what its host dropped in it was counted: before the socket and at it. A
+    /// hypervisor that lets a host wait drops what nobody counts.
+    pub(super) fn end_window(&mut self) -> bool {
+        self.counts_early && self.per_buffer > 0.0 && !std::mem::take(&mut self.was_stolen_from)
     }
 
     /// Whether a dropped buffer can hold several packets.

@@ -409,7 +409,7 @@ impl Diagnostician {
         let present = &mut self.present;
         let counts = *present.counts();
         let by_kernel = std::mem::take(&mut self.by_kernel) as f64;
-        let is_counted = by_kernel > COUNTED * counts.whole() as f64;
+        let is_counted = self.kernel.end_window() || by_kernel > COUNTED * counts.whole() as f64;
         if by_signature.metric.is_some() {
             let cause = by_signature.cause();
             match self.evidence {

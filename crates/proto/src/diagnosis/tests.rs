@@ -503,6 +503,29 @@ fn a_signature_adds_nothing_where_the_kernel_counts() {
 }
 
 #[test]
+fn a_host_that_counts_its_drops_is_believed_unless_it_could_not_count() {
+    let gap = Signature::of_lost(PACKETS, 5_000..5_300);
+    let (counts, stolen) = (Some(0), Some(Span::from_millis(10)));
+    for (early_drops, steal, cause) in [
+        (None, None, Cause::ReceiverHost),
+        (counts, None, Cause::Random),
+        (counts, Some(Span::ZERO), Cause::Random),
+        (counts, stolen, Cause::ReceiverHost),
+    ] {
+        let mut of = Diagnostician::new(Evidence::All);
+        let host = Some(HostSample { early_drops, steal, ..HostSample::default() });
+        let rtt = measured(20);
+        for _ in 0..2 {
+            let sample = feedback(at(1), &rtt, 100, 300, None);
+            of.on_feedback(&FeedbackSample { host, gro_run: Some(10.0), in_flight: 1_472_000, ..sample });
+            let told = window(&mut of, &gap);
+            assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
+            assert_eq!(told.counts.of(cause), 300, "{early_drops:?}, {steal:?}");
+        }
+    }
+}
+
+#[test]
 fn losses_of_a_window_without_a_signature_are_not_those_of_the_next() {
     let mut of = Diagnostician::new(Evidence::All);
     hear(&mut of, 1, 100, 10, 0);

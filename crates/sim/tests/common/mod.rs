@@ -10,8 +10,8 @@ use haul_proto::{
     ReceiverEvent, Seal, Sender, SenderConfig, SenderEvent, SenderStats, Unauthentic, build_controller,
 };
 use haul_sim::{
-    BottleneckSpec, CorruptionSpec, Distribution, Effect, Ended, JitterSpec, Limit, LinkId, NodeId, Order,
-    Outage, PathSpec, QueueSpec, ReorderingSpec, SessionNode, StageSpec, UDP_OVERHEAD, World,
+    BottleneckSpec, BurstLossSpec, CorruptionSpec, Distribution, Effect, Ended, JitterSpec, Limit, LinkId,
+    NodeId, Order, Outage, PathSpec, QueueSpec, ReorderingSpec, SessionNode, StageSpec, UDP_OVERHEAD, World,
 };
 use haul_stack::Recipe;
 
@@ -128,6 +128,8 @@ pub(crate) struct Channel {
     pub(crate) rate: Rate,
     pub(crate) queue: Span,
     pub(crate) loss: f64,
+    /// The share of packets that is lost in runs, and how many packets these have on average.
+    pub(crate) burst_loss: Option<(f64, f64)>,
     pub(crate) duplicate: f64,
     pub(crate) reorder: f64,
     /// Delays up to this on top, in order.
@@ -150,6 +152,7 @@ impl Channel {
             rate,
             queue: Span::from_millis(50),
             loss: 0.0,
+            burst_loss: None,
             duplicate: 0.0,
             reorder: 0.0,
             jitter: Span::ZERO,
@@ -166,11 +169,14 @@ impl Channel {
         let corruption = |p, effect| StageSpec::Corruption(CorruptionSpec { share: share(p), effect });
         let late = Distribution::Uniform(Span::from_millis(5));
         let jitter = JitterSpec { delay: Distribution::Uniform(self.jitter), order: Order::Keep };
+        let (lost, mean_run) = self.burst_loss.unwrap_or((0.0, 1.0));
+        let bursts = BurstLossSpec { share: share(lost), mean_run };
         let stages = [
             (true, StageSpec::Mtu(self.mtu + UDP_OVERHEAD)),
             (!self.outages.is_empty(), StageSpec::Outages(self.outages.clone())),
             (true, StageSpec::Bottleneck(BottleneckSpec { rate: self.rate, queue })),
             (self.loss > 0.0, StageSpec::Loss(share(self.loss))),
+            (self.burst_loss.is_some(), StageSpec::BurstLoss(bursts)),
             (self.corrupt > 0.0, corruption(self.corrupt, Effect::Flip)),
             (self.truncate > 0.0, corruption(self.truncate, Effect::Truncate)),
             (self.duplicate > 0.0, StageSpec::Duplication(share(self.duplicate))),

@@ -1,7 +1,5 @@
 //! The states of the draft's state machine, and how fast each sends.
 
-use super::probe_rtt::PROBE_RTT_GAIN;
-
 /// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
 pub(super) const STARTUP_PACING: f64 = 2.77;
 const DRAIN_PACING: f64 = 0.5;
@@ -9,6 +7,8 @@ const DOWN_PACING: f64 = 0.9;
 const UP_PACING: f64 = 1.25;
 const WINDOW_GAIN: f64 = 2.0;
 pub(super) const UP_WINDOW: f64 = 2.25;
+/// The draft's `ProbeRTTCwndGain`.
+pub(super) const PROBE_RTT_GAIN: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {

@@ -4,14 +4,13 @@ use haul_base::{Rate, Span, Time};
 
 use super::cycle::Acks;
 use super::model::{ShortTerm, volume};
-use super::phase::UP_WINDOW;
+use super::phase::{PROBE_RTT_GAIN, UP_WINDOW};
 use super::{Bbr, Phase};
 use crate::control::FeedbackSample;
 
-/// The draft's `ProbeRTTCwndGain` and `ProbeRTTDuration`.
-pub(super) const PROBE_RTT_GAIN: f64 = 0.5;
+/// The draft's `ProbeRTTDuration`.
 const PROBE_RTT_LASTS: Span = Span::from_millis(200);
-/// The same of a probe out of turn, whose question is only whether a queue has gone: three quarters of what the path
+/// The gain of a probe out of turn, whose question is only whether a queue has gone: three quarters of what the path
 /// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth beside
 /// this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
