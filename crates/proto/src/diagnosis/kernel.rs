@@ -173,6 +173,7 @@ pub(super) struct Kernel {
     named: Named,
     early: Dropped,
     per_buffer: f64,
+    /// It has told how much was dropped before a socket saw it, if only that nothing was.
     counts_early: bool,
     /// In this transmission window the hypervisor took the receiver's processor.
     was_stolen_from: bool,
@@ -193,7 +194,8 @@ impl Kernel {
     /// A transmission window has ended. Whether what its host dropped in it was counted: before the socket and at it. A
     /// hypervisor that lets a host wait drops what nobody counts.
     pub(super) fn end_window(&mut self) -> bool {
-        self.counts_early && self.per_buffer > 0.0 && !std::mem::take(&mut self.was_stolen_from)
+        let was_stolen_from = std::mem::take(&mut self.was_stolen_from);
+        self.counts_early && self.per_buffer > 0.0 && !was_stolen_from
     }
 
     /// Whether a dropped buffer can hold several packets.
