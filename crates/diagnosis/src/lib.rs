@@ -28,6 +28,6 @@ pub use model::{CauseModel, Curve, Model, ModelError, PAPERS_WORD, Provenance, R
 pub use rate_dependence::{RateFinding, SentStretch};
 pub use sample::Sample;
 pub use shapiro::{Normality, shapiro_wilk};
-pub use signature::{Run, Signature};
+pub use signature::{Run, Signature, WholeBursts};
 pub use text::{SignatureError, read_signatures, write_signature};
 pub use train::{Bin, TrainError, Trained, bins, cross_validate, train};

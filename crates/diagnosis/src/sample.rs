@@ -1,6 +1,6 @@
 //! What is measured of a signature.
 
-use crate::{Signature, Words};
+use crate::{Signature, WholeBursts, Words};
 
 /// The measures of one transmission window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,8 +15,8 @@ pub struct Sample {
     pub success_proportion: Option<f64>,
     /// Burst density; `None` without two losses in a burst.
     pub burst_density: Option<f64>,
-    /// Bursts, if each was lost as a whole; see [`Signature::whole_bursts`].
-    pub whole_bursts: Option<usize>,
+    /// The bursts, if each was lost as a whole; see [`Signature::whole_bursts`].
+    pub whole_bursts: Option<WholeBursts>,
 }
 
 impl Sample {

@@ -13,6 +13,15 @@ pub struct Run {
     pub packets: u64,
 }
 
+/// The bursts of a window, each of which was lost as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WholeBursts {
+    /// How many, at least one.
+    pub number: usize,
+    /// Packets of the shortest, at least two.
+    pub shortest: u64,
+}
+
 impl Run {
     /// The position behind the last.
     fn end(&self) -> u64 {
@@ -127,12 +136,13 @@ impl Signature {
         (density > 0.0).then_some(density)
     }
 
-    /// How many bursts there are (of [`Signature::burst_density`]), if each was lost as a whole and none is a single packet.
-    pub fn whole_bursts(&self) -> Option<usize> {
-        let mut bursts = 0;
-        let are_whole =
-            self.bursts().inspect(|_| bursts += 1).all(|(lost, length)| lost == length && lost > 1);
-        (are_whole && bursts > 0).then_some(bursts)
+    /// The bursts (of [`Signature::burst_density`]), if each was lost as a whole and none is a single packet.
+    pub fn whole_bursts(&self) -> Option<WholeBursts> {
+        let (number, shortest) =
+            self.bursts().try_fold((0, u64::MAX), |(number, shortest), (lost, length)| {
+                (lost == length && lost > 1).then_some((number + 1, shortest.min(lost)))
+            })?;
+        (number > 0).then_some(WholeBursts { number, shortest })
     }
 
     /// Each burst: how many packets were lost, and how many there are from its first to its last loss.
@@ -235,9 +245,11 @@ mod tests {
         assert_eq!((single.burst_density(), single.whole_bursts()), (None, None));
         let whole = Signature::of_lost(10_000, [1, 2, 500, 501]);
         let one_single = Signature::of_lost(10_000, [1, 500, 501]);
+        let bursts =
+            |signature: Signature| signature.whole_bursts().map(|bursts| (bursts.number, bursts.shortest));
         assert_eq!(
-            [whole, of("1001"), one_single, apart, close, of("")].map(|signature| signature.whole_bursts()),
-            [Some(2), Some(1), None, None, None, None]
+            [whole, of("1001"), one_single, apart, close, of("")].map(bursts),
+            [Some((2, 2)), Some((1, 2)), None, None, None, None]
         );
     }
 
