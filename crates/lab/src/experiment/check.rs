@@ -82,13 +82,13 @@ pub(super) enum Test {
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
     /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
-    /// Of the kept windows with each value of `over` that lost their packets to the host or to a queue, at most this share is called the other's
-    /// by the signature; and what became of all, with 95 % intervals (Clopper and Pearson).
+    /// Of the kept windows with each value of `over` that lost their packets to the host or to a queue, how many may be called the
+    /// other's by the signature; and what became of all, with 95 % intervals (Clopper and Pearson).
     Confusion {
         over: String,
         #[serde(default)]
         at: Table,
-        most_wrong: f64,
+        limits: classes::Limits,
     },
     /// The lost packets of kept windows of real runs are put down to each cause that has lost some: the least F of the causes.
     PacketFScore {
@@ -171,7 +171,7 @@ impl Verdict {
     }
 
     /// Of a bound that holds on average, or does not, and whose interval lies within it, or does not.
-    const fn of_bound(holds: bool, is_within: bool) -> Self {
+    pub(super) const fn of_bound(holds: bool, is_within: bool) -> Self {
         match (holds, is_within) {
             (true, true) => Self::Reproduced,
             (true, false) => Self::Undecided,
@@ -205,7 +205,7 @@ pub(super) struct Judged {
 }
 
 /// A verdict with its numbers.
-type Finding = (Verdict, String, Option<Interval>);
+pub(super) type Finding = (Verdict, String, Option<Interval>);
 
 impl CheckSpec {
     /// The combinations that it names.
@@ -248,9 +248,7 @@ impl CheckSpec {
             Test::FScore { over, named, at_least } => {
                 classes::f_score(results, over, named, *at_least).map(Verdict::simple)
             }
-            Test::Confusion { over, at, most_wrong } => {
-                classes::confusion(results, over, at, *most_wrong).map(Verdict::simple)
-            }
+            Test::Confusion { over, at, limits } => classes::confusion(results, over, at, limits),
             Test::PacketFScore { at, at_least } => {
                 classes::packet_f_score(results, at, *at_least).map(Verdict::simple)
             }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use haul_base::Cause;
 use haul_diagnosis::{Bin, Confusion, Model, bins, clopper_pearson};
+use serde::Deserialize;
 use toml::Table;
 
+use super::check::{Finding, Verdict};
 use super::measure::{Quantity, label};
 use super::results::Results;
 use crate::sim::real::Labels;
@@ -43,10 +45,44 @@ pub(super) fn f_score(
     Ok((least >= at_least, format!("F over {all} runs: {}", each.join(", "))))
 }
 
+/// What the shares of windows may be that are told wrongly, or not at all.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limits {
+    /// Of all windows in range, the share that is told wrongly.
+    most_wrong: f64,
+    /// The upper end of its interval.
+    most_wrong_bound: Option<f64>,
+    /// The share of the windows with one value: more than the upper end differs only if the interval's lower end is above it, too.
+    most_wrong_each: Option<f64>,
+    /// The share that is not told.
+    most_inconclusive: Option<f64>,
+}
+
+impl Limits {
+    /// Whether the shares hold, and whether they do beyond chance.
+    fn judge(&self, all: &Confusion, each: &[Confusion]) -> Verdict {
+        let wrong = |of: &Confusion| clopper_pearson(of.wrong, of.in_range());
+        let inconclusive = clopper_pearson(all.inconclusive, all.in_range()).found;
+        let is_below = |share: f64, most: Option<f64>| most.is_none_or(|most| share <= most);
+        let holds = wrong(all).found <= self.most_wrong
+            && is_below(inconclusive, self.most_inconclusive)
+            && each.iter().all(|of| is_below(wrong(of).low, self.most_wrong_each));
+        let is_within = is_below(wrong(all).high, self.most_wrong_bound)
+            && each.iter().all(|of| is_below(wrong(of).found, self.most_wrong_each));
+        Verdict::of_bound(holds, is_within)
+    }
+}
+
 /// What became of the windows of one cause with each value of `over`: by the signature, and by all evidence.
-pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f64) -> Result<Found, String> {
+pub(super) fn confusion(
+    results: &Results,
+    over: &str,
+    at: &Table,
+    limits: &Limits,
+) -> Result<Finding, String> {
     let mut all = Confusion::default();
-    let mut lines = Vec::new();
+    let (mut each, mut lines) = (Vec::new(), Vec::new());
     for value in results.values_of(over, at) {
         let mut at = at.clone();
         at.insert(over.to_owned(), value.clone());
@@ -59,6 +95,7 @@ pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f
             }
         }
         all.merge(&by_signature);
+        each.push(by_signature);
         let by_all = (by_all.in_range() > 0).then(|| format!("; by all evidence {}", described(&by_all)));
         let words = [described(&by_signature), by_all.unwrap_or_default()].concat();
         lines.push(format!("\n{:18}{}: {words}", "", label(&value)));
@@ -66,8 +103,7 @@ pub(super) fn confusion(results: &Results, over: &str, at: &Table, most_wrong: f
     if all.in_range() == 0 {
         return Err(format!("no window is told in the runs with {at}"));
     }
-    let is_right = all.wrong as f64 <= most_wrong * all.in_range() as f64;
-    Ok((is_right, described(&all) + &lines.concat()))
+    Ok((limits.judge(&all, &each), described(&all) + &lines.concat(), None))
 }
 
 /// A confusion with its intervals, in per cent.
@@ -213,6 +249,34 @@ mod tests {
         let wanted = "of 1000 windows right 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), neither 0.00 % (0.00 to 0.37), \
                       3 out of range";
         assert_eq!(described(&of), wanted);
+    }
+
+    #[test]
+    fn what_chance_may_have_done_is_undecided() {
+        let limits = Limits {
+            most_wrong: 0.002,
+            most_wrong_bound: Some(0.0035),
+            most_wrong_each: Some(0.01),
+            most_inconclusive: Some(0.02),
+        };
+        let of = |correct, wrong, inconclusive| Confusion { correct, wrong, inconclusive, out_of_range: 0 };
+        let sum = |each: &[Confusion]| {
+            each.iter().fold(Confusion::default(), |mut all, of| {
+                all.merge(of);
+                all
+            })
+        };
+        for (each, verdict) in [
+            ([of(1_998, 2, 0), of(2_000, 0, 0)], Verdict::Reproduced),
+            // Too few: the interval reaches above 0.35 %.
+            ([of(100, 0, 0), of(100, 0, 0)], Verdict::Undecided),
+            ([of(98, 2, 0), of(4_000, 0, 0)], Verdict::Undecided),
+            ([of(90, 10, 0), of(9_000, 0, 0)], Verdict::Differs),
+            ([of(1_900, 0, 100), of(2_000, 0, 0)], Verdict::Differs),
+            ([of(1_990, 10, 0), of(2_000, 0, 0)], Verdict::Differs),
+        ] {
+            assert_eq!(limits.judge(&sum(&each), &each), verdict, "{each:?}");
+        }
     }
 
     #[test]

@@ -291,6 +291,20 @@ fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
     assert!(mean > 0.4 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
 }
 
+/// Each that takes the queue of the other for a longer path fills it further: 200 ms of it, and 1 to 3 % of the packets lost.
+#[test]
+fn two_of_its_own_do_not_fill_a_deep_queue() {
+    for (rtts, later) in [([40, 40], 0), ([40, 40], 10), ([40, 100], 0), ([20, 100], 0)] {
+        let (shares, lost, queued) = pair(["bbr", "bbr"], rtts, 200, later);
+        println!("{rtts:?} ms, {later} s later: {shares:.2?}, {lost:.4} lost, queue {queued:.0} ms");
+        assert!(
+            shares[0] + shares[1] > 0.9 && shares.iter().all(|share| *share > 0.2),
+            "{rtts:?}, {later}: {shares:?}"
+        );
+        assert!(lost < 0.005 && queued < 120.0, "{rtts:?}, {later}: {lost}, {queued}");
+    }
+}
+
 /// What of the mean capacity arrives while it is a quarter in every second 100 ms.
 fn share_of_what_varies(rtt: Span) -> f64 {
     let mut run = run(path(rtt));
