@@ -110,12 +110,12 @@ pub(crate) fn spawn_for<J: Job>(
     })
 }
 
-type Work = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
+pub(crate) type Task = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
-pub(crate) type Worker = (&'static str, Work);
+pub(crate) type Worker = (&'static str, Task);
 
-/// Work that ends the job itself if it fails, or cannot fail.
-pub(crate) fn unfailing(run: impl FnOnce() + Send + 'static) -> Work {
+/// Task that ends the job itself if it fails, or cannot fail.
+pub(crate) fn unfailing(run: impl FnOnce() + Send + 'static) -> Task {
     Box::new(move || {
         run();
         Ok(())

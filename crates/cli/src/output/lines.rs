@@ -15,7 +15,7 @@ const SHORTEST: usize = 32;
 
 /// Lines for people. Whatever is put into a line stays within it, and a terminal shows all of it and obeys none of it,
 /// whoever chose the words: names of files and peers cannot forge a line. Keys of URLs are left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display)]
 pub(crate) struct Lines(String);
 
 impl Lines {
@@ -39,12 +39,6 @@ impl Lines {
 
     pub(crate) fn each(&self) -> impl Iterator<Item = &str> {
         self.0.lines()
-    }
-}
-
-impl Display for Lines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Names of files, which may hold any bytes, in JSON.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use data_encoding::BASE64;
@@ -9,7 +8,8 @@ use haul_base::printable_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display, Serialize, Deserialize)]
+#[display("{}", printable_bytes(_0))]
 #[serde(from = "Travelling", into = "Travelling")]
 pub(crate) struct Name(pub Vec<u8>);
 
@@ -33,12 +33,6 @@ impl From<&OsStr> for Name {
 impl From<Name> for OsString {
     fn from(name: Name) -> Self {
         Self::from_vec(name.0)
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&printable_bytes(&self.0))
     }
 }
 

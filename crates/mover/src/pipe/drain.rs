@@ -1,25 +1,26 @@
-//! Receives files into a pipe, one after the other.
+//! Receives files into a pipe, one after the other: a job like any other, of which nothing lies at a destination.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-use blake3::Hasher;
-use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Outcome, Want,
-};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use haul_wire::control::{Destination, Fault, FaultCode, ReceivePolicy};
 use rustix::io::Errno;
 
-use crate::entries::{EntryTable, Kind, State};
-use crate::fault::{IoFault, left_early, protocol, unexpected};
-use crate::job::{self, JobHandle, Stage, spawn_for};
-use crate::link::ControlLink;
-use crate::pipe::LOOK_AGAIN;
+use crate::entries::{EntryTable, Kind};
+use crate::fault::IoFault;
+use crate::job::{self, JobHandle, Stage};
+use crate::link::{ControlLink, LOOK_AGAIN};
 use crate::receive::{
-    Base, BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, bytes_expected, mismatch,
+    Base, BufferGuard, Check, FileSink, Pipeline, Place, Queue, ReceiveJob, ReceiveOptions, Shared, Work,
+    Written, made_whole, over, run,
 };
-use crate::report::MoveReport;
+use crate::tree::Groups;
+
+/// Pieces that may wait for the verifier.
+const PIECES: usize = 64;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
@@ -34,24 +35,30 @@ pub fn receive_to(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
+    // There is nothing to compare with, to replace or to remove.
+    let options = ReceiveOptions { receive_policy: ReceivePolicy::default(), ..options };
     let place = Place::new(Base::nowhere()?, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: false });
-    let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, output))?;
+    let (pieces, written) = bounded(PIECES);
+    let drain = Drain::new(shared.clone(), output, pieces);
+    let write = |pipeline, _| -> job::Task { Box::new(move || run_beside(drain, &written, &pipeline)) };
+    let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, None, write))?;
     Ok(ReceiveJob { sink, handle })
 }
 
-fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport, Fault> {
-    let drain = Drain::new(shared.clone(), output);
-    let draining = spawn_for(shared, "haul-drain", move || drain.run())?;
-    let result =
-        Listener { shared: shared.clone(), expected: HashMap::new(), settled: 0, total: None }.listen();
-    shared.queue.close();
-    if result.is_ok() {
-        job::join(draining)?;
+/// Has everything written, and what is written verified. If the job ends before, the thread that writes may wait for a
+/// reader who does not read; it ends with the process.
+fn run_beside(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) -> Result<(), Fault> {
+    let draining = job::spawn("haul-drain", move || drain.run())?;
+    loop {
+        match written.recv_timeout(LOOK_AGAIN) {
+            Ok(piece) => pipeline.check(Check::Written(piece))?,
+            Err(RecvTimeoutError::Disconnected) => return job::join(draining)?,
+            Err(RecvTimeoutError::Timeout) if pipeline.ending().is_some() => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
-    // Else it may wait for a reader who does not read; it ends with the process.
-    result
 }
 
 struct Drain {
@@ -60,16 +67,18 @@ struct Drain {
     /// What has come before its turn, by its place in the object. The memory counts as used.
     waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
     upto: u64,
-    /// The file whose turn it is, what it hashes to so far, and up to where it is written.
+    /// The file whose turn it is, and up to where it is written.
     entry: u32,
-    hasher: Hasher,
     in_file: u64,
+    /// What is to be verified when the output has taken it.
+    written: Vec<Written>,
+    verified: Sender<Written>,
 }
 
 impl Drain {
-    fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>) -> Self {
-        let (waiting, hasher) = (BTreeMap::new(), Hasher::new());
-        Self { shared, output, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
+    fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>, verified: Sender<Written>) -> Self {
+        let (waiting, written) = (BTreeMap::new(), Vec::new());
+        Self { shared, output, waiting, upto: 0, entry: 0, in_file: 0, written, verified }
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -79,8 +88,9 @@ impl Drain {
                 (book.layout.len, book.object_len)
             };
             self.finish_entries()?;
+            self.flush()?;
             if whole == Some(self.upto) && self.entry == self.shared.table(EntryTable::len) {
-                return self.flush();
+                return Ok(());
             }
             match self.shared.queue.take(known) {
                 Work::Bytes(guard) => self.take(&guard)?,
@@ -95,32 +105,39 @@ impl Drain {
             self.waiting.insert(run.offset, (guard.clone(), run.range.clone()));
         }
         while let Some((guard, range)) = self.waiting.remove(&self.upto) {
-            self.write_run(guard.bytes(range))?;
+            self.write_run(&guard, range)?;
         }
-        self.flush()
+        Ok(())
     }
 
-    fn write_run(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let pieces = self.shared.book.lock().layout.pieces(self.upto, bytes.len() as u64);
-        let mut rest = bytes;
+    fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
+        let len = run.len() as u64;
+        let pieces = self.shared.book.lock().layout.pieces(self.upto, len);
+        // The verifier holds what the queue has room for: nothing can be read back.
+        let lent = Queue::lend(guard, usize::MAX).map(Arc::new);
+        let mut start = run.start;
         for piece in pieces {
             while self.entry < piece.entry {
                 self.finish_entry()?;
             }
-            let (now, later) = rest.split_at(piece.len as usize);
-            rest = later;
-            self.hasher.update(now);
-            let shape = self.shared.book.lock().table.shape(piece.entry);
-            let mut from = now;
-            for (at, len) in shape.pieces(piece.offset..piece.offset + piece.len) {
+            let range = start..start + piece.len as usize;
+            start = range.end;
+            let shape = self.shared.table(|table| table.shape(piece.entry));
+            let stretch = piece.offset..piece.offset + piece.len;
+            let mut from = guard.bytes(range.clone());
+            for (at, len) in shape.pieces(stretch.clone()) {
                 self.zeros_to(at)?;
                 let (part, later) = from.split_at(len as usize);
                 from = later;
                 self.write(part)?;
             }
+            let groups = made_whole(Groups::of(shape.len), &stretch, &(0..stretch.end));
+            let bytes = lent.clone().map(|lent| (lent, range));
+            let (entry, offset) = (piece.entry, piece.offset);
+            self.written.push(Written { entry, offset, bytes, groups, len: shape.len });
         }
-        self.upto += bytes.len() as u64;
-        self.shared.progress.add_done(bytes.len() as u64);
+        self.upto += len;
+        self.shared.progress.add_done(len);
         Ok(())
     }
 
@@ -141,17 +158,15 @@ impl Drain {
     }
 
     fn finish_entry(&mut self) -> Result<(), Fault> {
-        let (kind, size) = self.shared.table(|table| (table.kind(self.entry), table.size(self.entry)));
+        let entry = self.entry;
+        let (kind, size) = self.shared.table(|table| (table.kind(entry), table.size(entry)));
         if matches!(kind, Kind::File(_)) {
             self.zeros_to(size)?;
-            let mut book = self.shared.book.lock();
-            book.table.set_digest(self.entry, *self.hasher.finalize().as_bytes());
-            // An entry of the same name as an earlier one failed when it came.
-            if book.table.state(self.entry) == State::Waiting {
-                book.table.set_state(self.entry, State::Started);
+            if self.shared.table(|table| table.stream_len(entry)) == 0 {
+                self.written.push(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 });
             }
         }
-        (self.entry, self.in_file, self.hasher) = (self.entry + 1, 0, Hasher::new());
+        (self.entry, self.in_file) = (entry + 1, 0);
         Ok(())
     }
 
@@ -168,8 +183,10 @@ impl Drain {
         self.output.write_all(bytes).map_err(|error| fault(&error))
     }
 
+    /// What is written is out, and may be verified.
     fn flush(&mut self) -> Result<(), Fault> {
-        self.output.flush().map_err(|error| fault(&error))
+        self.output.flush().map_err(|error| fault(&error))?;
+        self.written.drain(..).try_for_each(|piece| self.verified.send(piece).map_err(over))
     }
 }
 
@@ -180,122 +197,4 @@ fn fault(error: &std::io::Error) -> Fault {
     }
     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
     IoFault::destination("write", b"stdout", errno).fault
-}
-
-struct Listener {
-    shared: Arc<Shared>,
-    expected: HashMap<u32, Result<[u8; 32], Fault>>,
-    /// Of the entries below this number it is known what became of them.
-    settled: u32,
-    total: Option<u32>,
-}
-
-impl Listener {
-    fn listen(mut self) -> Result<MoveReport, Fault> {
-        self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
-        loop {
-            self.shared.check_ending()?;
-            self.settle()?;
-            if self.total == Some(self.settled) {
-                return self.finish();
-            }
-            let shared = self.shared.clone();
-            shared.take_in(shared.link.recv(LOOK_AGAIN), |message| self.handle(message));
-        }
-    }
-
-    fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
-        match message {
-            ControlMessage::Entries(entries) if self.total.is_none() => self.entries(&entries),
-            ControlMessage::EntriesEnd { entries, bytes } if self.total.is_none() => {
-                self.shared.book.lock().must_be_all(entries, bytes)?;
-                self.total = Some(entries as u32);
-                self.shared.progress.found_all();
-                self.shared.all_asked()
-            }
-            ControlMessage::Digests(digests) => {
-                digests.into_iter().try_for_each(|digest| self.expect(digest))
-            }
-            ControlMessage::Extent(_)
-            | ControlMessage::LeftOut(_)
-            | ControlMessage::Withheld(_)
-            | ControlMessage::DestinationAttributes(_) => Ok(()),
-            ControlMessage::Bye => Err(left_early("sender")),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
-        let first = self.shared.book.lock().table.len();
-        for (at, entry) in (0..).zip(entries) {
-            entry.validate().map_err(|e| protocol(&e.to_string()))?;
-            if !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_)) {
-                return Err(Fault::new(
-                    FaultCode::Usage,
-                    format!("`{}` is no regular file, and only those can be written to stdout", entry.path),
-                    "name the files, or copy it to a directory",
-                ));
-            }
-            let mut book = self.shared.book.lock();
-            if let Some(fault) = book.table.push(entry)? {
-                book.failures.add(entry.path.as_bytes(), fault);
-            }
-            self.shared.budget.take_entry(book.table.cost(first + at))?;
-            drop(book);
-            self.shared.progress.found(1, 0);
-        }
-        self.shared.ask(first, vec![Want::Whole; entries.len()])?;
-        self.shared.queue.nudge();
-        Ok(())
-    }
-
-    fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
-        let entry = self.shared.book.lock().table.file(digest.entry)?;
-        // Held until the end: as a digest, what could not be read as what is said of it.
-        self.shared.budget.take(bytes_expected(&digest.result))?;
-        self.expected.insert(entry, digest.result);
-        Ok(())
-    }
-
-    /// Settles the next files that are out, and of which it is known what they should hash to.
-    fn settle(&mut self) -> Result<(), Fault> {
-        loop {
-            let (entry, mut book) = (self.settled, self.shared.book.lock());
-            if entry == book.table.len() {
-                return Ok(());
-            }
-            let expected = match book.table.state(entry) {
-                State::Failed => {
-                    self.settled += 1;
-                    continue;
-                }
-                State::Started => self.expected.remove(&entry),
-                _ => None,
-            };
-            let Some(expected) = expected else { return Ok(()) };
-            let path = book.table.path(entry);
-            let fault = match expected {
-                Ok(expected) if book.table.digest(entry) == Some(&expected) => None,
-                Ok(_) => Some(mismatch(&path)),
-                Err(fault) => Some(fault),
-            };
-            if let Some(fault) = &fault {
-                book.table.set_state(entry, State::Failed);
-                book.failures.add(&path, fault.clone());
-                self.shared.progress.one_failed();
-            } else {
-                book.table.set_state(entry, State::Done);
-                self.shared.progress.file_done();
-            }
-            drop(book);
-            self.settled += 1;
-            self.shared.link.send(ControlMessage::Outcomes(vec![Outcome { entry: entry.into(), fault }]))?;
-        }
-    }
-
-    fn finish(&self) -> Result<MoveReport, Fault> {
-        self.shared.finish()?;
-        self.shared.await_close();
-        Ok(self.shared.book.lock().report())
-    }
 }

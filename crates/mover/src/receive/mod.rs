@@ -22,17 +22,18 @@ use haul_wire::control::{Destination, Durability, Fault, Layout, Preserve, Recei
 
 pub(crate) use commit::commit_only;
 pub use decide::expectations::Expectations;
+pub(crate) use messages::{Check, Written, over};
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
 pub(crate) use place::{Place, mismatch};
-pub(crate) use queue::{BufferGuard, Work};
+pub(crate) use queue::{BufferGuard, Queue, Work};
 pub(crate) use shared::Shared;
-pub(crate) use verify::bytes_expected;
-pub(crate) use write::FileSink;
+pub(crate) use verify::made_whole;
+pub(crate) use write::{FileSink, Pipeline};
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
-use crate::job::{self, JobHandle, Stage, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -41,7 +42,8 @@ use commit::Committer;
 use decide::Decider;
 use peer::Peer;
 use verify::{Comparer, Verifier};
-use write::{Pipeline, Writer};
+use write::Writer;
+use write::writeback::Orders;
 
 /// Messages that may wait for the verifier.
 const CHECKS: usize = 1024;
@@ -144,28 +146,35 @@ pub fn receive_files(
     shared.skipped = skipped;
     let shared = Arc::new(shared);
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: true });
-    let handle = JobHandle::start(shared, "haul-receive", |shared| run(shared, leftovers))?;
+    let looks = shared.only_looks();
+    let write = move |pipeline, orders| -> Task {
+        let writer = Writer::new(pipeline, orders);
+        Box::new(move || if looks { Ok(()) } else { writer.run() })
+    };
+    let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, leftovers, write))?;
     Ok(ReceiveJob { sink, handle })
 }
 
-/// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
-/// left.
-fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
+/// Runs the job to its end, with what `write` makes for taking the bytes that have come. Every thread that it starts has
+/// ended when it returns, and no temporary file is left.
+pub(crate) fn run(
+    shared: &Arc<Shared>,
+    leftovers: Option<Leftovers>,
+    write: impl FnOnce(Pipeline, Orders) -> Task,
+) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let (orders, ordered) = write::writeback::orders();
     let pipeline = Pipeline::new(shared.clone(), checks.clone(), settles.clone());
-    let writer = Writer::new(pipeline.clone(), orders);
+    let write = write(pipeline.clone(), orders);
     let writeback = shared.clone();
     let verifier = Verifier::new(shared.clone(), checks_in, settles);
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
     let comparer = Comparer::new(shared.clone(), hashing_in, checks);
     let decider = Decider::new(pipeline.clone(), leftovers, hashing);
-    let looks = shared.only_looks();
-    let write = move || if looks { Ok(()) } else { writer.run() };
     let workers: [Worker; 5] = [
-        ("haul-write", Box::new(write)),
+        ("haul-write", write),
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
         ("haul-compare", unfailing(move || comparer.run())),

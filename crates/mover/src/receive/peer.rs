@@ -120,7 +120,7 @@ impl Peer {
                 self.shared.settle(settle(&self.shared.budget, index, fault)?)?;
             }
             wants.push(self.decider.want(index)?);
-            if !self.shared.only_looks() {
+            if !self.shared.makes_nothing() {
                 self.shared.prepare(index)?;
             }
         }
@@ -168,6 +168,15 @@ impl Peer {
 
     /// A server has no say in what is taken from it.
     fn check_asked(&self, entry: &Entry) -> Result<(), Fault> {
+        if self.shared.place.is_nowhere()
+            && !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_))
+        {
+            return Err(Fault::new(
+                FaultCode::Usage,
+                format!("`{}` is no regular file, and only those can be written to stdout", entry.path),
+                "name the files, or copy it to a directory",
+            ));
+        }
         let covers = self.shared.expectations.as_ref().is_none_or(|asked| asked.covers(&entry.path));
         // Nothing is made of what cannot be read.
         if covers || matches!(entry.kind, EntryKind::Failed(_)) {

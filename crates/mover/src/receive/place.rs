@@ -110,6 +110,10 @@ impl Place {
         self.base.rename.is_some()
     }
 
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.base.presence == Presence::Nowhere
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         self.base.presence == Presence::There
     }
@@ -201,7 +205,7 @@ impl Place {
     }
 
     pub(crate) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
-        if self.base.presence == Presence::Missing {
+        if !self.is_there() {
             return Err(Errno::NOENT);
         }
         let mut open = self.directories.lock();

@@ -130,6 +130,11 @@ impl Shared {
         self.receive_policy.run == RunMode::ListChanges
     }
 
+    /// Whether no names are made at the destination: in a dry run, and where there is none.
+    pub(crate) fn makes_nothing(&self) -> bool {
+        self.only_looks() || self.place.is_nowhere()
+    }
+
     pub(crate) fn is_verbose(&self) -> bool {
         self.receive_policy.run == RunMode::Verbose
     }

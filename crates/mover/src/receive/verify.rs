@@ -36,7 +36,7 @@ const IN_PROGRESS: u64 = 384;
 const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
 
 /// Bytes of memory for what the sender has said of a file: its digest, or why it could not be read.
-pub(crate) fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
+fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
     EXPECTED + result.as_ref().err().map_or(0, text) as u64
 }
 

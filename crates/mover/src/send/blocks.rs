@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use derive_more::Deref;
 use haul_base::AlignedBytes;
+use haul_wire::control::Growth;
 
 use crate::budget::Reserved;
 use crate::identity::Identity;
@@ -46,13 +47,16 @@ impl Block {
     }
 }
 
+/// A file of the set as it was found.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
+    pub(crate) entry: u32,
     pub(crate) source_root: Arc<SourceRoot>,
     pub(crate) path: Vec<u8>,
     pub(crate) shape: Arc<Shape>,
     /// Which file it was when it was found.
     pub(crate) identity: Identity,
+    pub(crate) growth: Growth,
 }
 
 /// What is sent of a file, in the object.
@@ -251,6 +255,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         let file = Arc::new(SourceFile {
+            entry: 0,
             source_root: Arc::new(
                 SourceRoot::new(
                     &Root::Anywhere,
@@ -263,6 +268,7 @@ mod tests {
             path: b"f".to_vec(),
             shape: Arc::new(Shape::new(0, &[])),
             identity: Identity::of(&rustix::fs::stat(dir.path().join("f")).unwrap()),
+            growth: Growth::Refuse,
         });
         let mut store = Store::default();
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());

@@ -174,7 +174,7 @@ impl Committer {
             return Ok(());
         }
         let items = self.items(entries);
-        let items = if self.shared.only_looks() { items } else { self.complete(items)? };
+        let items = if self.shared.makes_nothing() { items } else { self.complete(items)? };
         let items = self.hold_back(items);
         self.install(&items)
     }
@@ -303,12 +303,12 @@ impl Committer {
         Ok(right)
     }
 
-    /// Gives files their final names; in a dry run nothing has to be done.
+    /// Gives files their final names; in a dry run, and in a pipe, nothing has to be done.
     fn install(&mut self, items: &[Item]) -> Result<(), Fault> {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
         let mut done = Vec::with_capacity(items.len());
         for item in items {
-            if !self.shared.only_looks() {
+            if !self.shared.makes_nothing() {
                 match self.shared.place.install(item.entry, &item.path, item.size) {
                     Ok((dirent, replaced)) => {
                         directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
@@ -485,11 +485,11 @@ impl Committer {
     /// The journal lies in the destination, whose time it changes when it goes: it ends before.
     fn finish_destination(&self) {
         let is_complete = self.shared.book.lock().failures.is_all_special();
-        if is_complete && !self.shared.only_looks() {
+        if is_complete && !self.shared.makes_nothing() {
             clear_overtaken(&self.shared);
         }
         self.shared.place.finish(is_complete);
-        if !self.shared.only_looks() {
+        if !self.shared.makes_nothing() {
             self.shared.finish_destination();
         }
     }
@@ -498,7 +498,7 @@ impl Committer {
         self.shared.tell_the_rest()?;
         let removed = self.shared.book.lock().removal.removed > 0;
         let is_pending = match self.shared.durability {
-            _ if self.shared.only_looks() => false,
+            _ if self.shared.makes_nothing() => false,
             // Links, directories and removed names; files are on the disk already.
             Durability::Synced => removed || !self.outcomes.is_empty(),
             Durability::AtEnd => true,

@@ -45,8 +45,10 @@ struct Made {
 pub(crate) enum Presence {
     /// It is, or has been made.
     There,
-    /// It would have to be made, which a dry run does not do, or there is none; the open directory is another one.
+    /// It would have to be made, which a dry run does not do; the open directory is the one that it would lie in.
     Missing,
+    /// There is none: what comes goes into a pipe.
+    Nowhere,
 }
 
 impl Base {
@@ -78,13 +80,17 @@ impl Base {
     pub(crate) fn lineage(&self, removes: bool) -> DestinationLineage {
         let name = self.rename.clone().or_else(|| self.missing.clone());
         let name = name.and_then(|name| RelPath::new(name).ok());
-        DestinationLineage { directories: lineage(self.directory.as_fd()), name, removes }
+        let directories = match self.presence {
+            Presence::There | Presence::Missing => lineage(self.directory.as_fd()),
+            Presence::Nowhere => Vec::new(),
+        };
+        DestinationLineage { directories, name, removes }
     }
 
     /// No directory at all: nothing can be reached below it.
     pub(crate) fn nowhere() -> Result<Self, Fault> {
         let directory = open_directory(&Root::Anywhere, b"/");
-        Ok(Self::plain(directory.map_err(|why| fail("open", b"/", why))?, Presence::Missing))
+        Ok(Self::plain(directory.map_err(|why| fail("open", b"/", why))?, Presence::Nowhere))
     }
 }
 

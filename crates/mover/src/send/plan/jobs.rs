@@ -10,12 +10,11 @@ use parking_lot::Mutex;
 
 use crate::budget::Reserved;
 use crate::entries::State;
-use crate::send::blocks::Sections;
-use crate::send::read::opened::Planned;
+use crate::send::blocks::{Sections, SourceFile};
 use crate::tree::{Groups, Tree, Value};
 
 pub(crate) enum Job {
-    Whole(Planned),
+    Whole(Arc<SourceFile>),
     /// Stretches of the stream of a file that the receiver has in part.
     Stretches(Stretches),
     /// Nothing: the object ends here.
@@ -23,7 +22,7 @@ pub(crate) enum Job {
 }
 
 pub(crate) struct Stretches {
-    pub(crate) planned: Arc<Planned>,
+    pub(crate) file: Arc<SourceFile>,
     pub(crate) sections: Arc<Sections>,
     /// Where the groups that the stretches touch are proved; `None` if they are already.
     pub(crate) hashes: Option<Arc<BlockHashes>>,
@@ -32,19 +31,19 @@ pub(crate) struct Stretches {
 /// A file that is proved group by group, by the reader where it sends bytes of a group and by the prover
 /// elsewhere.
 pub(crate) struct BlockHashes {
-    pub(crate) planned: Arc<Planned>,
+    pub(crate) file: Arc<SourceFile>,
     tree: Mutex<Tree>,
     told: AtomicBool,
 }
 
 impl BlockHashes {
-    pub(crate) fn new(planned: Arc<Planned>) -> Self {
-        let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len)));
-        Self { planned, tree, told: AtomicBool::new(false) }
+    pub(crate) fn new(file: Arc<SourceFile>) -> Self {
+        let tree = Mutex::new(Tree::new(Groups::of(file.shape.len)));
+        Self { file, tree, told: AtomicBool::new(false) }
     }
 
     pub(crate) fn groups(&self) -> Groups {
-        Groups::of(self.planned.file.shape.len)
+        Groups::of(self.file.shape.len)
     }
 
     /// Notes the value of a group. The digest of the file, when that was the last one.
@@ -62,7 +61,7 @@ impl BlockHashes {
     /// What the receiver is told of the whole file; it is told once.
     pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
         let first = !self.told.swap(true, Ordering::AcqRel);
-        first.then(|| FileDigest { entry: self.planned.entry.into(), result })
+        first.then(|| FileDigest { entry: self.file.entry.into(), result })
     }
 }
 
@@ -87,7 +86,7 @@ pub(crate) struct Requests {
     pub(crate) jobs: Option<Sender<Job>>,
     pub(crate) proofs: Option<Sender<HashJob>>,
     /// Files that were announced and not answered yet, in entry order.
-    pub(crate) announced: VecDeque<Planned>,
+    pub(crate) announced: VecDeque<Arc<SourceFile>>,
     /// Entries below this number were answered.
     pub(crate) answered: u32,
     pub(crate) partial: HashMap<u32, Partial>,

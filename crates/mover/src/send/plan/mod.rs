@@ -14,7 +14,6 @@ use crate::identity::Identity;
 use crate::job::{self, spawn_for};
 use crate::send::blocks::SourceFile;
 use crate::send::plan::jobs::Job;
-use crate::send::read::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Walker};
@@ -37,9 +36,9 @@ impl Planner {
     pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
         let announcer = self.announcer.clone();
         let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time())?;
-        let planned = self.plan_all(walker, completeness);
+        let done = self.plan_all(walker, completeness);
         self.announcer.close();
-        job::join(clock).and(planned)
+        job::join(clock).and(done)
     }
 
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
@@ -99,15 +98,14 @@ impl Planner {
         let shape = ledger.table.shape(index);
         drop(ledger);
         self.shared.progress.found(1, 0);
-        let planned = match (file, &entry.kind) {
+        let file = match (file, &entry.kind) {
             (Some((source_root, identity)), EntryKind::File { .. }) => {
-                let path = entry.path.as_bytes().to_vec();
-                let file = Arc::new(SourceFile { source_root, path, shape, identity });
-                Some(Planned { entry: index, file, growth: self.shared.limits.growth })
+                let (path, growth) = (entry.path.as_bytes().to_vec(), self.shared.limits.growth);
+                Some(Arc::new(SourceFile { entry: index, source_root, path, shape, identity, growth }))
             }
             _ => None,
         };
-        self.announcer.add(entry, planned)
+        self.announcer.add(entry, file)
     }
 }
 
@@ -161,7 +159,7 @@ pub(super) struct Announcer {
 struct Batch {
     entries: Vec<Entry>,
     bytes: usize,
-    files: Vec<Planned>,
+    files: Vec<Arc<SourceFile>>,
     since: Instant,
     closed: bool,
 }
@@ -184,7 +182,7 @@ impl Announcer {
     }
 
     /// An entry, with its file if it is one that may be read.
-    pub(super) fn add(&self, entry: Entry, file: Option<Planned>) -> Result<(), Fault> {
+    pub(super) fn add(&self, entry: Entry, file: Option<Arc<SourceFile>>) -> Result<(), Fault> {
         let mut batch = self.batch.lock();
         if batch.entries.is_empty() {
             batch.since = Instant::now();

@@ -8,8 +8,7 @@ use haul_wire::packet::MAX_OFFSET;
 use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
 use crate::entries::{Kind, State};
 use crate::fault::protocol;
-use crate::send::blocks::Sections;
-use crate::send::read::opened::Planned;
+use crate::send::blocks::{Sections, SourceFile};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
 
@@ -22,10 +21,10 @@ fn bytes_of_groups(groups: Groups) -> u64 {
 }
 
 impl Requests {
-    pub(crate) fn whole(&mut self, shared: &Shared, planned: Planned) -> Result<(), Fault> {
-        let len = planned.file.shape.len;
+    pub(crate) fn whole(&mut self, shared: &Shared, file: Arc<SourceFile>) -> Result<(), Fault> {
+        let len = file.shape.len;
         self.grow(shared, len)?;
-        self.send(Job::Whole(planned));
+        self.send(Job::Whole(file));
         Ok(())
     }
 
@@ -45,12 +44,12 @@ impl Requests {
     }
 
     fn want(&mut self, shared: &Shared, entry: u32, want: &Want) -> Result<(), Fault> {
-        let is_file = self.announced.front().is_some_and(|planned| planned.entry == entry);
+        let is_file = self.announced.front().is_some_and(|file| file.entry == entry);
         let file = if is_file { self.announced.pop_front() } else { None };
         match (want, file) {
             (Want::Whole | Want::Nothing, None) => Ok(()),
             (_, None) => Err(protocol("parts of something that is no file are wanted")),
-            (Want::Whole, Some(planned)) => self.whole(shared, planned),
+            (Want::Whole, Some(file)) => self.whole(shared, file),
             (Want::Nothing, Some(_)) => {
                 shared.slots.give();
                 Ok(())
@@ -60,23 +59,22 @@ impl Requests {
                 keep(shared, entry);
                 Ok(())
             }
-            (Want::Compare, Some(planned)) => self.rest(shared, planned, &[], State::Kept),
-            (Want::Rest(stretches), Some(planned)) => self.rest(shared, planned, stretches, State::Done),
+            (Want::Compare, Some(file)) => self.rest(shared, file, &[], State::Kept),
+            (Want::Rest(stretches), Some(file)) => self.rest(shared, file, stretches, State::Done),
         }
     }
 
     fn rest(
         &mut self,
         shared: &Shared,
-        planned: Planned,
+        file: Arc<SourceFile>,
         stretches: &[Stretch],
         without_sending: State,
     ) -> Result<(), Fault> {
-        let len = planned.file.shape.len;
+        let len = file.shape.len;
         let sections = sections(shared, stretches, len)?;
         let reserved = shared.budget.reserve(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
-        let planned = Arc::new(planned);
-        let hashes = Arc::new(BlockHashes::new(planned.clone()));
+        let hashes = Arc::new(BlockHashes::new(file.clone()));
         let asked = sections.len;
         self.grow(shared, asked)?;
         let groups = hashes.groups();
@@ -85,11 +83,11 @@ impl Requests {
             (0..groups.count()).filter(|group| sent.next_if_eq(group).is_none()).collect();
         drop(sent);
         self.partial.insert(
-            planned.entry,
+            file.entry,
             Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _reserved: reserved },
         );
         if sections.len > 0 {
-            self.send(Job::Stretches(Stretches { planned, sections, hashes: Some(hashes.clone()) }));
+            self.send(Job::Stretches(Stretches { file, sections, hashes: Some(hashes.clone()) }));
         }
         if !proved_apart.is_empty() || groups.count() == 0 {
             let job = HashJob { hashes, groups: proved_apart };
@@ -105,8 +103,8 @@ impl Requests {
         let Some(partial) = entry.and_then(|entry| self.partial.get_mut(&entry)) else {
             return Err(protocol("more is wanted of a file that is not compared"));
         };
-        let planned = partial.hashes.planned.clone();
-        let len = planned.file.shape.len;
+        let file = partial.hashes.file.clone();
+        let len = file.shape.len;
         let sections = sections(shared, &more.stretches, len)?;
         partial.asked += sections.len;
         partial.differs = true;
@@ -115,7 +113,7 @@ impl Requests {
         }
         self.grow(shared, sections.len)?;
         if sections.len > 0 {
-            self.send(Job::Stretches(Stretches { planned, sections, hashes: None }));
+            self.send(Job::Stretches(Stretches { file, sections, hashes: None }));
         }
         Ok(())
     }
@@ -139,7 +137,7 @@ impl Requests {
             return (State::Done, 0);
         };
         shared.slots.give();
-        let unsent = partial.hashes.planned.file.shape.len.saturating_sub(partial.asked);
+        let unsent = partial.hashes.file.shape.len.saturating_sub(partial.asked);
         match partial.without_sending {
             State::Kept if !partial.differs => (State::Kept, 0),
             State::Kept => (State::Done, 0),

@@ -11,11 +11,11 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use derive_more::From;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
-use opened::{Opened, Planned};
+use opened::Opened;
 
 use crate::job;
 use crate::link::send_list;
-use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart};
+use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
@@ -66,7 +66,7 @@ impl Reader {
         while let Some(job) = self.next_job()? {
             let goes_on = match job {
                 _ if self.shared.stopped() => false,
-                Job::Whole(planned) => self.read_file(&planned),
+                Job::Whole(file) => self.read_file(&file),
                 Job::Stretches(stretches) => self.read_stretches(&stretches),
                 Job::End => {
                     self.flush()?;
@@ -115,10 +115,10 @@ impl Reader {
     }
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
-    fn read_file(&mut self, planned: &Planned) -> bool {
-        let mut left = 0..planned.file.shape.len;
-        let opened = Opened::open(planned);
-        self.begin(planned, opened.as_ref().ok(), Sections::whole(left.end).into());
+    fn read_file(&mut self, file: &Arc<SourceFile>) -> bool {
+        let mut left = 0..file.shape.len;
+        let opened = Opened::open(file);
+        self.begin(file, opened.as_ref().ok(), Sections::whole(left.end).into());
         let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
         let result = match copied {
             Ok(digest) => Ok(digest),
@@ -129,9 +129,9 @@ impl Reader {
             return false;
         }
         if let Ok(digest) = result {
-            self.shared.ledger.lock().table.set_digest(planned.entry, digest);
+            self.shared.ledger.lock().table.set_digest(file.entry, digest);
         }
-        self.digests.push(FileDigest { entry: planned.entry.into(), result });
+        self.digests.push(FileDigest { entry: file.entry.into(), result });
         self.shared.slots.give();
         self.publish_if_hungry();
         true
@@ -147,8 +147,8 @@ impl Reader {
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
         let end = self.offset + self.used as u64 + wanted.sections.len;
-        let opened = Opened::open(&wanted.planned);
-        self.begin(&wanted.planned, opened.as_ref().ok(), wanted.sections.clone());
+        let opened = Opened::open(&wanted.file);
+        self.begin(&wanted.file, opened.as_ref().ok(), wanted.sections.clone());
         match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
             Ok(()) => {}
             Err(Halt::Stopped) => return false,
@@ -156,7 +156,7 @@ impl Reader {
                 // Proved before, it has changed since: what was proved does not hold any more either.
                 let told = match &wanted.hashes {
                     Some(hashes) => hashes.tell(Err(fault)),
-                    None => Some(FileDigest { entry: wanted.planned.entry.into(), result: Err(fault) }),
+                    None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),
                 };
                 self.digests.extend(told);
             }
@@ -183,7 +183,7 @@ impl Reader {
         }
         opened.finish()?;
         for (group, value) in values {
-            self.proofs.add(&self.shared, wanted.planned.entry, group, value)?;
+            self.proofs.add(&self.shared, wanted.file.entry, group, value)?;
             self.digests.extend(digest(&self.shared, hashes, hashes.set(group, value)));
         }
         Ok(())
@@ -224,10 +224,10 @@ impl Reader {
     }
 
     /// Notes what the next bytes of the object are.
-    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, sections: Arc<Sections>) {
+    fn begin(&self, file: &Arc<SourceFile>, opened: Option<&Opened<'_>>, sections: Arc<Sections>) {
         let at = self.offset + self.used as u64;
         let opened = opened.filter(|_| sections.len >= LARGE).map(|opened| opened.file.clone());
-        self.shared.store.lock().add_part(SentPart { at, sections, file: planned.file.clone(), opened });
+        self.shared.store.lock().add_part(SentPart { at, sections, file: file.clone(), opened });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.
@@ -295,7 +295,7 @@ const PROOF_BATCH: usize = 4096;
 /// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
 pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>) -> Option<FileDigest> {
     let root = root?;
-    shared.ledger.lock().table.set_digest(hashes.planned.entry, root);
+    shared.ledger.lock().table.set_digest(hashes.file.entry, root);
     hashes.tell(Ok(root))
 }
 
@@ -374,7 +374,7 @@ impl BlockHasher {
 
     fn prove(&mut self, job: &HashJob) -> Result<Option<FileDigest>, Fault> {
         let hashes = &job.hashes;
-        let opened = Opened::open(&hashes.planned)?;
+        let opened = Opened::open(&hashes.file)?;
         let mut values = Vec::with_capacity(job.groups.len());
         for &group in &job.groups {
             if self.shared.stopped() {
@@ -382,7 +382,7 @@ impl BlockHasher {
             }
             let value = self.value(hashes.groups(), group, &opened)?;
             values.push((group, value));
-            self.proofs.add(&self.shared, hashes.planned.entry, group, value)?;
+            self.proofs.add(&self.shared, hashes.file.entry, group, value)?;
         }
         opened.finish()?;
         let mut told = if job.groups.is_empty() { digest(&self.shared, hashes, hashes.root()) } else { None };

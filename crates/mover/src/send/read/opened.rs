@@ -18,31 +18,24 @@ use crate::storage::{fstat, read_at};
 /// Files from this size on are announced to the kernel as read in order.
 const ADVISE_ABOVE: u64 = 1 << 20;
 
-#[derive(Clone, Debug)]
-pub(crate) struct Planned {
-    pub(crate) entry: u32,
-    pub(crate) file: Arc<SourceFile>,
-    pub(crate) growth: Growth,
-}
-
 pub(crate) struct Opened<'a> {
-    planned: &'a Planned,
+    source: &'a SourceFile,
     pub(crate) file: Arc<File>,
 }
 
 impl<'a> Opened<'a> {
-    pub(crate) fn open(planned: &'a Planned) -> Result<Self, Fault> {
-        let path = &planned.file.path;
-        let opened = planned.file.source_root.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
+    pub(crate) fn open(source: &'a SourceFile) -> Result<Self, Fault> {
+        let path = &source.path;
+        let opened = source.source_root.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
         let file = Arc::new(File::from(opened.map_err(|errno| match errno {
             // It was a file when it was found, and is a link or gone now.
             Errno::LOOP => changed(path, "was replaced"),
             errno => IoFault::source("open", path, errno).fault,
         })?));
-        let opened = Self { planned, file };
+        let opened = Self { source, file };
         opened.must_be_same("was changed or replaced after it was found")?;
         opened.must_have_a_size()?;
-        if planned.file.shape.len >= ADVISE_ABOVE {
+        if source.shape.len >= ADVISE_ABOVE {
             // Only advice.
             let _ = fadvise(&*opened.file, 0, None, Advice::Sequential);
         }
@@ -55,17 +48,17 @@ impl<'a> Opened<'a> {
     }
 
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
-        let path = &self.planned.file.path;
+        let path = &self.source.path;
         let stat = fstat(&*self.file).map_err(|errno| IoFault::source("look at", path, errno).fault)?;
-        let (now, then) = (Identity::of(&stat), self.planned.file.identity);
-        let same = now == then || (self.planned.growth == Growth::Accept && now.has_grown_from(then));
+        let (now, then) = (Identity::of(&stat), self.source.identity);
+        let same = now == then || (self.source.growth == Growth::Accept && now.has_grown_from(then));
         if same { Ok(()) } else { Err(changed(path, how)) }
     }
 
     /// Files of `/proc` say that they are empty and are not.
     fn must_have_a_size(&self) -> Result<(), Fault> {
-        let path = &self.planned.file.path;
-        if self.planned.file.shape.size > 0 {
+        let path = &self.source.path;
+        if self.source.shape.size > 0 {
             return Ok(());
         }
         match read_at(&self.file, &mut [0], 0) {
@@ -77,8 +70,8 @@ impl<'a> Opened<'a> {
 
     /// Reads bytes of the stream at `offset`; returns how many, at least 1.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        let path = &self.planned.file.path;
-        let (at, run) = self.planned.file.shape.locate(offset);
+        let path = &self.source.path;
+        let (at, run) = self.source.shape.locate(offset);
         let want = run.min(into.len() as u64) as usize;
         match read_at(&self.file, &mut into[..want], at) {
             Err(errno) => Err(read_failed(path, errno)),
