@@ -80,7 +80,9 @@ pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
             Some(from) => url_from(from),
             None => parse_url(&word.to_string_lossy()),
         },
-        None if std::env::var_os(VARIABLE).is_some() => parse_url(&from_environment()?),
+        None if std::env::var_os(VARIABLE).is_some_and(|url| !url.is_empty()) => {
+            parse_url(&from_environment()?)
+        }
         None => Err(fault::usage("the server's URL is missing", usage)),
     }
 }
@@ -122,8 +124,8 @@ fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
 }
 
 fn from_environment() -> Result<Zeroizing<String>, Fault> {
-    let text = std::env::var(VARIABLE).map(Zeroizing::new);
-    text.map_err(|_| {
+    let text = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(Zeroizing::new);
+    text.ok_or_else(|| {
         fault::usage(format!("the environment has no {VARIABLE}"), format!("export {VARIABLE}=haul://…"))
     })
 }

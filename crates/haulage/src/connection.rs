@@ -8,6 +8,7 @@ use std::time::Duration;
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, EngineError as Error, Message};
 use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
+use haul_wire::control::Cipher;
 
 use crate::streams::{RecvStream, SendStream, Streams, both};
 use crate::{ConnectionError, Operation, Polled, SendError, WaitError};
@@ -185,6 +186,11 @@ impl Connection {
     /// The recipe in force.
     pub fn recipe(&self) -> Recipe {
         self.channel.recipe()
+    }
+
+    /// How packets are protected; `None` once the connection is over and its client forgotten.
+    pub fn cipher(&self) -> Option<Cipher> {
+        self.channel.cipher()
     }
 
     /// Where the other side was last heard of.

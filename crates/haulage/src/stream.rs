@@ -16,7 +16,7 @@ use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
 use haul_proto::{ChosenLaw, ControllerError};
 use haul_stack::{Part, Recipe, RecipeError};
-use haul_wire::control::{Fault, FaultCode, Request, Settings};
+use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings};
 
 use self::buffers::{Inbox, Sink, Source};
 use crate::operation::of_future;
@@ -93,12 +93,17 @@ struct Transport {
     is_over: bool,
     /// With what it says of its law now.
     recipe: Recipe,
+    cipher: Cipher,
 }
 
 impl Transport {
+    fn law(&self) -> Option<&Part> {
+        self.recipe.parts.iter().find(|part| part.name == "rate_control")
+    }
+
     fn new(session: &Session, transfer: Transfer) -> Self {
         let (control, recipe) = (session.control().clone(), session.recipe().clone());
-        Self { transfer, control, is_over: false, recipe }
+        Self { transfer, control, is_over: false, recipe, cipher: session.cipher() }
     }
 
     /// As [`Transport::failure`]; the task is woken when there is one.
@@ -213,7 +218,7 @@ impl ByteWriter {
 
     /// What the recipe, and [`ByteWriter::set_law`] since, say of `rate_control`.
     pub fn law(&self) -> Option<&Part> {
-        self.transport.recipe.parts.iter().find(|part| part.name == "rate_control")
+        self.transport.law()
     }
 
     /// Changes parameters of the stream's `rate_control` while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
@@ -264,6 +269,11 @@ impl ByteWriter {
     /// Name of the recipe that carries the stream; the client chose it.
     pub fn recipe(&self) -> &str {
         &self.transport.recipe.name
+    }
+
+    /// How packets are protected.
+    pub fn cipher(&self) -> Cipher {
+        self.transport.cipher
     }
 
     /// What the stream has done so far.
@@ -340,9 +350,19 @@ impl ByteReader {
         Poll::Ready(())
     }
 
+    /// What the writer's recipe says of `rate_control` at the start.
+    pub fn law(&self) -> Option<&Part> {
+        self.transport.law()
+    }
+
     /// Name of the recipe that carries the stream; the client chose it.
     pub fn recipe(&self) -> &str {
         &self.transport.recipe.name
+    }
+
+    /// How packets are protected.
+    pub fn cipher(&self) -> Cipher {
+        self.transport.cipher
     }
 
     /// What the stream has done so far.

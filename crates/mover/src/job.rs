@@ -182,7 +182,7 @@ pub(crate) fn spawn<T: Send + 'static>(
         Fault::new(
             FaultCode::Io,
             format!("cannot start a thread: {e}"),
-            "raise the limit on processes (ulimit -u)",
+            "raise the limits on processes and memory (ulimit -u, -v)",
         )
     })
 }

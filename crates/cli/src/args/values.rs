@@ -119,11 +119,25 @@ pub(crate) fn with_tip(mut error: clap::Error, argv: &[OsString]) -> clap::Error
     };
     let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
     let is_meant = |pair: &&[Cow<'_, str>]| pair[1].starts_with(&unknown) && takes_value(&pair[0]);
-    if let Some([option, value]) = words.windows(2).find(is_meant) {
-        let tip = format!("a value that begins with '-' is written '{option}={value}'");
+    let value = words.windows(2).find(is_meant).map(|pair| (&pair[0], &pair[1]));
+    let tip =
+        value.map(|(option, value)| format!("a value that begins with '-' is written '{option}={value}'"));
+    if let Some(tip) = tip.or_else(|| of_other_programs(&unknown).map(str::to_owned)) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
+}
+
+/// What to write for an option of cp, scp or rsync.
+fn of_other_programs(option: &str) -> Option<&'static str> {
+    Some(match option {
+        "-r" | "-R" | "--recursive" => "leave it out: directories are copied with all that is in them",
+        "-p" | "-t" | "--times" | "--perms" => "leave it out: permissions and times are kept in any case",
+        "-l" | "--bwlimit" => "--rate 8Mbit limits the rate",
+        "-z" | "-C" | "--compress" => "leave it out: nothing is compressed",
+        "-u" => "write --update",
+        _ => return None,
+    })
 }
 
 /// Whether a word is an option of some command whose value is the next word.
@@ -211,7 +225,11 @@ mod tests {
             let accepted = line.replace(written.replace('=', " ").as_str(), written);
             assert!(Cli::command().try_get_matches_from(accepted.split(' ')).is_ok(), "{accepted}");
         }
-        for line in ["haul cp -zz a b", "haul cp --update -d a b", "haul cp --exclude=x -d a b"] {
+        for (option, tip) in [("-r", "leave it out"), ("-av -z", "compressed"), ("-l 100", "--rate 8Mbit")] {
+            let said = said(&format!("haul cp {option} a b"));
+            assert!(said.contains(tip) && !said.contains("'-- "), "{said}");
+        }
+        for line in ["haul cp -Z a b", "haul cp --update -d a b", "haul cp --exclude=x -d a b"] {
             assert!(said(line).contains("use '-- -"), "{line}");
         }
     }

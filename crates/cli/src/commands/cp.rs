@@ -9,6 +9,7 @@ use haul_wire::control::{Fault, Selection};
 use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
+use crate::config::heading_in_cp;
 use crate::endpoint::Machine;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, Summary, item_lists, json_value, out, out_json, tell};
@@ -43,6 +44,13 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     context.check_loss_model(plan.is_sent_from_here())?;
     if args.ssh.detach && !matches!(plan.way()?, Way::Between { .. }) {
         return Err(by_ssh::not_detached());
+    }
+    let is_of_ssh = |option: &&String| heading_in_cp(option).starts_with("Over ssh");
+    if let Some(option) = context.typed.iter().find(is_of_ssh).filter(|_| !plan.has_ssh()) {
+        return Err(fault::usage(
+            format!("--{option} is for ssh, and neither a source nor the destination is HOST:PATH"),
+            "leave it out; the port of a server is in its URL",
+        ));
     }
     let selection = chosen(args, plan.count())?;
     if args.sync.delete && plan.way()? == Way::Many {

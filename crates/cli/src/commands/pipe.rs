@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
 use haul_host::peak_memory;
-use haul_wire::control::{Fault, FaultCode};
+use haul_proto::{ChosenLaw, Part};
+use haul_wire::control::{Cipher, Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
     ListenOptions, Listener, LossModel, OpenError, Options, SendError, StreamStatistics, StreamsPermitted,
@@ -67,17 +68,25 @@ struct Tally {
 }
 
 impl Tally {
+    fn begin(cipher: Option<Cipher>) -> Self {
+        let cipher = cipher.map(|cipher| cipher.to_string()).unwrap_or_default();
+        Self { report: RunReport { cipher, ..RunReport::default() }, ..Self::default() }
+    }
+
     /// The same with what a conversation knows at its end.
-    fn with(mut self, recipe: &str, rtt: Option<Span>, packets: Packets) -> Self {
+    fn with(mut self, recipe: &str, law: Option<&Part>, rtt: Option<Span>, packets: Packets) -> Self {
         without_direction(recipe).clone_into(&mut self.report.preset);
+        let law = law.and_then(|law| ChosenLaw::check(law).ok());
+        law.as_ref().map_or("fixed_rate", ChosenLaw::controller).clone_into(&mut self.report.controller);
         (self.report.rtt, self.report.packets) = (rtt, packets);
         self
     }
 
     fn of(self, connection: &Connection) -> Self {
-        let statistics = connection.statistics();
+        let (statistics, recipe) = (connection.statistics(), connection.recipe());
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
-        self.with(&connection.recipe().name, Some(statistics.rtt), Packets { sent, resent })
+        let law = recipe.parts.iter().find(|part| part.name == "rate_control");
+        self.with(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent })
     }
 }
 
@@ -334,7 +343,7 @@ impl Pipe<'_> {
     }
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
-        let mut tally = Tally::default();
+        let mut tally = Tally::begin(Some(writer.cipher()));
         let mut controls = Controls::of_stream(&writer);
         let mut buffer = vec![0; 1 << 20];
         loop {
@@ -349,7 +358,7 @@ impl Pipe<'_> {
         }
         self.finish(&mut writer, &mut controls, tally.report.bytes)?;
         let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
-        Ok(tally.with(writer.recipe(), rtt, Packets { sent, resent }))
+        Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
     }
 
     /// Unless it should end.
@@ -401,7 +410,7 @@ impl Pipe<'_> {
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
-        let mut tally = Tally::default();
+        let mut tally = Tally::begin(Some(reader.cipher()));
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
@@ -412,11 +421,11 @@ impl Pipe<'_> {
                 break;
             }
         }
-        Ok(tally.with(reader.recipe(), reader.statistics().rtt, Packets::default()))
+        Ok(tally.with(reader.recipe(), reader.law(), reader.statistics().rtt, Packets::default()))
     }
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
-        let (mut input, mut tally) = (Input::default(), Tally::default());
+        let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
         let (mut controls, mut controlled) = (Controls::of_messages(connection), connection);
         loop {
             self.go_on()?;
@@ -468,7 +477,7 @@ impl Pipe<'_> {
     }
 
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
-        let mut tally = Tally::default();
+        let mut tally = Tally::begin(connection.cipher());
         let mut numbers: Option<(u64, u64)> = None;
         loop {
             let next = || connection.recv().wait_for(LOOK);

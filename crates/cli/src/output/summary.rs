@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use haul_base::{Cause, CauseCounts, Span};
+use haul_base::{Cause, CauseCounts, Rate, Span};
 
 use super::{Lines, RunReport, clock, count, grouped, percent, size};
 use crate::fault::{Fault, place, shown};
@@ -45,11 +45,12 @@ impl Summary<'_> {
     fn nothing_to_do(&self) -> String {
         let report = self.0;
         let kept = count(report.kept_files, "file");
-        let (begin, deleted) = match report.deleted_files {
-            0 => ("Nothing to do", String::new()),
-            names => ("Nothing to send", format!(", {} deleted", count(names, "name"))),
+        // Directories and links may have been made, and permissions changed.
+        let deleted = match report.deleted_files {
+            0 => String::new(),
+            names => format!(", {} deleted", count(names, "name")),
         };
-        format!("{begin}: {kept} there already{deleted}, looked at in {}.", clock(report.elapsed))
+        format!("Nothing to send: {kept} there already{deleted}, looked at in {}.", clock(report.elapsed))
     }
 
     /// What went wrong, without anything else.
@@ -131,7 +132,10 @@ impl Summary<'_> {
         let verb = if report.files > 0 || report.digest.is_some() { "Moved" } else { "Carried" };
         let mut line =
             format!("{verb} {}{what} in {} at {}", size(report.bytes), clock(report.elapsed), report.goodput);
-        if let Some((capacity, name)) = report.capacity.filter(|(rate, _)| rate.as_bps() > 0) {
+        // What leaves at once, in a run of some packets, is no share.
+        if let Some((capacity, name)) =
+            report.capacity.filter(|(rate, _)| *rate >= report.goodput.max(Rate::from_bps(1)))
+        {
             let share = report.goodput.as_bps() as f64 / capacity.as_bps() as f64;
             let _ = write!(line, " ({} of the {name}'s {capacity})", percent(share));
         }

@@ -155,6 +155,14 @@ fn exit_codes_follow_the_contract() {
 }
 
 #[test]
+fn what_left_at_once_is_no_share_of_a_ceiling() {
+    let capacity = Some((Rate::from_bps(1_000), "ceiling"));
+    let moved = |goodput| Summary(&RunReport { goodput, capacity, ..finished() }).moved();
+    assert!(moved(Rate::from_bps(900)).contains("(90 % of the ceiling's"));
+    assert!(!moved(Rate::from_bps(9_050)).contains("ceiling"));
+}
+
+#[test]
 fn quantities_for_people() {
     assert_eq!(clock(Span::from_micros(27_400)), "27 ms");
     assert_eq!(clock(Span::from_millis(1_840)), "1.8 s");

@@ -63,7 +63,9 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Optio
             _ => {}
         }
     }
-    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
+    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error)
+        && report.goodput > Rate::ZERO
+    {
         let drops = u64::from(stats.socket_drops);
         report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops).into());
     }

@@ -95,6 +95,12 @@ impl CopyPlan {
         Ok(plan)
     }
 
+    /// Whether ssh leads to a machine that takes part.
+    pub(crate) fn has_ssh(&self) -> bool {
+        let sources = self.sources.iter().map(|(machine, _)| machine);
+        sources.chain([&self.to]).any(|machine| matches!(machine, Machine::Ssh(_)))
+    }
+
     pub(crate) fn way(&self) -> Result<Way<'_>, Fault> {
         use Machine::{Here, Ssh, Url};
         let are_urls = self.sources.iter().all(|(machine, _)| matches!(machine, Url(_)));

@@ -70,7 +70,10 @@ fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
         there.0.stdout.take().unwrap().read_to_string(&mut both).unwrap();
         there.0.stderr.take().unwrap().read_to_string(&mut both).unwrap();
         assert!(there.0.wait().unwrap().success() && both.contains("data"), "{both}");
-        assert_eq!(both.matches(r#""preset":"bulk""#).count(), 2, "{both}");
+        for known in [r#""preset":"bulk""#, r#""controller":"bbr""#, r#""cipher":"#] {
+            assert_eq!(both.matches(known).count(), 2, "{both}");
+        }
+        assert!(!both.contains(r#""cipher":"""#), "{both}");
     }
 }
 

@@ -492,6 +492,9 @@ fn options_that_say_nothing_about_a_stream_are_refused_if_they_are_typed() {
     // Nor is there a copy that --detach could leave alone where this machine takes part.
     exits(&run(&["cp", "--detach", "src", "dst"]), 2);
     exits(&run(&["cp", "--detach", "src", &url]), 2);
+    // Nor one whose port of ssh would lead anywhere.
+    exits(&run(&["cp", "-P", "22", "src", "dst"]), 2);
+    exits(&run(&["cp", "-P", "22", "src", &url]), 2);
 }
 
 #[test]

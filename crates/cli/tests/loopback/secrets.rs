@@ -103,6 +103,11 @@ fn a_url_comes_from_a_file_stdin_or_the_environment() {
         exits(&world.output(&[&["bench", "--bytes", "1MB"], url].concat()), 0);
     }
     exits(&world.told(&["bench", "--bytes", "1MB", "@-"], line.as_bytes()), 0);
+    for url in [&["bench", "@env"][..], &["bench"]] {
+        let empty = world.haul(url).env("HAUL_URL", "").output().unwrap();
+        exits(&empty, 2);
+        assert!(!lossy(&empty.stderr).contains("does not start"), "{}", lossy(&empty.stderr));
+    }
 }
 
 #[test]

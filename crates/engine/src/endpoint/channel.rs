@@ -7,6 +7,7 @@ use haul_base::{Rate, Time};
 use haul_proto::connection::{SavedResumption, canonical};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
+use haul_wire::control::Cipher;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
@@ -59,6 +60,11 @@ impl Channel {
     /// Names the client at its server; all its connections have it.
     pub fn identity(&self) -> u32 {
         self.connection.identity()
+    }
+
+    /// How packets are protected; `None` once the client is forgotten.
+    pub fn cipher(&self) -> Option<Cipher> {
+        lock(&self.endpoint.shared().table).get(self.identity()).map(|peer| peer.resumption.cipher)
     }
 
     /// Where the other end is, as far as it has shown that.

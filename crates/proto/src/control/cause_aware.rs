@@ -39,6 +39,9 @@ const LONGEST_MEMORY: Span = Span::from_secs(10);
 const LEAST_HELD_FOR: Span = Span::from_millis(20);
 /// Of so many losses it is remembered how many came with a queue. Our choice.
 const REMEMBERED: f64 = 64.0;
+/// A host that has lost nothing for so long bounds the rate no more. Our choice: without an end, a sender that cannot send at
+/// the bound, as it has no processor or not enough data, would be bound for ever by what it has sent.
+const FORGOTTEN: Span = Span::from_secs(2);
 /// The lowest bound: a host that drains nothing for a moment does not stop the sender.
 const LEAST: Rate = Rate::from_bps(100_000);
 
@@ -118,6 +121,8 @@ pub struct CauseAware {
     events: LossEvents,
     /// Until then what the host loses belongs to the last event.
     event_until: Option<Time>,
+    /// When the host has lost something last.
+    lost_at: Time,
     /// When the bound grows next.
     grows_at: Time,
     /// The fraction of a packet that is still to be taken out.
@@ -147,6 +152,7 @@ impl CauseAware {
             bound: None,
             events: LossEvents::default(),
             event_until: None,
+            lost_at: Time::ZERO,
             grows_at: Time::ZERO,
             rest: 0.0,
             acks: DeliveryMeter::default(),
@@ -177,7 +183,8 @@ impl CauseAware {
             self.grows_at = sample.now + sample.rtt.smoothed();
             let most = most.map_or(Rate::MAX, |most| most.mul_f64(AHEAD).max(LEAST));
             let grown = bound.mul_f64(RECOVERY).min(most);
-            self.bound = Some(grown).filter(|&grown| grown < self.law.state().rate);
+            let holds = sample.now.since(self.lost_at) < FORGOTTEN + sample.rtt.smoothed() * 2;
+            self.bound = Some(grown).filter(|&grown| holds && grown < self.law.state().rate);
         }
     }
 
@@ -186,6 +193,7 @@ impl CauseAware {
         let round_trip = sample.rtt.smoothed();
         let is_known = self.event_until.is_some_and(|until| sample.now < until);
         self.grows_at = sample.now + round_trip;
+        self.lost_at = if is_loss { sample.now } else { self.lost_at };
         self.event_until = Some(sample.now + round_trip * 2);
         self.bound = self.bound.into_iter().chain(most.map(|most| most.max(LEAST))).min();
         let goes_on = if is_loss { self.events.is_new(sample) } else { !self.events.in_recovery(sample) };
@@ -248,7 +256,7 @@ impl RateController for CauseAware {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Harness, PathModel, built, measure_together};
+    use super::super::testing::{Harness, PathModel, built, feedback, measure_together};
     use super::*;
 
     const CAPACITY: Rate = Rate::from_mbps(100);
@@ -265,6 +273,32 @@ mod tests {
         let mut flows = [flow(law, queue, verdict), flow("reno", queue, None)];
         measure_together(&mut flows, Span::from_secs(20));
         measure_together(&mut flows, Span::from_secs(100))[1].goodput.as_bps() as f64 / 1e6
+    }
+
+    /// As one that is given a processor now and then: it sends at a third of the bound.
+    #[test]
+    fn a_sender_that_cannot_use_the_bound_is_not_bound_for_ever() {
+        let mut law = CauseAware::new(built("fixed", &[], CAPACITY));
+        let (mut rtt, verdict) =
+            (RttEstimator::new(Span::from_millis(20)), Some(Verdict::of(Cause::ReceiverHost)));
+        let mut bound_at = |millis: u64, lost| {
+            let now = Time::ZERO + Span::from_millis(millis);
+            rtt.on_sample(now, Span::from_millis(20));
+            let Permit::Go(limits) = law.permit() else { panic!("held") };
+            let acked = limits.rate.mul_f64(1.0 / 3.0).bytes_in(Span::from_millis(10)) / 1_472;
+            let read_delay = Some(Span::ZERO);
+            let sample = feedback(now, &rtt, acked, lost, None);
+            law.on_feedback(&FeedbackSample { verdict, read_delay, next_pn: millis, ..sample });
+            law.bound
+        };
+        for millis in (1_000..2_000).step_by(10) {
+            assert_eq!(bound_at(millis, 0), None);
+        }
+        assert!(bound_at(2_000, 5).is_some());
+        for millis in (2_010..3_900).step_by(10) {
+            assert!(bound_at(millis, 0).is_some_and(|bound| bound < CAPACITY), "{millis}");
+        }
+        assert_eq!(bound_at(4_100, 0), None);
     }
 
     /// Also where the queue is too short to hold packets for as long as a host that reads late.

@@ -84,6 +84,12 @@ impl Scoreboard {
         self.slots.get_mut(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
     }
 
+    /// From `sequence` on, the end of the segments that are done or left in packets before `pn`.
+    pub(crate) fn end_of_earlier(&self, sequence: u64, pn: u64) -> u64 {
+        let is_earlier = |slot: &Slot| slot.state == State::Done || slot.pn < pn;
+        (sequence..self.next()).find(|&at| !self.get(at).is_some_and(is_earlier)).unwrap_or(self.next())
+    }
+
     /// A new segment leaves. Numbers are given in order; after a gap (another micro-protocol begins anew) the ledger
     /// follows, which is possible only while it is empty.
     pub(crate) fn begin(&mut self, sequence: u64, pn: u64, now: Time) -> bool {
@@ -143,10 +149,10 @@ impl Scoreboard {
         self.slots.shrink_to_fit();
     }
 
-    /// Segments on their way, with their sequence numbers, oldest first.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u64, &Slot)> {
+    /// Segments that are not done, with their sequence numbers, oldest first.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = (u64, &Slot)> {
         let numbered = (self.base..).zip(&self.slots);
-        numbered.filter(|(_, slot)| slot.state == State::Waiting)
+        numbered.filter(|(_, slot)| slot.state != State::Done)
     }
 }
 
@@ -202,10 +208,11 @@ mod tests {
         scoreboard.begin(0, 5, Time::ZERO);
         assert!(scoreboard.lose(0));
         assert!(!scoreboard.lose(0));
-        assert_eq!((scoreboard.waiting().count(), scoreboard.lost()), (0, 1));
+        let (_, slot) = scoreboard.outstanding().next().unwrap();
+        assert_eq!((slot.state, scoreboard.lost()), (State::Lost, 1));
         let later = Time::ZERO + Span::from_millis(3);
         scoreboard.repeat(0, 9, later);
-        let (sequence, slot) = scoreboard.waiting().next().unwrap();
+        let (sequence, slot) = scoreboard.outstanding().next().unwrap();
         assert_eq!((sequence, slot.pn, slot.sent, slot.tries), (0, 9, later, 2));
         assert_eq!(scoreboard.lost(), 0);
     }

@@ -83,7 +83,7 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
     match &report.error {
         Some(error) => format!("{what}: failed: {}{}", place(error), error.message),
         None if summary.is_nothing_done() => format!("{what}: failed, nothing was moved"),
-        None if summary.is_nothing_to_do() => format!("{what}: nothing to do"),
+        None if summary.is_nothing_to_do() => format!("{what}: nothing to send"),
         None => format!("{what}: {}", summary.moved()),
     }
 }

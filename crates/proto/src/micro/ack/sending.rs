@@ -11,7 +11,7 @@ use super::wire::{Abandoned, Head, STRETCH, stretches};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
 use crate::micro::round_trip::without_delay;
-use crate::micro::scoreboard::Scoreboard;
+use crate::micro::scoreboard::{Scoreboard, State};
 
 /// Name of the timer.
 pub(super) const OVERDUE: u8 = 0;
@@ -19,6 +19,10 @@ pub(super) const OVERDUE: u8 = 0;
 const LONGEST_TIMEOUT: Span = Span::from_secs(60);
 /// After so many timeouts in a row nobody is told any more of what was given up: some 130 times the first timeout.
 const MOST_EXPIRATIONS: u16 = 12;
+/// So many of the oldest segments are timed (a choice: the initial window of RFC 6928). What is silent may only be late, as where
+/// the other end waits for a processor, and then all others would leave again in vain. They are lost once anything sent after them
+/// arrives.
+const TIMED: usize = 10;
 /// A reordering window is this part of the smallest round trip (RFC 8985 section 6.2).
 const REORDERING_SHARE: u64 = 4;
 
@@ -202,10 +206,11 @@ impl Sending {
     fn find_overdue(&mut self, bindings: Bindings, context: &mut Context<'_>) -> Option<Time> {
         let now = context.now();
         let scoreboard = context.shared(bindings.scoreboard);
-        let timed = if self.policy.oldest_only { scoreboard.base() + 1 } else { scoreboard.next() };
+        let timed = if self.policy.oldest_only { 1 } else { TIMED };
+        let timed = scoreboard.outstanding().take(timed);
         let mut next: Option<Time> = None;
         self.missing.sequence_numbers.clear();
-        for (sequence, slot) in scoreboard.waiting().take_while(|&(sequence, _)| sequence < timed) {
+        for (sequence, slot) in timed.filter(|(_, slot)| slot.state == State::Waiting) {
             let tries = slot.tries.min(self.expirations.saturating_add(1));
             let due = slot.sent + self.policy.timeout(&self.rtt, tries);
             if due <= now {
@@ -267,23 +272,28 @@ impl Sending {
     fn tell(&mut self, head: &Head, rest: &[u8], bindings: Bindings, context: &mut Context<'_>) {
         let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
-        let base = context.shared(bindings.scoreboard).base();
+        let scoreboard = context.shared(bindings.scoreboard);
+        let base = scoreboard.base();
         self.notice.below = head.below;
         self.notice.loss = Some(boundary);
         self.notice.outcome = Outcome::default();
         self.notice.words.clear();
         let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
-        if head.below < context.shared(bindings.scoreboard).next() {
+        if head.below < scoreboard.next() {
             // Something newer than this number's segment has come, or the boundary makes no claim about it.
             self.notice.words.push(Statement { first: head.below, received: 0, known: 1 });
-            state(head.below.max(base), stretches(head.below, rest), is_complete, &mut self.notice.words);
+            let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to).max(base);
+            let names_all = is_complete && !self.policy.oldest_only;
+            let end = if names_all { scoreboard.end_of_earlier(highest, head.newest) } else { highest };
+            let stretches = stretches(head.below, rest).chain([(end, end)]);
+            state(head.below.max(base), stretches, is_complete, &mut self.notice.words);
         }
         context.raise(bindings.acknowledged, &mut self.notice);
     }
 }
 
-/// Adds statements about what lies from `start` to the last of `stretches`. What lies between two of them is known to
-/// be missing if they `are_complete`.
+/// Adds statements about what lies from `start` to the last of `stretches`, which may be empty. What lies between two of
+/// them is known to be missing if they `are_complete`.
 fn state(
     start: u64,
     stretches: impl Iterator<Item = (u64, u64)>,

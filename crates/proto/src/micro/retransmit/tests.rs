@@ -109,6 +109,22 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
 }
 
 /// However long the path was dead: what is lost after it has answered is not waited for as long.
+/// As after a pause of the receiving process: all that waits in its socket would leave again at each timeout.
+#[test]
+fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_tells_of_the_others() {
+    let mut pair = Pair::new(&recipe("positive_ack", &[]));
+    for n in 0..200 {
+        pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
+    }
+    let mut dead = Path { cut: [true, false], ..Path::default() };
+    pair.exchange(T0, &mut dead);
+    pair.run_until(T0 + Span::from_millis(200), &mut dead);
+    assert_eq!(pair.a.stats().data_resent, 6 * 10, "six timeouts of 30 ms");
+    pair.run_until(T0 + Span::from_millis(240), &mut Path::default());
+    assert_eq!((pair.received_by_b().len(), pair.a.stats().data_resent), (200, 6 * 10 + 200));
+    assert_eq!((pair.a.unfinished(), pair.a.deadline()), (0, None));
+}
+
 #[test]
 fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
     for acks in ACKS {
