@@ -75,7 +75,7 @@ pub(crate) struct Timer {
 pub(crate) struct Delayed {
     at: Option<Time>,
     event: u16,
-    notice: Box<dyn Any + Send>,
+    argument: Box<dyn Any + Send>,
 }
 
 /// Counters of a stack.
@@ -185,7 +185,7 @@ impl Core {
         let due = |delayed: &Delayed| delayed.at.is_none_or(|at| at <= now);
         let index = self.delayed.iter().position(due)?;
         let delayed = self.delayed.get_mut().remove(index)?;
-        Some((delayed.event, delayed.notice))
+        Some((delayed.event, delayed.argument))
     }
 }
 
@@ -367,25 +367,25 @@ impl Context<'_> {
 
     /// Raises an event and returns when all handlers bound to it have run ("blocking").
     #[inline]
-    pub fn raise<T: Any>(&mut self, event: Event<T>, notice: &mut T) {
-        self.dispatch(event.id, notice);
+    pub fn raise<T: Any>(&mut self, event: Event<T>, argument: &mut T) {
+        self.dispatch(event.id, argument);
     }
 
     /// Raises an event when the present input has been handled ("non-blocking").
-    pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, notice: T) {
-        self.core.delayed.push_back(Delayed { at: None, event: event.id, notice: Box::new(notice) });
+    pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, argument: T) {
+        self.core.delayed.push_back(Delayed { at: None, event: event.id, argument: Box::new(argument) });
     }
 
     /// Raises an event after `delay`.
-    pub fn raise_later<T: Any + Send>(&mut self, event: Event<T>, notice: T, delay: Span) {
+    pub fn raise_later<T: Any + Send>(&mut self, event: Event<T>, argument: T, delay: Span) {
         let at = Some(self.now + delay);
-        self.core.delayed.push_back(Delayed { at, event: event.id, notice: Box::new(notice) });
+        self.core.delayed.push_back(Delayed { at, event: event.id, argument: Box::new(argument) });
     }
 
-    pub(crate) fn dispatch(&mut self, event: u16, notice: &mut dyn Any) {
+    pub(crate) fn dispatch(&mut self, event: u16, argument: &mut dyn Any) {
         let tables = self.tables;
-        for &(_, owner) in &tables.notice_events[usize::from(event)].1 {
-            self.run(owner, |protocol, context| protocol.on_event(EventId(event), notice, context));
+        for &(_, owner) in &tables.argument_events[usize::from(event)].1 {
+            self.run(owner, |protocol, context| protocol.on_event(EventId(event), argument, context));
         }
     }
 

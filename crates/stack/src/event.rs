@@ -1,5 +1,5 @@
 //! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1), and what a stack tells its runner.
-//! Events of packets carry a batch, events of messages carry the message, all others carry a typed notice.
+//! Events of packets carry a batch, events of messages carry the message, all others carry a typed argument.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ impl BatchEvent {
         ["fill", "segment from user", "segment to net", "raw from net", "segment from net"];
 }
 
-/// An event that carries a notice of type `T`.
+/// An event that carries an argument of type `T`.
 pub struct Event<T> {
     pub(crate) id: u16,
     of_type: PhantomData<fn(&mut T)>,
@@ -51,10 +51,10 @@ impl<T: 'static> Event<T> {
         Self { id, of_type: PhantomData }
     }
 
-    /// The notice, if `id` and `notice` are of this event.
+    /// The argument, if `id` and `argument` are of this event.
     #[inline]
-    pub fn of(self, id: EventId, notice: &mut dyn Any) -> Option<&mut T> {
-        if id.0 == self.id { notice.downcast_mut() } else { None }
+    pub fn of(self, id: EventId, argument: &mut dyn Any) -> Option<&mut T> {
+        if id.0 == self.id { argument.downcast_mut() } else { None }
     }
 
     /// Whether a handler was called for this event.
@@ -85,7 +85,7 @@ impl Order {
     pub const LAST: Self = Self(1_000);
 }
 
-/// The notice of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
+/// The argument of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendPermit {
     /// Packets.
@@ -120,7 +120,7 @@ pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
 /// round trip may have been wrong.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
 
-/// The built-in events with notices.
+/// The built-in events with an argument.
 #[derive(Clone, Copy)]
 #[repr(u16)]
 enum Built {
@@ -132,10 +132,10 @@ enum Built {
     PathAnswered = 5,
 }
 
-pub(crate) const BUILT_IN_NOTICES: [&str; 6] =
+pub(crate) const BUILT_IN_EVENTS: [&str; 6] =
     ["send permit", "message settled", "retransmit timeout", "nack timeout", "rate wanted", "path answered"];
 
-/// The notice of [`MESSAGE_SETTLED`].
+/// The argument of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Which message.
@@ -144,7 +144,7 @@ pub struct Settled {
     pub arrived: bool,
 }
 
-/// The notice of [`RETRANSMIT_TIMEOUT`]: sequence numbers that are to be sent again.
+/// The argument of [`RETRANSMIT_TIMEOUT`]: sequence numbers that are to be sent again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Which segments; empty: everything that is outstanding.

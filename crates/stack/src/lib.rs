@@ -8,6 +8,7 @@
 mod attribute;
 mod batch;
 mod channel;
+mod coalesced;
 mod compiled_stack;
 mod context;
 mod declaration;
@@ -23,11 +24,11 @@ mod recipe;
 mod reconfigure;
 mod registry;
 mod stack;
-mod together;
 mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
 pub use batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, PACKET_HEADER_LEN};
+pub use coalesced::Coalesced;
 pub use compiled_stack::CompiledStack;
 pub use context::{Arrival, Context, Ends, PathState, StackStats};
 pub use declaration::{Clash, Declaration, Resolution, SharedValue};
@@ -45,5 +46,4 @@ pub use protocol::{MicroProtocol, caught};
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
 pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry, Setup};
 pub use stack::{SendError, Stack};
-pub use together::Together;
 pub use walk::{Live, Values};

@@ -256,10 +256,10 @@ impl Stack {
 
     /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
     /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
-    pub fn raise<T: Any>(&mut self, now: Time, name: &str, notice: &mut T) {
-        let events = &self.compiled.tables.notice_events;
+    pub fn raise<T: Any>(&mut self, now: Time, name: &str, argument: &mut T) {
+        let events = &self.compiled.tables.argument_events;
         if let Some(event) = events.iter().position(|known| known.0 == name) {
-            self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, notice));
+            self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, argument));
         }
     }
 
@@ -295,8 +295,8 @@ impl Stack {
     }
 
     pub(crate) fn run_delayed(&mut self, now: Time) {
-        while let Some((event, mut notice)) = self.core.take_delayed(now) {
-            self.context(now).dispatch(event, &mut *notice);
+        while let Some((event, mut argument)) = self.core.take_delayed(now) {
+            self.context(now).dispatch(event, &mut *argument);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_stack::{
-    CompiledStack, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+    Coalesced, CompiledStack, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Unauthentic,
 };
 
 pub(crate) const TAG: usize = 8;
@@ -273,7 +273,7 @@ impl Run {
             // One end sends as sessions do, the other as connections do.
             let sent = match end {
                 0 => self.ends[end].poll_transmit(now, &mut slot),
-                _ => self.ends[end].poll_transmit_together(now, &mut slot).map(Together::batch),
+                _ => self.ends[end].poll_transmit_coalesced(now, &mut slot).map(Coalesced::batch),
             };
             let Some(sent) = sent else { break };
             batches += 1;
