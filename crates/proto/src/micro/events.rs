@@ -6,7 +6,7 @@ use haul_base::{HostSample, Rate, Span, Time};
 /// by `rate_control`.
 pub const QUOTA: &str = "quota";
 
-/// The notice of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
+/// The argument of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota(pub Rate);
 
@@ -14,7 +14,7 @@ pub struct Quota(pub Rate);
 /// `retransmit`, which fills in what it meant.
 pub const ACKNOWLEDGED: &str = "acknowledged";
 
-/// The notice of [`ACKNOWLEDGED`].
+/// The argument of [`ACKNOWLEDGED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// Everything below this sequence number has arrived.
@@ -82,7 +82,7 @@ pub struct Outcome {
 /// A round trip was measured; raised by whoever measures, after it has written `context.path_mut()`.
 pub const RTT_SAMPLE: &str = "rtt sample";
 
-/// The notice of [`RTT_SAMPLE`].
+/// The argument of [`RTT_SAMPLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttSample {
     /// When the acknowledgement came.
@@ -99,7 +99,7 @@ pub const RATE: &str = "rate";
 /// Raised by `negative_ack`, handled by `retransmit`.
 pub const FORGOTTEN: &str = "forgotten";
 
-/// The notice of [`FORGOTTEN`].
+/// The argument of [`FORGOTTEN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
     /// Everything below this sequence number.
@@ -108,7 +108,7 @@ pub struct Forgotten {
 /// A report of the other side was processed; raised by `bitmap_ack` behind [`ACKNOWLEDGED`].
 pub const PEER_REPORT: &str = "peer report";
 
-/// The notice of [`PEER_REPORT`].
+/// The argument of [`PEER_REPORT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerReport {
     /// What it meant for what is outstanding.
@@ -193,7 +193,7 @@ pub(crate) const PAUSE_WANTED: &str = "pause wanted";
 /// `rate_control`.
 pub(crate) const PAUSE_ASKED: &str = "pause asked";
 
-/// The notice of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
+/// The argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause(pub(crate) Span);
 
@@ -205,17 +205,17 @@ pub const VERDICT: &str = "verdict";
 /// [`crate::ChosenLaw`], handled by `rate_control`.
 pub const LAW_CHOSEN: &str = "law chosen";
 
-/// A blast round has ended: all of it has left. Raised by `bitmap_ack`, no notice.
+/// A blast round has ended: all of it has left. Raised by `bitmap_ack`, without an argument.
 pub const ROUND_ENDED: &str = "round ended";
 
 /// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of an
-/// acknowledgement, no notice.
+/// acknowledgement, without an argument.
 pub const ABANDONED: &str = "segments abandoned";
 
 /// A report to the other side is about to be written; whoever has something to say in it fills it in.
 pub const REPORT: &str = "report";
 
-/// The notice of [`REPORT`].
+/// The argument of [`REPORT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnReport {
     /// The other side may send bytes of the object below this offset.
@@ -224,13 +224,13 @@ pub struct OwnReport {
     pub last_probe: u16,
 }
 
-/// Something has happened that the other side should know soon; no notice.
+/// Something has happened that the other side should know soon; it has no argument.
 pub const REPORT_SOON: &str = "report soon";
 
 /// A part of a segment has arrived, or a whole one in parts; raised by `object`, counted by `bitmap_ack`.
 pub const PART_ARRIVED: &str = "part arrived";
 
-/// The notice of [`PART_ARRIVED`].
+/// The argument of [`PART_ARRIVED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartArrived {
     /// Its packet number.
@@ -248,7 +248,7 @@ pub struct PartArrived {
 /// Nothing was acknowledged for a probe timeout; raised by `retransmit`.
 pub const PROBE_TIMEOUT: &str = "probe timeout";
 
-/// The notice of [`PROBE_TIMEOUT`].
+/// The argument of [`PROBE_TIMEOUT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeTimeout {
     /// How many there were in a row, this one included.
@@ -257,10 +257,10 @@ pub struct ProbeTimeout {
     pub packets: u32,
 }
 
-/// All of the object that was to be sent has arrived; raised by `object`, no notice.
+/// All of the object that was to be sent has arrived; raised by `object`, without an argument.
 pub const DELIVERED: &str = "object delivered";
 
-/// Nothing more will be heard of what was sent; raised by the stack's runner, no notice.
+/// Nothing more will be heard of what was sent; raised by the stack's runner, without an argument.
 pub const ENDED: &str = "transmission ended";
 
 /// A datagram of this size was refused by the local interface; raised by the stack's runner with a `u16`.

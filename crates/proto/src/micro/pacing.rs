@@ -43,8 +43,8 @@ impl MicroProtocol for Pacing {
         resolution.on_event(SEND_PERMIT, Order::LATE);
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             let SendingRate(rate) = *context.shared(self.rate.expect("declared"));
             permit.burst = permit.burst.min(rate.bytes_in(self.interval + permit.late));
         }

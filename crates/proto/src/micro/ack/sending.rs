@@ -72,7 +72,7 @@ pub(super) struct Sending {
     next: u64,
     /// Packet number of the newest acknowledgement.
     newest: Option<u64>,
-    notice: Acknowledgement,
+    acknowledgement: Acknowledgement,
     missing: Missing,
     /// When the timer runs out, not later than the first segment is overdue; and the first timeout at that time.
     armed: Option<(Time, Span)>,
@@ -90,7 +90,7 @@ impl Sending {
             rtt: RttEstimator::new(Span::ZERO),
             next: 0,
             newest: None,
-            notice: Acknowledgement::default(),
+            acknowledgement: Acknowledgement::default(),
             missing: Missing::default(),
             armed: None,
             expirations: 0,
@@ -144,7 +144,8 @@ impl Sending {
     /// segment says so; as long as none leaves, this has to be said by itself, though not for ever.
     fn has_abandoned(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let scoreboard = context.shared(bindings.scoreboard);
-        let is_unknown = scoreboard.base() > self.notice.below && self.expirations < MOST_EXPIRATIONS;
+        let is_unknown =
+            scoreboard.base() > self.acknowledgement.below && self.expirations < MOST_EXPIRATIONS;
         scoreboard.open() == 0 && is_unknown
     }
 
@@ -268,17 +269,22 @@ impl Sending {
         let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
         let base = context.shared(bindings.scoreboard).base();
-        self.notice.below = head.below;
-        self.notice.loss = Some(boundary);
-        self.notice.outcome = Outcome::default();
-        self.notice.words.clear();
+        self.acknowledgement.below = head.below;
+        self.acknowledgement.loss = Some(boundary);
+        self.acknowledgement.outcome = Outcome::default();
+        self.acknowledgement.words.clear();
         let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
         if head.below < context.shared(bindings.scoreboard).next() {
             // Something newer than this number's segment has come, or the boundary makes no claim about it.
-            self.notice.words.push(Statement { first: head.below, received: 0, known: 1 });
-            state(head.below.max(base), stretches(head.below, rest), is_complete, &mut self.notice.words);
+            self.acknowledgement.words.push(Statement { first: head.below, received: 0, known: 1 });
+            state(
+                head.below.max(base),
+                stretches(head.below, rest),
+                is_complete,
+                &mut self.acknowledgement.words,
+            );
         }
-        context.raise(bindings.acknowledged, &mut self.notice);
+        context.raise(bindings.acknowledged, &mut self.acknowledgement);
     }
 }
 

@@ -240,18 +240,18 @@ impl MicroProtocol for BitmapAck {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             if self.sender.on_permit(permit, context) {
                 ask(context);
             }
             return;
         }
-        let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, notice));
+        let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, argument));
         if let Some(&mut Pause(lasts)) = wanted {
             return self.want_pause(lasts, context);
         }
-        self.receiver.on_event(event, notice, context);
+        self.receiver.on_event(event, argument, context);
         self.schedule(context);
     }
 

@@ -265,10 +265,10 @@ impl Sender {
             self.on_scalars(&view.header, context);
             self.on_arrival(number, &view.header, context);
         }
-        let mut notice = self.statements(&view, context);
-        notice.duplicates = duplicates.into();
-        context.raise(bindings.acknowledged, &mut notice);
-        self.words = std::mem::take(&mut notice.words);
+        let mut ack = self.statements(&view, context);
+        ack.duplicates = duplicates.into();
+        context.raise(bindings.acknowledged, &mut ack);
+        self.words = std::mem::take(&mut ack.words);
         let header = &view.header;
         let arrived = (header.packets > 0).then_some((header.received_at, header.bytes));
         let now_known = Newest {
@@ -279,10 +279,10 @@ impl Sender {
             host: header.host,
         };
         let mut report = PeerReport {
-            outcome: notice.outcome,
+            outcome: ack.outcome,
             packets: header.packets,
             largest_pn: header.largest_pn,
-            loss: notice.loss,
+            loss: ack.loss,
             newest: newest.then_some(now_known),
         };
         context.raise(bindings.peer_report, &mut report);

@@ -226,8 +226,8 @@ impl MicroProtocol for Fec {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, _: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, _: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             permit.datagram = permit.datagram.saturating_sub(RESERVE);
         }
     }

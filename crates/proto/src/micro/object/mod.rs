@@ -112,11 +112,11 @@ impl MicroProtocol for Object {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if self.sender.on_event(event, notice, context) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if self.sender.on_event(event, argument, context) {
             return;
         }
-        self.receiver.on_event(event, notice, context);
+        self.receiver.on_event(event, argument, context);
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {

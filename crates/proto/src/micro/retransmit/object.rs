@@ -260,8 +260,8 @@ impl KeepObject {
         context.set_timer(TIMER, at);
     }
 
-    fn on_acknowledged(&mut self, notice: &mut Acknowledgement, context: &mut Context<'_>) {
-        let change = self.table.as_mut().map_or(Change::default(), |table| take_in(table, notice));
+    fn on_acknowledged(&mut self, ack: &mut Acknowledgement, context: &mut Context<'_>) {
+        let change = self.table.as_mut().map_or(Change::default(), |table| take_in(table, ack));
         if change.lost_packets > 0
             && let Some(table) = &mut self.table
         {
@@ -275,12 +275,12 @@ impl KeepObject {
         self.counters.acked += change.acked_packets;
         self.counters.acked_bytes += change.acked_bytes;
         self.counters.lost += change.lost_packets;
-        notice.outcome.acked_packets += change.acked_packets;
-        notice.outcome.acked_bytes += change.acked_bytes;
-        notice.outcome.lost_packets += change.lost_packets;
-        notice.outcome.lost_bytes += change.lost_bytes;
-        notice.outcome.in_flight = self.in_flight();
-        notice.outcome.nothing_outstanding = self.table.as_ref().is_none_or(|table| table.is_empty());
+        ack.outcome.acked_packets += change.acked_packets;
+        ack.outcome.acked_bytes += change.acked_bytes;
+        ack.outcome.lost_packets += change.lost_packets;
+        ack.outcome.lost_bytes += change.lost_bytes;
+        ack.outcome.in_flight = self.in_flight();
+        ack.outcome.nothing_outstanding = self.table.as_ref().is_none_or(|table| table.is_empty());
         self.tell_flight(!self.is_clear(), context);
         self.set_timer(context);
         self.release(context);
@@ -301,18 +301,18 @@ impl KeepObject {
 }
 
 /// What a report means for the table.
-fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
-    let rule = notice.loss.unwrap_or(NO_LOSS);
+fn take_in(table: &mut Outstanding, ack: &Acknowledgement) -> Change {
+    let rule = ack.loss.unwrap_or(NO_LOSS);
     let mut change = Change::default();
-    table.on_complete_below(notice.below, &mut change);
-    for statement in &notice.words {
+    table.on_complete_below(ack.below, &mut change);
+    for statement in &ack.words {
         table.on_statement(statement, &rule, &mut change);
     }
-    if let Some(seq) = notice.nothing_from {
+    if let Some(seq) = ack.nothing_from {
         table.on_nothing_from(seq, &rule, &mut change);
     }
-    if notice.loss.is_some() {
-        table.settle_expired(&rule, notice.duplicates, &mut change);
+    if ack.loss.is_some() {
+        table.settle_expired(&rule, ack.duplicates, &mut change);
     }
     table.retire_complete();
     change
@@ -353,9 +353,9 @@ impl MicroProtocol for KeepObject {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(notice) = self.bindings().acknowledged.of(event, notice) {
-            self.on_acknowledged(notice, context);
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(ack) = self.bindings().acknowledged.of(event, argument) {
+            self.on_acknowledged(ack, context);
         } else {
             context.cancel_timer(TIMER);
         }
@@ -376,8 +376,8 @@ impl MicroProtocol for KeepObject {
         table.expire_oldest(PROBE_PACKETS as usize);
         self.tell_flight(true, context);
         self.set_timer(context);
-        let mut notice = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
-        context.raise(self.bindings().timeout, &mut notice);
+        let mut timeout = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
+        context.raise(self.bindings().timeout, &mut timeout);
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {

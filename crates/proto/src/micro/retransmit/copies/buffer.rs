@@ -385,19 +385,19 @@ impl RetransmitBuffer {
         self.finish_all(range, scoreboard, context);
     }
 
-    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let declared = self.declared;
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             return self.permit(permit, context);
         }
         self.with_scoreboard(context, |copies, scoreboard, context| {
-            if let Some(ack) = declared.acknowledged.of(event, notice) {
+            if let Some(ack) = declared.acknowledged.of(event, argument) {
                 copies.acknowledge(ack, scoreboard, context);
-            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, notice) {
+            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, argument) {
                 copies.lose_all(&missing.sequence_numbers, scoreboard, context);
-            } else if let Some(forgotten) = declared.forgotten.of(event, notice) {
+            } else if let Some(forgotten) = declared.forgotten.of(event, argument) {
                 copies.forget(forgotten.below, scoreboard, context);
-            } else if let Some(settled) = MESSAGE_SETTLED.of(event, notice)
+            } else if let Some(settled) = MESSAGE_SETTLED.of(event, argument)
                 && !settled.arrived
             {
                 copies.abandon(settled.message, scoreboard, context);
