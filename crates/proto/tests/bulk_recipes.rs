@@ -25,7 +25,7 @@ use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, FEEDBACK_HEADER_LEN};
 const DELAY: Span = Span::from_millis(5);
 
 /// Arrival, a number that keeps the order, whether it goes to the receiver, the packet.
-type Flight = Reverse<(Time, u64, bool, Vec<u8>)>;
+type InTransit = Reverse<(Time, u64, bool, Vec<u8>)>;
 
 /// What a path does to packets, by chance.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ struct Path {
     now: Time,
     ends: [Stack; 2],
     sunk: Arc<Mutex<Sunk>>,
-    flights: BinaryHeap<Flight>,
+    in_transit: BinaryHeap<InTransit>,
     rng: Rng,
     faults: Faults,
     /// To the sender, to the receiver.
@@ -85,7 +85,7 @@ impl Path {
             now: Time::ZERO,
             ends: [sends, takes],
             sunk,
-            flights: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             rng: Rng::from_seed(seed),
             faults: Faults { loss, ..Faults::default() },
             channel: [Way::default(), Way::default()],
@@ -108,7 +108,7 @@ impl Path {
                         let copies = 1 + usize::from(self.rng.chance(self.faults.duplication));
                         for _ in 0..copies {
                             let at = self.now + DELAY + self.later();
-                            self.flights.push(Reverse((at, self.sent, forward, packet.to_vec())));
+                            self.in_transit.push(Reverse((at, self.sent, forward, packet.to_vec())));
                         }
                     }
                 }
@@ -154,14 +154,14 @@ impl Path {
         self.send();
         let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
         let messages = self.channel.iter().filter_map(|way| way.messages.front().map(|message| message.0));
-        let next = deadlines.chain(messages).chain(self.flights.peek().map(|f| f.0.0)).min();
+        let next = deadlines.chain(messages).chain(self.in_transit.peek().map(|f| f.0.0)).min();
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         for end in &mut self.ends {
             end.on_deadline(self.now);
         }
         self.take_messages();
         while let Some(Reverse((_, _, forward, mut data))) =
-            self.flights.peek().is_some_and(|f| f.0.0 <= self.now).then(|| self.flights.pop()).flatten()
+            self.in_transit.peek().is_some_and(|f| f.0.0 <= self.now).then(|| self.in_transit.pop()).flatten()
         {
             let stride = data.len();
             let mut received = Received {

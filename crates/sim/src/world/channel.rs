@@ -96,7 +96,7 @@ impl World {
                     room,
                     now: self.now,
                     ahead: Span::ZERO,
-                    flights: &mut self.flights,
+                    transit_buffers: &mut self.transit_buffers,
                     launches: &mut self.launches,
                 };
                 slot.node.on_channel(self.now, &message, &mut out);

@@ -3,12 +3,12 @@
 mod agenda;
 mod channel;
 mod deliver;
-mod flights;
 mod host;
 mod node;
 mod record;
 mod session;
 mod summary;
+mod transit_buffers;
 mod truth;
 
 use std::any::Any;
@@ -23,8 +23,8 @@ use crate::path::Path;
 use crate::stage::{PathSpec, SpecError, StageChange, StageRef};
 use agenda::Agenda;
 use channel::{Channel, ChannelId};
-use flights::{Flights, Launch};
 use record::Recorder;
+use transit_buffers::{Launch, TransitBuffers};
 use truth::RecentLosses;
 
 pub use channel::ChannelSpec;
@@ -186,7 +186,7 @@ pub struct World {
     hosts: Vec<HostSlot>,
     flows: Vec<Flow>,
     channels: Vec<Channel>,
-    flights: Flights,
+    transit_buffers: TransitBuffers,
     launches: Vec<Launch>,
     /// What leaves its node later than it was written.
     later: Line<(NodeId, Launch)>,
@@ -235,7 +235,7 @@ impl World {
             hosts: Vec::new(),
             flows: Vec::new(),
             channels: Vec::new(),
-            flights: Flights::new(),
+            transit_buffers: TransitBuffers::new(),
             launches: Vec::new(),
             later: Line::default(),
             later_packets: 0,
@@ -445,7 +445,7 @@ impl World {
 
     /// Buffers of packets that are under way.
     pub fn buffers_in_use(&self) -> usize {
-        self.flights.in_use()
+        self.transit_buffers.in_use()
     }
 
     /// Runs until `until`; what happens at that time happens.
