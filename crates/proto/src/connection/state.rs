@@ -298,7 +298,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 }
                 self.on_authentic(now);
             }
-            ControlFrameKind::Close | ControlFrameKind::Forget => {
+            ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption => {
                 // The last message of a control channel says why.
                 let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
                 self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));

@@ -100,15 +100,15 @@ impl InitialHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControlFrameKind {
-    /// Server: the connection is known; packets need no initial header any more.
+    /// Server: knows the connection, so packets need no initial header.
     Opened = 1,
-    /// The connection ends: nothing more will be sent.
+    /// Closes the connection: nothing more will be sent.
     Close = 2,
-    /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
+    /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::CloseAndDropResumption`].
     Closed = 3,
-    /// Client: the connection ends, and its resumption state will not be used again.
-    Forget = 4,
-    /// Is anybody there?
+    /// Client: closes the connection, and the server may drop its resumption state.
+    CloseAndDropResumption = 4,
+    /// Asks for a [`ControlFrameKind::Pong`]: a keep-alive, or a check of a silent peer.
     Ping = 5,
     /// Answer to [`ControlFrameKind::Ping`], with its number.
     Pong = 6,
@@ -124,7 +124,7 @@ impl ControlFrameKind {
         Self::Opened,
         Self::Close,
         Self::Closed,
-        Self::Forget,
+        Self::CloseAndDropResumption,
         Self::Ping,
         Self::Pong,
         Self::Challenge,
@@ -189,12 +189,12 @@ impl ControlFrame {
         padding.fill(0);
     }
 }
-/// How one end closes: the number of [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
+/// How one end closes a connection: the number of [`ControlFrameKind::Close`] and [`ControlFrameKind::CloseAndDropResumption`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CloseReason {
-    /// All was said; over a control channel the peer is expected to answer in kind.
+    /// All data was sent; over a control channel the peer closes gracefully too.
     Graceful = 0,
-    /// It is broken off, and no answer is expected.
+    /// Ends at once; no answer is expected.
     Abort = 1,
 }
