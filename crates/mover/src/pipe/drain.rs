@@ -218,7 +218,7 @@ impl Listener {
             }
             ControlMessage::Extent(_)
             | ControlMessage::LeftOut(_)
-            | ControlMessage::Withheld(_)
+            | ControlMessage::Filtered(_)
             | ControlMessage::DestinationAttributes(_) => Ok(()),
             ControlMessage::Bye => Err(left_early("sender")),
             other => Err(unexpected(&other)),

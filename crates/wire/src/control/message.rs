@@ -4,8 +4,8 @@ use super::files::validate_fault;
 use super::selection::validate_rules;
 use super::{
     Accept, Counted, Destination, DestinationAttributes, DestinationLineage, Entry, Extent, Fault,
-    FileDigest, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary, WantRun,
-    Withheld,
+    FileDigest, Filtered, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary,
+    WantRun,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -79,12 +79,12 @@ pub enum ControlMessage {
         /// Bits per second of UDP payload; the largest number: no bound.
         rate_bps: u64,
     },
-    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set; those
-    /// of several messages stand one behind the other. What they leave out is not taken for what the set does not have.
+    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set; several
+    /// messages are appended. The receiver does not delete what the rules leave out.
     LeftOut(Vec<Rule>),
     /// Sender to receiver, before [`ControlMessage::Extent`]: names that were left out of the set by other means than
-    /// rules; those of several messages together.
-    Withheld(Withheld),
+    /// rules; several messages add up.
+    Filtered(Filtered),
     /// Receiver to sender, before [`ControlMessage::Ready`]: where the set goes.
     DestinationLineage(DestinationLineage),
     /// Sender to receiver, before the entries of a source that stands for what is in it, of the first one only: what
@@ -178,7 +178,7 @@ impl ControlMessage {
             Self::Extent(_) => "extent",
             Self::Removed(_) => "removed",
             Self::LeftOut(_) => "left-out",
-            Self::Withheld(_) => "withheld",
+            Self::Filtered(_) => "filtered",
             Self::DestinationLineage(_) => "destination-lineage",
             Self::DestinationAttributes(_) => "destination-attributes",
             Self::Transport(_) => "transport",

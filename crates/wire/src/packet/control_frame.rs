@@ -106,7 +106,7 @@ pub enum ControlFrameKind {
     Close = 2,
     /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::CloseAndDropResumption`].
     Closed = 3,
-    /// Client: closes the connection, and the server may drop its resumption state.
+    /// Client: closes the connection, and the server drops its resumption state.
     CloseAndDropResumption = 4,
     /// Asks for a [`ControlFrameKind::Pong`]: a keep-alive, or a check of a silent peer.
     Ping = 5,
