@@ -163,7 +163,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_counts_as_the_papers_tree_does(
-            stretches in vec((any::<bool>(), 1usize..60), 0..40), noise in vec(any::<bool>(), 0..300), length in 1u32..=20
+            stretches in vec((any::<bool>(), 1usize..60), 0..40), noise in vec(any::<bool>(), 0..300), length in WORD_LENGTHS
         ) {
             let runs = stretches.iter().flat_map(|(arrived, packets)| vec![*arrived; *packets]);
             let symbols: Vec<bool> = runs.chain(noise).collect();

@@ -6,7 +6,7 @@ use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, Share
 use super::timing::{CONFIRM, FORGET, Limits, repeat_after};
 use super::wire::{Holdings, MOST_STRETCHES, Report, STATE_LEN, STRETCH, stretches};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
-use crate::micro::scoreboard::{Scoreboard, State};
+use crate::micro::scoreboard::{Scoreboard, SegmentState};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bindings {
@@ -121,7 +121,10 @@ impl Sending {
         }
         let due = |sent: Time| sent + limits.retention;
         let mut below = scoreboard.base();
-        while scoreboard.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
+        while scoreboard
+            .get(below)
+            .is_some_and(|slot| slot.state == SegmentState::Done || due(slot.sent) <= now)
+        {
             below += 1;
         }
         let next = scoreboard.get(below).map(|slot| due(slot.sent).max(now));
@@ -227,7 +230,7 @@ fn collect(
     for (from, to) in stretches(report.below, rest).chain([tail]) {
         for sequence in from.max(scoreboard.base())..to.min(scoreboard.next()) {
             let lost = scoreboard.get(sequence).is_some_and(|slot| {
-                slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
+                slot.state == SegmentState::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
             });
             if lost {
                 missing.push(sequence);

@@ -10,7 +10,7 @@ use haul_stack::{
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
-use super::outstanding::{Change, New, Outstanding, Record};
+use super::sent_packets::{Change, New, Record, SentPackets};
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
@@ -69,7 +69,7 @@ struct KeepObject {
     bindings: Option<Bindings>,
     places: Option<Places>,
     /// Made when the first segment leaves: an end that only receives has none.
-    table: Option<Box<Outstanding>>,
+    table: Option<Box<SentPackets>>,
     window: u64,
     probes: bool,
     /// The segment at the front of the queue, and how much of it has left if it goes in parts.
@@ -196,7 +196,7 @@ impl KeepObject {
     fn record(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         let places = self.places.expect("bound before it is used");
         let overhead = batch.layout().data_overhead();
-        let table = self.table.get_or_insert_with(|| Box::new(Outstanding::new(overhead)));
+        let table = self.table.get_or_insert_with(|| Box::new(SentPackets::new(overhead)));
         table.set_overhead(overhead);
         let sent_at = context.now().as_wrapped_micros();
         let first = batch.fresh().next();
@@ -220,14 +220,14 @@ impl KeepObject {
             let fin = batch.kind(i) == Kind::DATA_FIN;
             table.push(New { offset: batch.get(i, places.offset), len, fin, pn: batch.pn(i) }, sent_at);
         }
-        self.tell_flight(true, context);
+        self.update_send_window(true, context);
         if self.was_idle {
             self.timer_base = context.now();
             self.set_timer(context);
         }
     }
 
-    fn tell_flight(&self, outstanding: bool, context: &mut Context<'_>) {
+    fn update_send_window(&self, outstanding: bool, context: &mut Context<'_>) {
         let Some(table) = &self.table else { return };
         *context.shared(self.bindings().send_window) = SendWindow {
             bytes: table.in_flight(),
@@ -281,7 +281,7 @@ impl KeepObject {
         ack.outcome.lost_bytes += change.lost_bytes;
         ack.outcome.in_flight = self.in_flight();
         ack.outcome.nothing_outstanding = self.table.as_ref().is_none_or(|table| table.is_empty());
-        self.tell_flight(!self.is_clear(), context);
+        self.update_send_window(!self.is_clear(), context);
         self.set_timer(context);
         self.release(context);
     }
@@ -301,7 +301,7 @@ impl KeepObject {
 }
 
 /// What a report means for the table.
-fn take_in(table: &mut Outstanding, ack: &Acknowledgement) -> Change {
+fn take_in(table: &mut SentPackets, ack: &Acknowledgement) -> Change {
     let rule = ack.loss.unwrap_or(NO_LOSS);
     let mut change = Change::default();
     table.on_complete_below(ack.below, &mut change);
@@ -374,7 +374,7 @@ impl MicroProtocol for KeepObject {
         self.timeouts_in_row += 1;
         self.counters.timeouts += 1;
         table.expire_oldest(PROBE_PACKETS as usize);
-        self.tell_flight(true, context);
+        self.update_send_window(true, context);
         self.set_timer(context);
         let mut timeout = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
         context.raise(self.bindings().timeout, &mut timeout);
@@ -383,7 +383,7 @@ impl MicroProtocol for KeepObject {
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.window = parameters.integer("window");
         self.probes = parameters.flag("probe");
-        self.tell_flight(!self.is_clear(), context);
+        self.update_send_window(!self.is_clear(), context);
         self.set_timer(context);
         Ok(())
     }

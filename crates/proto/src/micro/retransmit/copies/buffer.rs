@@ -14,7 +14,7 @@ use crate::micro::arrived::SPAN;
 use crate::micro::deadline::end_of_life;
 use crate::micro::events::{Acknowledgement, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
-use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, Slot, State};
+use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declared {
@@ -225,7 +225,8 @@ impl RetransmitBuffer {
     pub(super) fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let shared = self.declared.scoreboard;
         while let Some(&sequence) = self.lost.front() {
-            let wanted = context.shared(shared).get(sequence).is_some_and(|slot| slot.state == State::Lost);
+            let wanted =
+                context.shared(shared).get(sequence).is_some_and(|slot| slot.state == SegmentState::Lost);
             if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| wanted)
                 && !push_copy(batch, copy)
             {
@@ -295,7 +296,7 @@ impl RetransmitBuffer {
     ) {
         let Some(before) = scoreboard.finish(sequence) else { return };
         let bytes = self.drop_copy(sequence, context);
-        self.leave_flight(before, bytes);
+        self.remove_in_flight(before, bytes);
         ack.outcome.acked_packets += 1;
         ack.outcome.acked_bytes += bytes.saturating_sub(self.overhead);
         if let Some(message) = self.messages.arrived(sequence) {
@@ -303,8 +304,8 @@ impl RetransmitBuffer {
         }
     }
 
-    fn leave_flight(&mut self, before: Slot, bytes: u64) {
-        if before.state == State::Waiting {
+    fn remove_in_flight(&mut self, before: Slot, bytes: u64) {
+        if before.state == SegmentState::Waiting {
             self.in_flight = self.in_flight.saturating_sub(bytes);
         }
     }
@@ -353,7 +354,7 @@ impl RetransmitBuffer {
         for sequence in range {
             if let Some(before) = scoreboard.finish(sequence) {
                 let bytes = self.drop_copy(sequence, context);
-                self.leave_flight(before, bytes);
+                self.remove_in_flight(before, bytes);
             }
         }
     }
