@@ -1,5 +1,5 @@
-//! Messages of micro-protocols over the session's control channel, which is reliable and in order: the kind and the body, without
-//! numbers or a seal, as the channel has its own.
+//! Messages of micro-protocols over the session's control channel, which is reliable and in order: the kind and the
+//! body, without numbers or a seal, as the channel has its own.
 
 use haul_base::Time;
 

@@ -24,8 +24,8 @@ impl Coalesced {
 }
 
 impl Stack {
-    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but adds a packet of data, if there is one, to a
-    /// control packet: the peer then waits for one buffer and not for two.
+    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but adds a packet of data, if there is one, to
+    /// a control packet: the peer then waits for one buffer and not for two.
     pub fn poll_transmit_coalesced(&mut self, now: Time, slot: &mut [u8]) -> Option<Coalesced> {
         let datagram = usize::from(self.core.path.datagram);
         self.guarded(now, |stack, now| {
@@ -47,7 +47,8 @@ impl Stack {
     }
 }
 
-/// One batch of two packets that lie behind one another. Only the last packet of a batch may be shorter than the others.
+/// One batch of two packets that lie behind one another. Only the last packet of a batch may be shorter than the
+/// others.
 fn side_by_side(slot: &mut [u8], first: Transmit, second: Transmit) -> Transmit {
     let len = first.len + second.len;
     if first.len < second.len {

@@ -300,8 +300,8 @@ impl Context<'_> {
     }
 
     /// Hands in a data packet that was lost and has been worked out from others: its kind, its number, and everything
-    /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets that
-    /// are being handled are done. To be called while packets are handled.
+    /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets
+    /// that are being handled are done. To be called while packets are handled.
     pub fn recovered(&mut self, kind: Kind, pn: u64, body: &[u8]) {
         let layout = &self.tables.layout;
         let (header, tag) = (layout.clear_len(), layout.tag_len());

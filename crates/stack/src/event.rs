@@ -116,8 +116,8 @@ pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitT
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
 /// The other side asks for another rate.
 pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
-/// The other side has answered whoever runs the stack after this time, which stands in the path's state: the first guess of a
-/// round trip may have been wrong.
+/// The other side has answered whoever runs the stack after this time, which stands in the path's state: the first
+/// guess of a round trip may have been wrong.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
 
 /// The built-in events with an argument.
@@ -138,7 +138,7 @@ pub(crate) const BUILT_IN_EVENTS: [&str; 6] =
 /// The argument of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Which message.
+    /// Number of the message, from [`Stack::send`](crate::Stack::send).
     pub message: u64,
     /// Whether all of it has arrived.
     pub arrived: bool,
@@ -162,7 +162,7 @@ pub enum StackEvent {
     Message,
     /// A message has arrived at the other side for certain, or was given up.
     Settled {
-        /// Its number.
+        /// Number of the message, from [`Stack::send`](crate::Stack::send).
         message: u64,
         /// Whether it has arrived.
         arrived: bool,
@@ -179,9 +179,9 @@ pub enum StackEvent {
     Refused(String),
     /// A micro-protocol has failed; the session is over, the process and other sessions go on.
     Failed {
-        /// Which.
+        /// Name of the micro-protocol in the recipe.
         protocol: String,
-        /// How.
+        /// What it says of its failure.
         message: String,
     },
     /// Something that a user's micro-protocol tells.

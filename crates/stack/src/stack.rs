@@ -31,9 +31,9 @@ pub enum SendError {
     /// It is longer than the recipe allows.
     #[error("the message has {len} bytes, and this recipe carries at most {max} (fixed_size.max_message)")]
     TooLarge {
-        /// Its length.
+        /// Length of the message, bytes.
         len: usize,
-        /// The longest.
+        /// Longest message of the recipe, bytes.
         max: usize,
     },
     /// Too much waits to be sent already.
@@ -121,7 +121,7 @@ impl Stack {
         &self.compiled
     }
 
-    /// The counters.
+    /// Counters of the stack itself; micro-protocols have their own.
     pub fn stats(&self) -> StackStats {
         self.core.stats
     }
@@ -202,7 +202,7 @@ impl Stack {
         self.core.inbox.len()
     }
 
-    /// Their bytes.
+    /// Bytes of the messages that wait to be read.
     pub fn waiting_bytes(&self) -> usize {
         self.core.inbox.bytes()
     }
@@ -245,8 +245,8 @@ impl Stack {
         self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
     }
 
-    /// The other side has answered the runner itself after `rtt`, and no packet of the stack yet: what was taken for the round
-    /// trip until now was a guess.
+    /// The other side has answered the runner itself after `rtt`, and no packet of the stack yet: what was taken for
+    /// the round trip until now was a guess.
     pub fn path_answered(&mut self, now: Time, mut rtt: Span) {
         let path = &mut self.core.path;
         (path.rtt, path.rtt_variation, path.min_rtt) = (rtt, rtt / 2, rtt);

@@ -1,5 +1,5 @@
-//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the present input has been handled (not
-//! blocking), and after a time.
+//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the present input has been handled
+//! (not blocking), and after a time.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
