@@ -331,8 +331,8 @@ fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged
     };
     let slower = chunked("fobs-gentle") / chunked("fobs");
     assert!((1.03..1.25).contains(&slower), "{slower}");
-    // The first round loses and falls to what is read, 0.7 of the rate; what is left after it is three tenths. Each end of a round
-    // may be lost, which costs a while: so several transfers.
+    // The first round loses and falls to what is read, 0.7 of the rate; what is left after it is three tenths. Each end
+    // of a round may be lost, which costs a while: so several transfers.
     let all = |name| (41..47).map(|seed| takes_with(seed, name, 0.3)).sum::<f64>();
     let slower = all("rapid+") / all("rbudp");
     assert!((1.03..1.3).contains(&slower), "{slower}");
@@ -385,7 +385,8 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
     }
 }
 
-/// As the receiving end of files does it: memory is free again when its bytes are written, and what is missing takes none.
+/// As the receiving end of files does it: memory is free again when its bytes are written, and what is missing takes
+/// none.
 #[test]
 fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
     for name in ["bulk", "fobs", "rbudp"] {

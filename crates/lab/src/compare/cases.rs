@@ -42,7 +42,7 @@ impl Law {
 pub(super) struct TcpCase {
     /// One flow each.
     pub laws: Vec<Law>,
-    /// Of the bottleneck.
+    /// Of the bottleneck, in bits of IP packets.
     pub rate: Rate,
     /// Without queueing.
     pub rtt: Span,
@@ -138,12 +138,12 @@ pub(super) fn tcp(time: Span) -> Vec<TcpCase> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Offer {
-    /// At equal distances.
+    /// At constant intervals.
     Constant {
         /// From one to the next.
         gap_ns: u64,
     },
-    /// At random.
+    /// At exponentially distributed intervals.
     Poisson {
         /// The mean from one to the next.
         gap_ns: u64,

@@ -25,7 +25,7 @@ pub(crate) struct Line {
     pub what: String,
     /// What it should be, in words.
     pub wanted: String,
-    /// What it was.
+    /// The measured value with its unit, for people.
     pub measured: String,
     /// Whether that is good enough.
     pub ok: bool,

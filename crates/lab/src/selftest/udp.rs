@@ -43,7 +43,7 @@ pub(super) struct Blast {
     pub rate: Rate,
     /// How packets are handed to the kernel.
     pub method: Method,
-    /// How long.
+    /// Time for which packets are sent.
     pub time: Span,
     /// Whether each packet says when it was sent.
     pub stamps: bool,

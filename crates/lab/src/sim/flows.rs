@@ -24,11 +24,10 @@ use super::site::{PORT, Site, recipe_of, ways};
 /// A transfer in a world.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its name.
     pub name: String,
     /// Its rate controller.
     pub controller: String,
-    /// When it begins.
+    /// Virtual time of its first packet.
     pub start: Time,
     /// The most that its law may send, if it was told.
     pub ceiling: Option<Rate>,
@@ -116,11 +115,10 @@ fn look_for_windows(world: &mut World, sender: NodeId, into: Windows) {
 /// Traffic in a world.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// Its name.
     pub name: String,
-    /// What it is.
+    /// `udp`, `aggregate` or `tcp`.
     pub kind: &'static str,
-    /// Its packets.
+    /// The flow from the source to the sink.
     pub data: FlowId,
     /// Where they end.
     pub receiver: NodeId,

@@ -1,5 +1,5 @@
-//! The rules of a control channel: what waits in both directions, pings, and the close. The driver carries frames over TLS
-//! over TCP, and decodes those that come.
+//! The rules of a control channel: what waits in both directions, pings, and the close. The driver carries frames over
+//! TLS over TCP, and decodes those that come.
 
 use std::collections::VecDeque;
 

@@ -10,7 +10,7 @@ use crate::control::{LossRun, LossRuns};
 /// Packets lost one behind the other, and what they are put down to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
-    /// Which packets.
+    /// The consecutive lost packets.
     pub run: LossRun,
     /// The probability of each cause, the same for each of them.
     pub causes: Verdict,

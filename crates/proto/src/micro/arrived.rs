@@ -13,8 +13,8 @@ pub(crate) const SPAN: u64 = 1 << 16;
 const MOST_RANGES: usize = 1_024;
 
 /// Everything below `below` has come (or does not matter any more), and `beyond` too. Kept as ranges, because that is
-/// what acknowledgements say and many thousand receivers have none; a [`Window`](super::window::Window) tells duplicates
-/// in the same time however many gaps there are.
+/// what acknowledgements say and many thousand receivers have none; a [`Window`](super::window::Window) tells
+/// duplicates in the same time however many gaps there are.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     below: u64,

@@ -2,8 +2,8 @@
 
 use haul_base::{HostSample, Rate, Span, Time};
 
-/// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack, handled
-/// by `rate_control`.
+/// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack,
+/// handled by `rate_control`.
 pub const QUOTA: &str = "quota";
 
 /// The argument of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
@@ -133,10 +133,10 @@ pub struct Newest {
     pub limit: u64,
     /// The path MTU probe that arrived there last, UDP payload bytes; 0 before the first.
     pub last_probe: u16,
-    /// Wrapped microseconds of the other side's clock when its kernel got the last packet, and UDP payload bytes that had
-    /// arrived by then; `None` before the first.
+    /// Wrapped microseconds of the other side's clock when its kernel got the last packet, and UDP payload bytes that
+    /// had arrived by then; `None` before the first.
     pub arrived: Option<(u32, u64)>,
-    /// Its counters.
+    /// The receiver's counters, as totals.
     pub receiver: ReceiverCounters,
     /// The load of its host, if it was looked at anew: totals as they stand there.
     pub host: Option<HostSample>,
@@ -159,7 +159,8 @@ pub struct ReceiverCounters {
     pub read_delay_us: u32,
 }
 
-/// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by `bitmap_ack`.
+/// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by
+/// `bitmap_ack`.
 pub const HOST_SAMPLE: &str = "host sample";
 
 /// The receiver's kernel has dropped packets; raised by `witness` at the sender, handled by `rate_control`.
@@ -185,12 +186,12 @@ impl DroppedGap {
     }
 }
 
-/// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the other
-/// side by `bitmap_ack`.
+/// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the
+/// other side by `bitmap_ack`.
 pub(crate) const PAUSE_WANTED: &str = "pause wanted";
 
-/// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled by
-/// `rate_control`.
+/// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled
+/// by `rate_control`.
 pub(crate) const PAUSE_ASKED: &str = "pause asked";
 
 /// The argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
@@ -208,8 +209,8 @@ pub const LAW_CHOSEN: &str = "law chosen";
 /// A blast round has ended: all of it has left. Raised by `bitmap_ack`, without an argument.
 pub const ROUND_ENDED: &str = "round ended";
 
-/// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of an
-/// acknowledgement, without an argument.
+/// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of
+/// an acknowledgement, without an argument.
 pub const ABANDONED: &str = "segments abandoned";
 
 /// A report to the other side is about to be written; whoever has something to say in it fills it in.

@@ -1,5 +1,5 @@
-//! `liveness`: says when nothing has come from the other side for a while. To an end that sends, reports that tell of no
-//! new arrivals are silence too.
+//! `liveness`: says when nothing has come from the other side for a while. To an end that sends, reports that tell of
+//! no new arrivals are silence too.
 
 use std::any::Any;
 

@@ -117,8 +117,8 @@ struct StallDetector {
     seconds: u32,
 }
 
-/// Whether a sender that has sent `newest` cannot repeat anything of a message any more of which it once sent `sequence`:
-/// that lies back by more than the widest window and the longest message together.
+/// Whether a sender that has sent `newest` cannot repeat anything of a message any more of which it once sent
+/// `sequence`: that lies back by more than the widest window and the longest message together.
 fn is_abandoned(sequence: u64, newest: u64) -> bool {
     newest.saturating_sub(sequence) > arrived::SPAN
 }

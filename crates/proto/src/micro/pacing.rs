@@ -1,7 +1,7 @@
 //! `pacing`: what leaves back to back is no more than a short time's worth of the rate in force, so that packets leave
-//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. What a
-//! sender that woke late makes good at once is one batch: it leaves back to back anyway, and a busy host has no time for
-//! many calls.
+//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. What
+//! a sender that woke late makes good at once is one batch: it leaves back to back anyway, and a busy host has no time
+//! for many calls.
 
 use std::any::Any;
 

@@ -1,5 +1,5 @@
-//! `rate_feedback`: the receiver tells the sender its rate, also while running. The wish is repeated until the sender has
-//! confirmed it; of two wishes the younger one counts.
+//! `rate_feedback`: the receiver tells the sender its rate, also while running. The wish is repeated until the sender
+//! has confirmed it; of two wishes the younger one counts.
 
 use std::any::Any;
 

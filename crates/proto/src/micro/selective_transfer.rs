@@ -1,5 +1,5 @@
-//! `selective_transfer`: suppresses a reading that differs too little from the last one that was sent (wu-h-ctp section 4,
-//! "Sensor"). A reading is a message of numbers, one behind the other; messages of another length are sent as they
+//! `selective_transfer`: suppresses a reading that differs too little from the last one that was sent (wu-h-ctp section
+//! 4, "Sensor"). A reading is a message of numbers, one behind the other; messages of another length are sent as they
 //! are, and are compared with nothing.
 
 use std::any::Any;

@@ -1,6 +1,6 @@
 //! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean,
-//! which frames wait to be sent, and what has changed for those who wait. Below are messages that come exactly once and in
-//! any order.
+//! which frames wait to be sent, and what has changed for those who wait. Below are messages that come exactly once and
+//! in any order.
 
 mod reassembly;
 mod send_buffer;
@@ -82,7 +82,7 @@ struct Messages {
 /// What a task may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wait {
-    /// A message.
+    /// For a message to read.
     Message,
     /// Room for one.
     MessageRoom,

@@ -89,8 +89,8 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// Cuts that begin within the first two seconds, half of them at once, and are not longer than `longest`, most of them
-    /// much shorter.
+    /// Cuts that begin within the first two seconds, half of them at once, and are not longer than `longest`, most of
+    /// them much shorter.
     pub(crate) fn any(seed: u64, longest: Span) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0xC075);
         let mut cut = || {

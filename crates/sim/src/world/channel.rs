@@ -58,7 +58,8 @@ impl Channel {
 }
 
 impl World {
-    /// Opens a control channel between two nodes, each of which has one at most. Messages do not wait for the CPU of a host.
+    /// Opens a control channel between two nodes, each of which has one at most. Messages do not wait for the CPU of a
+    /// host.
     ///
     /// # Errors
     /// If there is no such node.

@@ -63,13 +63,13 @@ pub enum Place {
 /// One line of the trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceEvent<'a> {
-    /// When.
+    /// Virtual time of the event.
     pub at: Time,
     /// When the packets had come to the kernel of the node's host; elsewhere as `at`.
     pub arrived: Time,
-    /// Where.
+    /// The node, link or host.
     pub place: Place,
-    /// Which packets.
+    /// The packets of one flow that it is about.
     pub parcel: &'a Parcel,
     /// What became of them there.
     pub exit: Exit,
@@ -112,9 +112,9 @@ pub enum WorldError {
     /// Two flows leave a node by the same port.
     #[error("port {port} of node `{node}` has a flow already")]
     PortTaken {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its port.
+        /// The port that is taken.
         port: u16,
     },
     /// A path cannot be built, or not be changed like that.
@@ -401,7 +401,7 @@ impl World {
         self.trace = Some(Box::new(trace));
     }
 
-    /// The present.
+    /// The present virtual time.
     pub fn now(&self) -> Time {
         self.now
     }

@@ -104,7 +104,7 @@ pub struct Owner {
 pub struct Xattr {
     /// Its name with the name space, for example `user.comment`.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value, uninterpreted bytes.
     pub value: Vec<u8>,
 }
 
@@ -134,8 +134,8 @@ impl Extras {
     }
 }
 
-/// What could not be preserved although it was asked for, and what was left alone at the destination. Files are where they
-/// belong all the same.
+/// What could not be preserved although it was asked for, and what was left alone at the destination. Files are where
+/// they belong all the same.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Notes {
     /// How many there are.

@@ -40,7 +40,7 @@ pub enum ControlMessage {
     Finish(Summary),
     /// Bench, sender to receiver: how long the object turned out to be.
     ObjectSent {
-        /// Its length.
+        /// Length of the object.
         bytes: u64,
     },
     /// Are you there? Any number.
@@ -79,8 +79,8 @@ pub enum ControlMessage {
         /// Bits per second of UDP payload; the largest number: no bound.
         rate_bps: u64,
     },
-    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set; several
-    /// messages are appended. The receiver does not delete what the rules leave out.
+    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set;
+    /// several messages are appended. The receiver does not delete what the rules leave out.
     LeftOut(Vec<Rule>),
     /// Sender to receiver, before [`ControlMessage::Extent`]: names that were left out of the set by other means than
     /// rules; several messages add up.
@@ -93,8 +93,9 @@ pub enum ControlMessage {
     /// Either side, while data moves: a message of the transport, at most [`MAX_TRANSPORT`] bytes; what it means is the
     /// recipe's affair. Only where the recipe has reports on the control channel.
     Transport(Vec<u8>),
-    /// Receiver to sender, at any time, of a client to a server: parameters of the recipe's `rate_control` and their new
-    /// values, at most [`MAX_LAW_CHANGES`] with [`MAX_LAW_CHANGE_BYTES`]. What the server limits stays within its limits.
+    /// Receiver to sender, at any time, of a client to a server: parameters of the recipe's `rate_control` and their
+    /// new values, at most [`MAX_LAW_CHANGES`] with [`MAX_LAW_CHANGE_BYTES`]. What the server limits stays within its
+    /// limits.
     LawChange(Vec<(String, String)>),
 }
 

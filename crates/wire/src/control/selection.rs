@@ -61,7 +61,7 @@ pub enum IgnoreFiles {
 /// What is sent for a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LinkChoice {
-    /// The link.
+    /// The symbolic link itself.
     #[default]
     Keep,
     /// What it points to.
@@ -88,7 +88,8 @@ pub enum LeftOutNames {
     Told,
 }
 
-/// Names that exist at the source but were left out of the set. The receiver does not delete them or anything below them.
+/// Names that exist at the source but were left out of the set. The receiver does not delete them or anything below
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Filtered {
     /// The names, as they would be in the set.

@@ -62,11 +62,11 @@ impl ConnectionId {
     }
 }
 
-/// What stands in front of the client's packets until the server has shown that it knows the connection. A packet of the
-/// stack follows, or nothing.
+/// What stands in front of the client's packets until the server has shown that it knows the connection. A packet of
+/// the stack follows, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialHeader {
-    /// Which connection.
+    /// The connection that the client's packets belong to.
     pub id: ConnectionId,
     /// Authenticates the bytes before it.
     pub mac: [u8; FRAME_MAC_LEN],
@@ -139,9 +139,9 @@ impl ControlFrameKind {
 /// A control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
-    /// Which connection.
+    /// The connection that the frame is about.
     pub id: ConnectionId,
-    /// What it says.
+    /// What the frame says.
     pub kind: ControlFrameKind,
     /// Counts pings; what a challenge wants back; in a close 0 if it is graceful and 1 if it is abrupt; 0 in other
     /// frames.
@@ -189,7 +189,8 @@ impl ControlFrame {
         padding.fill(0);
     }
 }
-/// How one end closes a connection: the number of [`ControlFrameKind::Close`] and [`ControlFrameKind::CloseAndDropResumption`].
+/// How one end closes a connection: the number of [`ControlFrameKind::Close`] and
+/// [`ControlFrameKind::CloseAndDropResumption`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CloseReason {

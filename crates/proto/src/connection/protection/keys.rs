@@ -47,7 +47,7 @@ pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
 pub struct FrameKeys {
     ours: Secret,
     theirs: Secret,
-    /// The connection.
+    /// The connection whose frames these keys authenticate.
     pub id: ConnectionId,
 }
 
@@ -131,7 +131,7 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// The connection.
+    /// The connection that these keys protect.
     pub fn id(&self) -> ConnectionId {
         match self {
             Self::Resumable(keys) => keys.id,

@@ -15,10 +15,10 @@ const MOST_ROUNDS: u64 = 63;
 /// (`neighbours`, 16 seeds).
 const LEAST_ROUNDS: u64 = 40;
 const MOST_LEAST_WAIT: Span = Span::from_secs(6);
-/// A path that holds fewer packets than [`MOST_ROUNDS`] is probed after as many rounds, as Reno grows by one in each; what only waits
-/// to be reported does not count. But not after fewer than these, and later after a probe that lost too much: on a short path a
-/// round is mostly the time between two reports, and a probe lasts some rounds. Our choices: with 4, queues of 10 packets lose 3 to
-/// 4 %.
+/// A path that holds fewer packets than [`MOST_ROUNDS`] is probed after as many rounds, as Reno grows by one in each;
+/// what only waits to be reported does not count. But not after fewer than these, and later after a probe that lost too
+/// much: on a short path a round is mostly the time between two reports, and a probe lasts some rounds. Our choices:
+/// with 4, queues of 10 packets lose 3 to 4 %.
 const FEWEST_ROUNDS: u64 = 10;
 const FEWEST_ROUNDS_AFTER_LOSS: u64 = 24;
 /// A probe that has found so much more has found another path.
@@ -100,7 +100,8 @@ impl Cycle {
         self.acks == Acks::Init
     }
 
-    /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins differ.
+    /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins
+    /// differ.
     fn pick_wait(&mut self, now: Time, rtt: Span, least_rtt: Span) {
         let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
         let rng = self.rng.get_or_insert_with(|| Rng::from_seed(seed));
@@ -142,8 +143,8 @@ impl Bbr {
         self.start_round();
     }
 
-    /// Whether the pipe is not full yet and the window, which still grows, is why: what is lost of bursts into it is no bound of what
-    /// the path holds.
+    /// Whether the pipe is not full yet and the window, which still grows, is why: what is lost of bursts into it is no
+    /// bound of what the path holds.
     fn is_refilling(&self) -> bool {
         let held = volume(self.bandwidth(), 1.0, self.min_rtt());
         let is_bounded = self.long_term.is_some_and(|bound| self.window >= bound);

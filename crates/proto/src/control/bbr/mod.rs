@@ -1,29 +1,35 @@
-//! BBR, version 3 (draft-ietf-ccwg-bbr): a model of the path, made of the bandwidth and the least round trip that it has shown lately,
-//! says how fast to send and how much to have in flight; losses, marks and rare probes correct it.
+//! BBR, version 3 (draft-ietf-ccwg-bbr): a model of the path, made of the bandwidth and the least round trip that it
+//! has shown lately, says how fast to send and how much to have in flight; losses, marks and rare probes correct it.
 //!
 //! Names follow the draft, `bw_shortterm` as [`ShortTerm`] and so on. What is different here, and why:
-//! - Bandwidth samples are the rate of arrival by the receiver's clock, over about a round trip, and no more than 1.05 times what
-//!   was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements is not needed.
-//! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the draft's
-//!   "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
-//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until the next probe: of capacity
-//!   that varies within a second they leave only the lowest.
-//! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this off.
-//! - A round trip that stays longer than the least one for two rounds and 0.4 s is looked into, with a short `ProbeRTT` out of turn, which the
-//!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
-//!   at once, not after 10 s, the bounds learnt on the old path are dropped, and the bandwidth holds for one more probe, as the window of the
-//!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls,
-//!   the queue was of our making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
-//!   off, six times in a row at most. Soon after, only a round trip twice as long again is looked into. A probe for bandwidth ends for it, too,
-//!   where no window of such a probe makes a queue as long. `rtt_rise = 0` turns this off.
-//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft gives it one round: with the window of a path a tenth as long that is
-//!   not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose packets at a volume that the path holds well.
+//! - Bandwidth samples are the rate of arrival by the receiver's clock, over about a round trip, and no more than 1.05
+//!   times what was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements
+//!   is not needed.
+//! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the
+//!   draft's "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
+//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until the next
+//!   probe: of capacity that varies within a second they leave only the lowest.
+//! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this
+//!   off.
+//! - A round trip that stays longer than the least one for two rounds and 0.4 s is looked into, with a short `ProbeRTT`
+//!   out of turn, which the draft suggests for routes that change. If it is still long with next to nothing in flight,
+//!   the path has become longer: the least round trip is replaced at once, not after 10 s, the bounds learnt on the old
+//!   path are dropped, and the bandwidth holds for one more probe, as the window of the old path has bounded what was
+//!   delivered since; if it is more than twice as long, that probe comes at once. If it falls, the queue was of our
+//!   making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when
+//!   it was, unless the last one was too high; then it is put off, six times in a row at most. Soon after, only a round
+//!   trip twice as long again is looked into. A probe for bandwidth ends for it, too, where no window of such a probe
+//!   makes a queue as long. `rtt_rise = 0` turns this off.
+//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft gives it one round: with the window of a path a
+//!   tenth as long that is not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose packets at a volume
+//!   that the path holds well.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
 //! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
 //! - Rounds until the next probe are as many as the path holds packets, without those that wait to be reported.
 //! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
-//! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
-//!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
+//! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and
+//!   the volume at which losses began is taken at the start of the round trip, not interpolated: reports do not say
+//!   which packet was late.
 
 mod cycle;
 mod history;
@@ -60,19 +66,19 @@ use trial::Trial;
 const PACING_MARGIN: f64 = 0.99;
 /// The draft's `MinPipeCwnd`, packets.
 const MIN_PIPE: u64 = 4;
-/// A round without a queue that loses more than this share: the bottleneck may have no room for a burst. Bursts are short
-/// then for a while. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the usual bursts.
+/// A round without a queue that loses more than this share: the bottleneck may have no room for a burst. Bursts are
+/// short then for a while. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the usual bursts.
 const BURST_LOSS: f64 = 0.02;
 const SHORT_BURSTS_FOR: Span = Span::from_secs(60);
 /// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
 const STARTUP_LOSS_RUNS: u64 = 6;
-/// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit; `HyStart`++ (RFC
-/// 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it a queue of one
-/// bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
+/// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit;
+/// `HyStart`++ (RFC 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it
+/// a queue of one bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
 const STARTUP_QUEUED: u32 = 4;
-/// Below so many initial windows Startup's window also grows by what arrives, as in slow start (RFC 9002, section 7.3.1), while it is
-/// full and neither a queue nor a loss shows: few packets leave in a burst and a silence, of which a rate over a round trip makes
-/// less than they are. A choice: more make nothing faster.
+/// Below so many initial windows Startup's window also grows by what arrives, as in slow start (RFC 9002, section
+/// 7.3.1), while it is full and neither a queue nor a loss shows: few packets leave in a burst and a silence, of which
+/// a rate over a round trip makes less than they are. A choice: more make nothing faster.
 const SLOW_START_WINDOWS: u64 = 8;
 /// The draft: rounds after which Drain ends anyhow.
 const DRAIN_ROUNDS: u32 = 3;
@@ -378,7 +384,8 @@ impl Bbr {
         self.is_full = [false, self.is_full[0]];
     }
 
-    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts the bounds.
+    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts the
+    /// bounds.
     fn bound_short_term(&mut self, judged: LossCounts, is_queued: bool) {
         if !self.loss.is_congestion(judged, is_queued) {
             if !is_queued {
@@ -479,8 +486,8 @@ impl Bbr {
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
             Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        // The bound is what was in flight when losses began, which is when least waits to be reported; what waits is in nobody's
-        // way.
+        // The bound is what was in flight when losses began, which is when least waits to be reported; what waits is in
+        // nobody's way.
         let unreported = volume(self.bandwidth(), 1.0, self.interval);
         let cap = cap.map_or(u64::MAX, |cap| cap.saturating_add(unreported));
         let cap = cap.min(self.short_term.in_flight.unwrap_or(u64::MAX));

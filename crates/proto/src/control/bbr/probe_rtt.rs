@@ -11,15 +11,16 @@ use crate::control::FeedbackSample;
 /// The draft's `ProbeRTTDuration`.
 const PROBE_RTT_LASTS: Span = Span::from_millis(200);
 /// The gain of a probe out of turn, whose question is only whether a queue has gone: three quarters of what the path
-/// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth beside
-/// this one (`neighbours`).
+/// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth
+/// beside this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
 const RAISED_LASTS: Span = Span::from_millis(100);
-/// A round trip more than this many times as long belongs to another path; a shorter one can be a queue of others as deep as the path.
-/// A choice.
+/// A round trip more than this many times as long belongs to another path; a shorter one can be a queue of others as
+/// deep as the path. A choice.
 const LONGER: u64 = 2;
-/// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s to have 100 Mbit/s
-/// back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal shares for ever.
+/// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s
+/// to have 100 Mbit/s back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal
+/// shares for ever.
 const MOST_POSTPONED: u32 = 6;
 
 /// A probe of the least round trip.
@@ -154,8 +155,8 @@ impl Bbr {
 
     /// On with the cycle of probes for bandwidth.
     fn resume_cycle(&mut self, now: Time) {
-        // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due. After
-        // one that was too high the wait may begin anew so often, or CUBIC would have too little.
+        // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due.
+        // After one that was too high the wait may begin anew so often, or CUBIC would have too little.
         let is_raised = self.rtt_probe.raised.is_some();
         if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
             self.begin_down();

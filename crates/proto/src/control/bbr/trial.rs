@@ -1,10 +1,12 @@
-//! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds its rate,
-//! without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while others were lost. If most of
-//! the losses stop, they were the sender's own doing, and that rate of arrival is the bandwidth. Losses of a round in which even a short
-//! queue was never empty are none of these: capacity that falls for a while fills one, and is no policer.
+//! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds
+//! its rate, without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while
+//! others were lost. If most of the losses stop, they were the sender's own doing, and that rate of arrival is the
+//! bandwidth. Losses of a round in which even a short queue was never empty are none of these: capacity that falls for
+//! a while fills one, and is no policer.
 //!
-//! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for bandwidth while the
-//! path is taken to lose by itself. Its losses are told by packet number: those of packets that had left before are found during it.
+//! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for
+//! bandwidth while the path is taken to lose by itself. Its losses are told by packet number: those of packets that had
+//! left before are found during it.
 
 use haul_base::{Rate, Span};
 
@@ -13,8 +15,8 @@ use super::loss::LossCounts;
 use super::{Bbr, FeedbackSample, Phase};
 use crate::control::LossRuns;
 
-/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of losses
-/// were, at least: chance cannot explain it. Our choices.
+/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of
+/// losses were, at least: chance cannot explain it. Our choices.
 const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
 /// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
@@ -90,8 +92,8 @@ impl Bbr {
         LossCounts { lost, runs: runs.count() as u64, ..LossCounts::default() }
     }
 
-    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make a probe
-    /// faster.
+    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make
+    /// a probe faster.
     pub(super) fn paced_bandwidth(&self) -> Rate {
         let most = match self.phase {
             Phase::Down => self.trial.map(|trial| trial.arrival_rate),

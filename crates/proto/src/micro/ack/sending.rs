@@ -47,9 +47,9 @@ impl Policy {
         (first * (1 << doublings)).min(LONGEST_TIMEOUT.max(first))
     }
 
-    /// What a sample counts for. Nothing is learnt from how much later than the timeout an acknowledgement came, as what it is
-    /// for was repeated by then: a host that was stopped once would make the next ten round trips wait for it (RFC 6298 takes
-    /// every sample). A path that has become longer is known after some samples more.
+    /// What a sample counts for. Nothing is learnt from how much later than the timeout an acknowledgement came, as
+    /// what it is for was repeated by then: a host that was stopped once would make the next ten round trips wait for
+    /// it (RFC 6298 takes every sample). A path that has become longer is known after some samples more.
     fn counted(&self, rtt: &RttEstimator, sample: Span) -> Span {
         if rtt.is_measured() { sample.min(self.timeout(rtt, 1).saturating_sub(self.delay)) } else { sample }
     }
@@ -140,8 +140,8 @@ impl Sending {
         context.cancel_timer(OVERDUE);
     }
 
-    /// Whether nothing is outstanding, and segments were given up of which the other side is not known to know. The next
-    /// segment says so; as long as none leaves, this has to be said by itself, though not for ever.
+    /// Whether nothing is outstanding, and segments were given up of which the other side is not known to know. The
+    /// next segment says so; as long as none leaves, this has to be said by itself, though not for ever.
     fn has_abandoned(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let scoreboard = context.shared(bindings.scoreboard);
         let is_unknown =

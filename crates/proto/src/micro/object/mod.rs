@@ -179,7 +179,8 @@ mod tests {
             if limit >= len {
                 prop_assert_eq!(refused, 0);
             } else {
-                // Whole segments lie before the limit; the last one is as long as what is left. What was lost may be that.
+                // Whole segments lie before the limit; the last one is as long as what is left. What was lost may be
+                // that.
                 let is_lost = (lost as u64) < sent;
                 prop_assert!(came + 1_472 * (1 + u64::from(is_lost)) > limit, "{} of {} came", came, limit);
                 prop_assert!(refused > 0 || is_lost);

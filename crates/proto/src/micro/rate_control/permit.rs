@@ -34,8 +34,8 @@ impl RateControl {
         }
     }
 
-    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they are
-    /// large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
+    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they
+    /// are large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
     fn more_at_once(&self, size: u64) -> u64 {
         let large = self.limits.rate.bytes_in(LARGE_BURST).min(LARGE_BURST_DATAGRAMS * size);
         if size > USUAL_DATAGRAM { large } else { 0 }

@@ -1,6 +1,6 @@
-//! The packets that were sent and are not known to have arrived, as the `sent_packets` of RFC 9002, appendix A.1: one bitmap
-//! per segment of 10,000 packets (FOBS, see dickens-system-aware-fobs, section on bitmap acknowledgements), and for each
-//! packet its last transmission.
+//! The packets that were sent and are not known to have arrived, as the `sent_packets` of RFC 9002, appendix A.1: one
+//! bitmap per segment of 10,000 packets (FOBS, see dickens-system-aware-fobs, section on bitmap acknowledgements), and
+//! for each packet its last transmission.
 
 mod expired;
 #[cfg(test)]
@@ -41,7 +41,7 @@ pub(crate) struct New {
     pub(crate) len: u16,
     /// The last packet of the object.
     pub(crate) fin: bool,
-    /// Its number.
+    /// Packet number of the first transmission.
     pub(crate) pn: u64,
 }
 
@@ -232,8 +232,8 @@ impl SentPackets {
         self.push_like(record, &[offset]);
     }
 
-    /// Adds new packets of `len` payload bytes each that left in one batch, with consecutive packet numbers from `first_pn`
-    /// on. None of them is the last of the object.
+    /// Adds new packets of `len` payload bytes each that left in one batch, with consecutive packet numbers from
+    /// `first_pn` on. None of them is the last of the object.
     pub(crate) fn push_row(&mut self, first_pn: u64, len: u16, offsets: &[u64], sent_at: u32) {
         let first =
             Record { offset: 0, pn: first_pn, sent_at, len, state: PacketState::InFlight, fin: false };
@@ -290,8 +290,8 @@ impl SentPackets {
         self.losses.drain(..)
     }
 
-    /// Repeats the `count` oldest unacknowledged packets, whatever was heard of them. Whether they were lost, later reports
-    /// tell ([`SentPackets::settle_expired`]).
+    /// Repeats the `count` oldest unacknowledged packets, whatever was heard of them. Whether they were lost, later
+    /// reports tell ([`SentPackets::settle_expired`]).
     pub(crate) fn expire_oldest(&mut self, count: usize) -> u64 {
         let mut found = 0;
         for seq in self.base * PACKETS..self.next_seq {

@@ -45,7 +45,7 @@ struct Copy {
 /// What a window may be: half of what receivers of acknowledgements look back.
 const LARGEST_WINDOW: u64 = SPAN / 2;
 
-/// The parameters.
+/// The recipe's parameters for copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     window: u64,
@@ -80,7 +80,7 @@ pub(super) struct RetransmitBuffer {
     kept: VecDeque<Option<Copy>>,
     /// Copies that there are.
     pub(super) held: usize,
-    /// Their bytes.
+    /// Bytes of all copies.
     bytes: usize,
     /// Sequence numbers taken for lost, in the order in which they leave again.
     lost: VecDeque<u64>,
@@ -310,8 +310,8 @@ impl RetransmitBuffer {
         }
     }
 
-    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up, and one whose
-    /// message is too late.
+    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up, and one
+    /// whose message is too late.
     fn lose(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) -> Option<u64> {
         if !scoreboard.lose(sequence) {
             return None;

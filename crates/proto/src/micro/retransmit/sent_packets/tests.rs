@@ -107,8 +107,8 @@ fn repeated() -> SentPackets {
     out
 }
 
-/// The packet numbers that a report shows to be lost: of which packets it says that they have arrived, how many came again, and the
-/// newest number that came.
+/// The packet numbers that a report shows to be lost: of which packets it says that they have arrived, how many came
+/// again, and the newest number that came.
 fn found(out: &mut SentPackets, received: u64, duplicates: u64, largest_pn: u64) -> Vec<u64> {
     let sent_at = if largest_pn < 4 { largest_pn as u32 * 10 } else { 5_000 };
     let rule = LossBoundary { largest_pn, sent_at, reordering: Span::from_micros(10) };
