@@ -134,7 +134,7 @@ impl Blast {
         Ok((sent, elapsed()))
     }
 
-    /// Receives until the sender has ended and nothing comes any more.
+    /// Receives until the sender has ended and packets have stopped arriving.
     fn receive(self, socket: &UdpSocket, sending: &AtomicBool) -> io::Result<Outcome> {
         hurry();
         let mut receiver = Receiver::new(socket);
