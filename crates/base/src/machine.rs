@@ -52,7 +52,7 @@ pub struct Piece {
 
 /// One received buffer: one datagram, or several of equal size that the kernel put together (GRO).
 pub struct Received<'a> {
-    /// The datagrams, one behind the other. Machines may change the bytes (decryption happens in place).
+    /// The datagrams without gaps between them. Machines may change the bytes (decryption happens in place).
     pub data: &'a mut [u8],
     /// Size of every datagram but the last, which may be shorter. Equal to `data.len()` for one datagram.
     pub stride: usize,

@@ -72,7 +72,7 @@ const TRIP_GAIN: f64 = 1.0 / 32.0;
 const DEVIATION_GAIN: f64 = 2.0 * TRIP_GAIN;
 const GAP_GAIN: f64 = 0.125;
 
-/// Packets that were lost one behind the other, and for whom that was congestion.
+/// A run of consecutive lost packets, and which discriminators call it congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// Packets of the run.

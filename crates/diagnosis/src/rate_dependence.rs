@@ -14,7 +14,7 @@ pub struct SentStretch {
     pub packets: u64,
     /// Of these, lost ones.
     pub lost: u64,
-    /// Runs of packets that were lost one behind the other.
+    /// Runs of consecutive lost packets.
     pub runs: u64,
 }
 

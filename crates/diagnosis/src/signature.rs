@@ -4,7 +4,7 @@
 /// leaves hardly a window of the training data undecided.
 const BURST_GAP: u64 = 256;
 
-/// Packets lost one behind the other.
+/// Consecutive lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Position of the first in the window, from 0.

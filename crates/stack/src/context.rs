@@ -121,7 +121,7 @@ pub(crate) struct Core {
     pub(crate) events: LazyDeque<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
-    /// Who has something for the control channel.
+    /// Bit set of the micro-protocols that have something for the control channel.
     pub(crate) channel_wanted: u64,
     pub(crate) resume_at: Option<Time>,
     pub(crate) max_message: usize,

@@ -95,7 +95,7 @@ pub type Outgoing = (Vec<u8>, SocketAddr);
 /// What is left of a batch.
 #[derive(Debug)]
 pub struct Unsent {
-    /// Sealed packets, one behind the other.
+    /// Sealed packets without gaps between them.
     pub data: Vec<u8>,
     /// Bytes of each but the last.
     pub segment_size: usize,

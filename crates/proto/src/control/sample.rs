@@ -43,7 +43,7 @@ pub struct FeedbackSample<'a> {
     pub lost_packets: u64,
     /// Packets newly declared lost that `cause_aware` took out of `lost_packets`; 0 without it.
     pub host_lost_packets: u64,
-    /// The losses as runs of packets that left one behind the other. Without those that `cause_aware` took out if it
+    /// The losses as runs of packets that left consecutively. Without those that `cause_aware` took out if it
     /// took all.
     pub loss: &'a LossRuns,
     /// UDP payload bytes in flight after it.
@@ -97,7 +97,7 @@ pub struct FeedbackSample<'a> {
     pub sender_absent: bool,
 }
 
-/// Packets lost one behind the other.
+/// Consecutive lost packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossRun {
     /// Number of the first.

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! each SYN without loss:    rate += inc / SYN,  inc = max(10^ceil(log10((B - C) MSS 8)) 1.5e-6 / MSS, 1 / MSS) packets
-//! first loss of an epoch:   rate /= 1.125, and again after DecRandom, 2 DecRandom ... further reports of loss, 5 times at most
+//! first loss of an epoch:   rate /= 1.125, and again after DecRandom, 2 DecRandom ... further reports of loss, at most 5
+//!                           times
 //! window:                   arrival speed (RTT + SYN) + 16 packets
 //! ```
 //!

@@ -7,7 +7,7 @@ use haul_base::{Cause, CauseCounts, Verdict};
 use super::kernel::Claim;
 use crate::control::{LossRun, LossRuns};
 
-/// Packets lost one behind the other, and what they are put down to.
+/// Consecutive lost packets and their diagnosed cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
     /// The consecutive lost packets.

@@ -32,7 +32,7 @@ impl Reassembly {
         self.arrived.len()
     }
 
-    /// Nothing comes any more, and everything has been read.
+    /// Whether the stream has ended and all of it has been read.
     pub fn is_at_end(&self) -> bool {
         self.end == Some(self.read)
     }

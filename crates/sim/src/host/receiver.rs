@@ -417,7 +417,7 @@ impl Receiver {
             cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
         } else {
             cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
-            // Who has sent looks for more to send before it sleeps.
+            // A program that has just sent looks for more to send before it sleeps.
             if (read == 0 && !has_sent) || self.is_stopped {
                 self.phase = Phase::Asleep;
                 cpu.sleep(SleepKind::Interruptible);

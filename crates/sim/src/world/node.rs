@@ -89,7 +89,7 @@ impl Outbox<'_> {
         self.ahead = by;
     }
 
-    /// Whether no more batches may leave now. Who has more to send sends it a moment later.
+    /// Whether no more batches may leave now. A node with more to send is asked again a moment later.
     pub fn is_full(&self) -> bool {
         self.room == 0
     }

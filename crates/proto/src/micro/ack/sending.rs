@@ -17,7 +17,8 @@ use crate::micro::scoreboard::Scoreboard;
 pub(super) const OVERDUE: u8 = 0;
 /// No timeout is longer (RFC 6298 section 2.5 allows such a bound from 60 s).
 const LONGEST_TIMEOUT: Span = Span::from_secs(60);
-/// After so many timeouts in a row nobody is told any more of what was given up: some 130 times the first timeout.
+/// Timeouts in a row after which the sender no longer repeats which segments it gave up: some 130 times the first
+/// timeout.
 const MOST_EXPIRATIONS: u16 = 12;
 /// A reordering window is this part of the smallest round trip (RFC 8985 section 6.2).
 const REORDERING_SHARE: u64 = 4;

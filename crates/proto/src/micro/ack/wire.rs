@@ -63,7 +63,7 @@ impl Head {
 pub(super) struct Abandoned {
     /// Wrapped microseconds of the sender's clock.
     pub(super) sent_at: u32,
-    /// Nothing below this sequence number comes any more.
+    /// The sender repeats nothing below this sequence number.
     pub(super) oldest: u64,
 }
 

@@ -194,8 +194,7 @@ impl Sender {
         context.set_timer(ROUND_TIMER, end);
     }
 
-    /// Where the control law's window is full, nothing is filled any more, and only a report empties it. Returns
-    /// whether one is to be asked for.
+    /// A full window of the control law stops the sender until a report arrives. Returns whether to ask for a report.
     pub(super) fn on_permit(&mut self, permit: &SendPermit, context: &mut Context<'_>) -> bool {
         let reason = context.shared(self.bindings().clock).reason();
         let is_full = permit.packets == 0 && reason == Some(WaitingFor::Window);

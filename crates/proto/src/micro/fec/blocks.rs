@@ -33,7 +33,7 @@ struct Block {
     data: Vec<Option<Buffer>>,
     repairs: Vec<(usize, Buffer)>,
     shape: Option<Shape>,
-    /// Nothing of it is missing any more.
+    /// Every data packet of the block has arrived or was reconstructed.
     whole: bool,
 }
 

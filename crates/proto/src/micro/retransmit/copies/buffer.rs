@@ -38,7 +38,7 @@ struct Copy {
     kind: Kind,
     size: u16,
     bytes: Buffer,
-    /// When its message is worth nothing any more.
+    /// Deadline of its message; it is not sent again later.
     end: Option<Time>,
 }
 
