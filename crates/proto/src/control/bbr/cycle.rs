@@ -123,8 +123,8 @@ impl Bbr {
     pub(super) fn begin_down(&mut self) {
         self.phase = Phase::Down;
         self.begin_trial();
-        self.round.lost = 0;
-        self.round.marked = 0;
+        self.rounds.totals.lost = 0;
+        self.rounds.totals.marked = 0;
         self.cycle.up_per_packet = u64::MAX;
         self.cycle.acks = Acks::Stopping;
         self.cycle.down_rounds = 0;
@@ -157,7 +157,7 @@ impl Bbr {
         self.cycle.acks = Acks::Starting;
         self.cycle.is_probe_sample = true;
         self.cycle.before = self.max_bandwidth.get();
-        self.plateau.reset(self.last.0);
+        self.plateau.reset(self.rounds.last.0);
         self.raise_slope();
         self.start_round();
     }
@@ -220,8 +220,8 @@ impl Bbr {
 
     /// What is known of the packets that left in the round trip up to now.
     pub(super) fn since(&self, mark: &Mark) -> LossCounts {
-        let lost = self.lost.saturating_sub(mark.lost);
-        let marked = self.marked.saturating_sub(mark.marked);
+        let lost = self.counts.lost.saturating_sub(mark.lost);
+        let marked = self.counts.marked.saturating_sub(mark.marked);
         LossCounts { lost, marked, packets: mark.in_flight / self.datagram, runs: 0 }
     }
 
@@ -230,7 +230,7 @@ impl Bbr {
         self.cycle.was_too_high = true;
         self.cycle.is_probe_sample = false;
         if !sample.app_limited {
-            let least = (self.target_in_flight() as f64 * self.beta) as u64;
+            let least = (self.target_in_flight() as f64 * self.settings.beta) as u64;
             self.long_term = Some(mark.in_flight.max(least));
         }
         let is_up = self.phase == Phase::Up;
@@ -251,7 +251,7 @@ impl Bbr {
     /// The draft's `IsTimeToCruise`, but not before a round has passed.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
-            && self.trial.is_none()
+            && self.policer.trial.is_none()
             && self.with_headroom().is_none_or(|most| self.in_flight <= most)
             && self.in_flight <= self.target(1.0)
     }
@@ -265,7 +265,7 @@ impl Bbr {
             }
             if self.is_window_full() && self.window >= bound {
                 // The bound holds the bandwidth down, not the path.
-                self.plateau.reset(self.last.0);
+                self.plateau.reset(self.rounds.last.0);
                 return false;
             }
         }

@@ -39,14 +39,14 @@ impl Bbr {
     pub(super) fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
         if self.phase == Phase::ProbeRtt {
             self.continue_probe_rtt(sample, is_round);
-        } else if is_due && !self.idle_restart && self.phase != Phase::Startup {
+        } else if is_due && !self.pauses.is_restart && self.phase != Phase::Startup {
             self.enter_probe_rtt(None);
         } else if self.is_raised(sample.now) {
-            let delivered = self.last.0.max(self.latest.0);
+            let delivered = self.rounds.last.0.max(self.rounds.latest.0);
             self.enter_probe_rtt(Some((self.round_trip.last_round().least, delivered)));
         }
         if sample.acked_packets > 0 {
-            self.idle_restart = false;
+            self.pauses.is_restart = false;
         }
     }
 
@@ -67,7 +67,7 @@ impl Bbr {
             let explained = self.rtt_probe.raised.map_or(Span::MAX, |(before, _)| before * LONGER);
             self.round_trip.last_round().least <= explained
         };
-        self.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
+        self.settings.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
     }
 
     /// Whether the last round was longer than the queue that the window of a probe for bandwidth can make.
@@ -86,7 +86,7 @@ impl Bbr {
     /// The window of `ProbeRTT`. A path that has become narrower holds what it delivers now, not what it once did.
     pub(super) fn probe_rtt_window(&self) -> u64 {
         let (delivered, gain) = match self.rtt_probe.raised {
-            Some(_) => (self.last.0.max(self.latest.0), RAISED_GAIN),
+            Some(_) => (self.rounds.last.0.max(self.rounds.latest.0), RAISED_GAIN),
             None => (Rate::MAX, PROBE_RTT_GAIN),
         };
         let bandwidth = self.bandwidth().min(delivered);

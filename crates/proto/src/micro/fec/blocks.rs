@@ -33,7 +33,7 @@ struct Block {
     data: Vec<Option<Buffer>>,
     repairs: Vec<(usize, Buffer)>,
     shape: Option<Shape>,
-    /// Every data packet of the block has arrived or was reconstructed.
+    /// The block is finished: every data packet has arrived, or the decoder has run. Its buffers are free.
     whole: bool,
 }
 
