@@ -234,8 +234,8 @@ fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
 fn assert_refuses(mut end: impl Machine, wish: &Recipe) {
     let mut setup = Setup::new(Time::ZERO);
     setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
-    let blueprint = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
-    let mut hostile = Stack::new(blueprint, setup).unwrap();
+    let compiled = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
+    let mut hostile = Stack::new(compiled, setup).unwrap();
     hostile.reconfigure(Time::ZERO, wish).unwrap();
     let mut now = Time::ZERO;
     let reason = loop {

@@ -78,12 +78,12 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 fn receive_policy() -> impl Strategy<Value = ReceivePolicy> {
-    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, itemise, late, disk]| ReceivePolicy {
+    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, list, late, disk]| ReceivePolicy {
         equal: if contents { Equal::Contents } else { Equal::Nothing },
         newer: if keep { Newer::Keep } else { Newer::Replace },
         extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
         leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
-        run: if itemise { RunMode::ListChanges } else { RunMode::Verbose },
+        run: if list { RunMode::ListChanges } else { RunMode::Verbose },
         durability: if late { Durability::AtEnd } else { Durability::Synced },
         readback: if disk { Readback::FromDisk } else { Readback::No },
     })

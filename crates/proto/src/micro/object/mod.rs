@@ -1,6 +1,6 @@
 //! `object`: sends an object and receives one. The sender cuts it into segments that name their place in it, at
 //! multiples of the chunk (FOBS cuts at 100 MB, dickens-system-aware-fobs); the receiver hands pieces to the sink where
-//! they lie, in any order, and grants how far the sender may go.
+//! they lie, in any order, and sets the flow-control limit.
 
 mod boundaries;
 mod parts;
@@ -51,7 +51,7 @@ pub(super) fn registration() -> Registration {
                 name: "first_limit",
                 kind: ParameterKind::Bytes,
                 default: "64MiB",
-                help: "bytes sent before the receiver grants more",
+                help: "bytes sent before the receiver raises the limit",
             },
             ParameterSpec {
                 name: "gaps",

@@ -1,5 +1,5 @@
-//! The receiving half: checks where segments belong, hands their bytes to the sink, and grants how far the sender may
-//! go.
+//! The receiving half: checks where segments belong, hands their bytes to the sink, and sets the flow-control
+//! limit.
 
 use std::any::Any;
 use std::ops::Range;

@@ -21,7 +21,7 @@ impl RateControl {
         if permit.packets == 0 {
             return;
         }
-        match self.allowance(permit.datagram as u64, context) {
+        match self.permitted_datagrams(permit.datagram as u64, context) {
             Ok(packets) => {
                 permit.burst =
                     permit.burst.min(self.limits.burst.max(self.more_at_once(permit.datagram as u64)));
@@ -42,7 +42,7 @@ impl RateControl {
     }
 
     /// How many datagrams of `size` may leave now, and why not if none may.
-    fn allowance(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
+    fn permitted_datagrams(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
         let limits = self.law_limits(context)?;
         self.limits = self.quota.bound(limits);
         if self.probe_credit > 0 {
