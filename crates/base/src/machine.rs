@@ -135,8 +135,8 @@ pub trait Machine {
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit>;
 
     /// Writes the next message for the session's control channel, which is reliable and in order, behind what `out`
-    /// holds. False when there is none at `now`. It is written when it is asked for, so whoever runs the machine asks
-    /// when the channel has room, and not before: at most one message waits there.
+    /// holds. False when there is none at `now`. The driver calls this only when the channel has room, so that at most
+    /// one message waits there.
     fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         let _ = (now, out);
         false

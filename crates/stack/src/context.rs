@@ -14,7 +14,7 @@ use crate::message::{Buffer, Delivery, Inbox, MessageSink, MessageSource, Pool, 
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
 
-/// What is known of the path. Whoever measures writes, everybody reads.
+/// What is known of the path: written by the micro-protocols that measure it, read by all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathState {
     /// Largest datagram that passes, UDP payload bytes.
@@ -222,7 +222,7 @@ impl Context<'_> {
         &self.core.path
     }
 
-    /// The same, for whoever measures.
+    /// The path, for a micro-protocol that measures it.
     #[inline]
     pub fn path_mut(&mut self) -> &mut PathState {
         &mut self.core.path
@@ -268,7 +268,8 @@ impl Context<'_> {
         found.expect("a handle names a value of its own type")
     }
 
-    /// The longest message that this stack carries; said once by whoever cuts messages into segments.
+    /// Sets the longest message that this stack carries; called once, by the micro-protocol that cuts messages into
+    /// segments.
     pub fn set_max_message(&mut self, bytes: usize) {
         self.core.max_message = bytes;
     }

@@ -217,7 +217,7 @@ impl Declaration<'_> {
         SharedValue::at(index)
     }
 
-    /// An event of this name that carries a `T`; whoever asks for the same name gets the same event.
+    /// The event of this name, which carries a `T`. The same name gives every micro-protocol the same event.
     pub fn event<T: 'static>(&mut self, name: &str) -> Event<T> {
         Event::with_id(Tables::event(&mut self.tables.argument_events, name))
     }

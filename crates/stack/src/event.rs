@@ -94,7 +94,7 @@ pub struct SendPermit {
     pub datagram: usize,
     /// UDP payload bytes that may leave back to back.
     pub burst: u64,
-    /// How much earlier it might have been sent: whoever sends was not woken in time.
+    /// How much earlier the packets could have left: the driver called the stack late.
     pub late: Span,
 }
 
@@ -105,19 +105,19 @@ impl SendPermit {
     }
 }
 
-/// Raised before a batch is filled. Whoever allows nothing says when to ask again with
+/// Raised before a batch is filled. A handler that allows nothing calls
 /// [`Context::resume_at`](crate::Context::resume_at), or raises the flag that it waits for something else.
 pub const SEND_PERMIT: Event<SendPermit> = Event::with_id(Built::Permit as u16);
 /// A message was given up or has arrived for certain.
 pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16);
-/// Segments were not acknowledged in time; whoever keeps them sends them again.
+/// Segments were not acknowledged in time; the micro-protocol that stores them sends them again.
 pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitTimeout as u16);
 /// Nothing has come for a while.
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
 /// The other side asks for another rate.
 pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
-/// The other side has answered whoever runs the stack after this time, which stands in the path's state: the first
-/// guess of a round trip may have been wrong.
+/// The peer has answered the driver after this time, which is stored in the path's state: it replaces the initial
+/// round-trip time.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
 
 /// The built-in events with an argument.

@@ -66,7 +66,7 @@ impl Setup {
         self
     }
 
-    /// The value of this type, if one was brought and nobody has taken it; for whoever builds a micro-protocol.
+    /// Takes the value of this type, if one was provided and not taken before; for builders of micro-protocols.
     pub fn take<T: Any + Send>(&mut self) -> Option<T> {
         let index = self.provided.iter().position(|value| value.is::<T>())?;
         self.provided.swap_remove(index).downcast().ok().map(|value| *value)

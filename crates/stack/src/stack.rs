@@ -428,7 +428,7 @@ fn take_recovered(context: &mut Context<'_>, first: u64) {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
         if batch.has_live() && batch.pn(0) < first {
-            // It is of a recipe before: whoever has worked it out still had packets of that.
+            // It belongs to an earlier recipe: it was reconstructed from packets of that one.
             batch.take(0);
         } else if len < layout.data_overhead() || !batch.is_data() {
             batch.reject(0);

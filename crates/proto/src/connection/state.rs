@@ -119,9 +119,9 @@ pub enum Header {
 pub enum PacketVerdict {
     /// The connection has ended.
     Ended,
-    /// Nobody takes the messages before them.
+    /// The application does not read: its messages fill the inbox.
     InboxFull,
-    /// Nobody who knows the keys has sent them.
+    /// They were not sealed with the connection's keys.
     Unauthentic,
     /// They count. Their sender's address may have to be validated.
     Taken(Option<Outgoing>),

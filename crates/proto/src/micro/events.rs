@@ -27,7 +27,7 @@ pub struct Acknowledgement {
     pub loss: Option<LossBoundary>,
     /// Segments that came again since the acknowledgement before.
     pub duplicates: u64,
-    /// Filled in by whoever keeps what is outstanding.
+    /// Filled in by `retransmit`.
     pub outcome: Outcome,
 }
 
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub nothing_outstanding: bool,
 }
 
-/// A round trip was measured; raised by whoever measures, after it has written `context.path_mut()`.
+/// A round trip was measured; raised after `context.path_mut()` has been updated.
 pub const RTT_SAMPLE: &str = "rtt sample";
 
 /// The argument of [`RTT_SAMPLE`].
@@ -92,10 +92,10 @@ pub struct RttSample {
 }
 
 /// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback` with a
-/// [`haul_base::Rate`], obeyed by whoever limits the rate.
+/// [`haul_base::Rate`], obeyed by the micro-protocol that limits the rate.
 pub const RATE: &str = "rate";
 
-/// Segments are kept no longer, whether they have arrived or not: where only what is missing is said, nobody knows.
+/// Segments were dropped after their retention time. Negative acknowledgements do not tell whether they have arrived.
 /// Raised by `negative_ack`, handled by `retransmit`.
 pub const FORGOTTEN: &str = "forgotten";
 

@@ -13,7 +13,7 @@
 //! - A change that knows of this end's, which still waits for its answer, waits until that has come.
 //!
 //! *No end is left alone.* A change is taken back by another one, back to the recipe before, and that is said until it
-//! is answered. From READY and COMMIT on nobody gives up: the other end may have changed over.
+//! is answered. After READY and COMMIT neither end gives up: the other may have changed over.
 
 mod message;
 mod negotiation;

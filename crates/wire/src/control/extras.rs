@@ -76,11 +76,11 @@ pub enum Keep {
 /// What was asked for beside contents, permissions and time.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Extras {
-    /// Whose it is; `None` if nobody asked.
+    /// The owner; `None` if not requested.
     pub owner: Option<Owner>,
-    /// Extended attributes, in byte order of their names; `None` if nobody asked.
+    /// Extended attributes, in byte order of their names; `None` if not requested.
     pub xattrs: Option<Vec<Xattr>>,
-    /// Access control lists, as the extended attributes `system.posix_acl_*` hold them; `None` if nobody asked.
+    /// Access control lists, as the extended attributes `system.posix_acl_*` hold them; `None` if not requested.
     pub acls: Option<Vec<Xattr>>,
     /// How many extended attributes could not be read, or were more than [`MAX_EXTRAS`].
     pub left_out: u32,

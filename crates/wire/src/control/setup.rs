@@ -221,8 +221,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks the bounds that the types do not hold. Encoding and decoding check this too. The interval of feedback may
-    /// be any: whoever uses it brings it within its own bounds.
+    /// Checks the bounds that the types do not hold. Encoding and decoding check this too. Any interval of feedback
+    /// is valid: the stack clamps it to its own bounds.
     pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
         if self.chunk_bytes > MAX_OFFSET {
             return Err(InvalidEntry::Chunk);

@@ -1,6 +1,6 @@
 //! The packets of a connection beside those of its stack: the initial header, and control frames.
 //!
-//! Both carry a message authentication code in place of a sealed body; computing it is for whoever has the key.
+//! Both carry a message authentication code in place of a sealed body; the holder of the key computes it.
 
 use super::PacketError;
 use super::field::{Reader, Writer, split};
@@ -112,7 +112,7 @@ pub enum ControlFrameKind {
     Ping = 5,
     /// Answer to [`ControlFrameKind::Ping`], with its number.
     Pong = 6,
-    /// Whoever is at the address that this goes to shows it by sending the number back. Padded, it also asks whether
+    /// Asks the receiver to prove that it is at its address: it sends the number back. Padded, it also probes whether
     /// datagrams of its size pass.
     Challenge = 7,
     /// Answer to [`ControlFrameKind::Challenge`], with its number and of its size.

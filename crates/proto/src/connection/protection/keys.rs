@@ -1,6 +1,6 @@
 //! Keys, derived from the secret that two ends share: those of a session, which drops the secret, and those of the
-//! connections that follow. Whoever holds the secret can derive the keys of every generation of a connection, so that
-//! dropping used ones, as sessions do, would protect nothing.
+//! connections that follow. Both ends keep the secret of a connection, from which the keys of every generation follow:
+//! dropping used keys, as sessions do, would protect nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

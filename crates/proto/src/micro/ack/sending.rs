@@ -229,7 +229,7 @@ impl Sending {
     ) -> bool {
         let Some((head, rest)) = Head::read(body) else { return false };
         let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to);
-        // Nobody can have what was never sent.
+        // The peer cannot have received what was never sent.
         let next = self.next.max(context.shared(bindings.scoreboard).next());
         if head.newest >= context.next_pn() || highest > next {
             return false;

@@ -107,8 +107,8 @@ impl Sending {
         self.running.confirm
     }
 
-    /// Forgets what nobody has missed for long. The receiver would have seen the gap by what came later; where nothing
-    /// was sent later, it is asked.
+    /// Drops segments that were not reported missing for the retention time. Later segments would have shown the
+    /// receiver the gap; if there are none, the receiver is asked.
     pub(super) fn on_forget(&mut self, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
         let now = context.now();
         let scoreboard = context.shared(bindings.scoreboard);

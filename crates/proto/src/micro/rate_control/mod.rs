@@ -485,7 +485,7 @@ impl MicroProtocol for RateControl {
         if self.looked.is_some() {
             self.advise(None, context);
         }
-        // Also at the receiving end: a deadline that nobody moves would come again each 100 us.
+        // Also at the receiving end: without this call the law's deadline would expire again every 100 us.
         self.controller.on_deadline(context.now());
         self.tell(context);
         self.schedule(context);

@@ -120,7 +120,7 @@ impl RateControl {
         context.shared(self.bindings().clock).wait(now, reason);
     }
 
-    /// There was nothing to send, and whoever had nothing has said why.
+    /// There was nothing to send, for the reason that the clock has recorded.
     pub(super) fn on_nothing(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
         let reason = context.shared(self.bindings().clock).reason();
