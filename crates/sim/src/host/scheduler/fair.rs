@@ -263,7 +263,7 @@ impl Scheduler for Fair {
         match self.task(id).state {
             FairTaskState::Runnable => self.leave(id, FairTaskState::Dead),
             FairTaskState::Sleeping | FairTaskState::Dead => {
-                self.tasks[id.index()].state = FairTaskState::Dead
+                self.tasks[id.index()].state = FairTaskState::Dead;
             }
         }
         if self.ledger.running() == Some(id) {
