@@ -13,18 +13,19 @@ pub struct HostSample {
     pub socket_fill: Option<u16>,
     /// How often that thread was made to give up its processor, in total (`nonvoluntary_ctxt_switches`).
     pub involuntary_switches: Option<u32>,
-    /// Share of the last 10 s in which some task waited for a processor, thousandths (`/proc/pressure/cpu`, `some avg10`).
+    /// Share of the last 10 s in which some task waited for a processor, thousandths (`/proc/pressure/cpu`,
+    /// `some avg10`).
     pub cpu_pressure: Option<u16>,
-    /// The same for tasks that waited for a disk (`/proc/pressure/io`). What the receiving program itself cannot take because its
-    /// disk is behind, the flow control says.
+    /// The same for tasks that waited for a disk (`/proc/pressure/io`). What the receiving program itself cannot take
+    /// because its disk is behind, the flow control says.
     pub disk_pressure: Option<u16>,
     /// Total time that the hypervisor gave to others (`/proc/stat`, `steal`).
     pub steal: Option<Span>,
-    /// How long that thread has slept lately, as the O(1) scheduler of Linux 2.6 averages it (`sleep_avg`, up to 1 s), of
-    /// which its dynamic priority follows. Schedulers of today have no such value; the simulated one has.
+    /// How long that thread has slept lately, as the O(1) scheduler of Linux 2.6 averages it (`sleep_avg`, up to 1 s),
+    /// of which its dynamic priority follows. Schedulers of today have no such value; the simulated one has.
     pub sleep_average: Option<Span>,
-    /// Packets that the host dropped before a socket saw them, in total, wrapping: the ring of the interface that the data come
-    /// in by was full, or the kernel's queue of a processor. They need not be this session's.
+    /// Packets that the host dropped before a socket saw them, in total, wrapping: the ring of the interface that the
+    /// data come in by was full, or the kernel's queue of a processor. They need not be this session's.
     pub early_drops: Option<u32>,
 }
 
@@ -48,8 +49,8 @@ impl HostSample {
         }
     }
 
-    /// What has happened since the look before `earlier`, if `self` and `earlier` say what has happened since the look before
-    /// each ([`HostSample::since`]).
+    /// What has happened since the look before `earlier`, if `self` and `earlier` say what has happened since the look
+    /// before each ([`HostSample::since`]).
     #[must_use]
     pub fn with(&self, earlier: &Self) -> Self {
         let sum = |new: Option<Span>, old: Option<Span>| {

@@ -52,7 +52,7 @@ pub struct Piece {
 
 /// One received buffer: one datagram, or several of equal size that the kernel put together (GRO).
 pub struct Received<'a> {
-    /// The datagrams, one behind the other. Machines may change the bytes (decryption happens in place).
+    /// The datagrams without gaps between them. Machines may change the bytes (decryption happens in place).
     pub data: &'a mut [u8],
     /// Size of every datagram but the last, which may be shorter. Equal to `data.len()` for one datagram.
     pub stride: usize,
@@ -82,7 +82,7 @@ pub struct Transmit {
     pub segment_size: usize,
     /// ECN bits to send.
     pub ecn: Ecn,
-    /// Where to.
+    /// The path on which the driver sends the packets.
     pub path: PathId,
     /// Earliest time of release; not later than the `now` of the call unless the runner can delay packets.
     pub release: Time,
@@ -104,9 +104,9 @@ pub enum DeadlineReason {
 /// An absolute point in time at which [`Machine::on_deadline`] should be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// When.
+    /// When [`Machine::on_deadline`] is due, on the driver's clock.
     pub at: Time,
-    /// Why.
+    /// What the machine will do then; for logs and tests.
     pub reason: DeadlineReason,
 }
 
@@ -134,9 +134,9 @@ pub trait Machine {
     /// Writes the next packets into `slot`; `None` when there is nothing to send at `now`.
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit>;
 
-    /// Writes the next message for the session's control channel, which is reliable and in order, behind what `out` holds.
-    /// False when there is none at `now`. It is written when it is asked for, so whoever runs the machine asks when the
-    /// channel has room, and not before: at most one message waits there.
+    /// Writes the next message for the session's control channel, which is reliable and in order, behind what `out`
+    /// holds. False when there is none at `now`. The driver calls this only when the channel has room, so that at most
+    /// one message waits there.
     fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         let _ = (now, out);
         false

@@ -18,7 +18,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
+    /// Every cause once.
     pub const ALL: [Self; 5] =
         [Self::ReceiverHost, Self::Congestion, Self::Random, Self::Outage, Self::Inconclusive];
 

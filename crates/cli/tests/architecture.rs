@@ -23,7 +23,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("haul-host", &["haul-base"]),
     ("haul-udp", &["haul-base"]),
     ("haul-engine", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-udp", "haul-host"]),
-    ("haul-mover", &["haul-base", "haul-wire", "haul-proto", "haul-engine"]),
+    ("haul-mover", &["haul-base", "haul-wire", "haul-proto"]),
     ("haul-wan", &["haul-base", "haul-sim", "haul-udp"]),
     ("haul-cli", ANY),
     ("haul-lab", ANY),

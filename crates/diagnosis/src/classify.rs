@@ -15,8 +15,9 @@ pub enum Metric {
     SuccessProportion,
 }
 
-/// From this many bursts on, each lost as a whole and none of one packet, a window is the host's. Ours, as [`TELLING_LENGTH`]: of
-/// 2,541 real windows of networks that lost less than 0.001 nine were like one or the other, of 2,838 of hosts all but three.
+/// From this many bursts on, each lost as a whole and none of one packet, a window is the host's. Ours, as
+/// [`TELLING_LENGTH`]: of 2,541 real windows of networks that lost less than 0.001 nine were like one or the other, of
+/// 2,838 of hosts all but three.
 const TELLING_BURSTS: usize = 4;
 /// Fewer bursts are the host's if the shortest has so many packets: a full queue seldom drops as many in a row.
 const TELLING_LENGTH: u64 = 4;
@@ -60,7 +61,8 @@ impl Diagnosis {
     }
 }
 
-/// The likelihood of a measure (equation 5 and figure 7): the share of a normal distribution that is as far from its mean.
+/// The likelihood of a measure (equation 5 and figure 7): the share of a normal distribution that is as far from its
+/// mean.
 fn likelihood(measured: f64, spread: Spread) -> f64 {
     erfc(((measured - spread.mean) / spread.deviation).abs() / std::f64::consts::SQRT_2)
 }
@@ -95,8 +97,8 @@ impl Model {
         }
     }
 
-    /// What the success proportion says. A host loses whole bursts, and of short ones few packets are followed by a lost
-    /// one. With both measures such windows are not called congestion, and many or long ones are a host's.
+    /// What the success proportion says. A host loses whole bursts, and of short ones few packets are followed by a
+    /// lost one. With both measures such windows are not called congestion, and many or long ones are a host's.
     fn by_success(&self, sample: &Sample) -> Option<Diagnosis> {
         let told = self.posterior(Metric::SuccessProportion, sample.success_proportion?, sample.loss_rate());
         Some(match sample.whole_bursts.filter(|_| self.both_measures) {
@@ -131,8 +133,9 @@ impl Model {
         Diagnosis { metric: Some(metric), p_host: self.p_host(measured, spreads) }
     }
 
-    /// The host's probability, by what the measure is like for host and network. Beyond a cause's mean, away from the other's,
-    /// the paper's two tails call a window atypical of both (the single losses of `CoDel`); with both measures it counts as typical.
+    /// The host's probability, by what the measure is like for host and network. Beyond a cause's mean, away from the
+    /// other's, the paper's two tails call a window atypical of both (the single losses of `CoDel`); with both measures
+    /// it counts as typical.
     fn p_host(&self, measured: f64, [host, network]: [Spread; 2]) -> f64 {
         let likelihood = |of: Spread, other: Spread| {
             let beyond = (measured - of.mean) * (other.mean - of.mean) < 0.0;

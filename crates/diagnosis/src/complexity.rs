@@ -1,5 +1,5 @@
-//! First-order complexity (d'Alessandro and Politi; dickens-classifier, section 3.1.1): how many different words a signature
-//! has.
+//! First-order complexity (d'Alessandro and Politi; dickens-classifier, section 3.1.1): how many different words a
+//! signature has.
 
 use std::ops::RangeInclusive;
 
@@ -38,8 +38,8 @@ impl Words {
         self.length
     }
 
-    /// `Na(n)`: the number of different words of consecutive packets. Needs time in proportion to the runs of lost packets,
-    /// not to the packets.
+    /// `Na(n)`: the number of different words of consecutive packets. Needs time in proportion to the runs of lost
+    /// packets, not to the packets.
     pub fn count(&mut self, signature: &Signature) -> u64 {
         if signature.runs().is_empty() {
             return u64::from(signature.packets() >= u64::from(self.length));
@@ -88,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// The binary tree of dickens-classifier, section 3.1.3 and figure 2: each word is a path of branches; one that adds a
-    /// branch is new.
+    /// The binary tree of dickens-classifier, section 3.1.3 and figure 2: each word is a path of branches; one that
+    /// adds a branch is new.
     #[derive(Default)]
     struct Tree([Option<Box<Tree>>; 2]);
 
@@ -163,7 +163,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_counts_as_the_papers_tree_does(
-            stretches in vec((any::<bool>(), 1usize..60), 0..40), noise in vec(any::<bool>(), 0..300), length in 1u32..=20
+            stretches in vec((any::<bool>(), 1usize..60), 0..40), noise in vec(any::<bool>(), 0..300), length in WORD_LENGTHS
         ) {
             let runs = stretches.iter().flat_map(|(arrived, packets)| vec![*arrived; *packets]);
             let symbols: Vec<bool> = runs.chain(noise).collect();

@@ -20,8 +20,8 @@ impl Stretch {
         self.lost as f64 / self.packets.max(1) as f64
     }
 
-    /// How much more it lost than expected where each packet is lost with this probability, in standard deviations of a Poisson
-    /// process: 0 on average, however many packets it has.
+    /// How much more it lost than expected where each packet is lost with this probability, in standard deviations of a
+    /// Poisson process: 0 on average, however many packets it has.
     fn excess(&self, rate: f64) -> f64 {
         let expected = rate * self.packets as f64;
         let deviations = (self.lost as f64 - expected) / expected.sqrt();
@@ -57,8 +57,8 @@ pub struct DelayFinding {
     pub dependence: Dependence,
     /// The share of packets that are lost at short delays: what the medium loses. 0 if hardly any is.
     pub medium_rate: f64,
-    /// The delay from which losses exceed `medium_rate`: a queue drops from there on. `None` if they hardly exceed it at any
-    /// delay, or if no medium is known.
+    /// The delay from which losses exceed `medium_rate`: a queue drops from there on. `None` if they hardly exceed it
+    /// at any delay, or if no medium is known.
     pub onset: Option<Span>,
 }
 
@@ -71,7 +71,8 @@ pub(crate) const MOST_DEVIATIONS: f64 = 3.0;
 const LEAST_RANGE: Span = Span::from_micros(500);
 /// A delay is short in this lowest part of the range between the 5th and the 95th percentile of all delays. Our choice.
 const SHORT: f64 = 0.25;
-/// The least number of stretches with losses at short delays from which the medium's loss rate is estimated. Our choice.
+/// The least number of stretches with losses at short delays from which the medium's loss rate is estimated. Our
+/// choice.
 const LEAST_LOSING: f64 = 8.0;
 /// Losses are called independent only if independence predicts at least so many stretches with losses at short delays.
 /// Our choice.
@@ -83,8 +84,8 @@ const INDEPENDENT_RATE: f64 = 0.5;
 /// Below this share of the predicted stretches, the losses at short delays may be a queue's whose delay was averaged
 /// with that of its neighbours: the medium's rate is 0. Our choice.
 const MEDIUM_SHARE: f64 = 0.25;
-/// The least range of delays, as a share of the median queueing delay. With less, a queue that stays full looks like one
-/// that never drops. Our choice.
+/// The least range of delays, as a share of the median queueing delay. With less, a queue that stays full looks like
+/// one that never drops. Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
 /// Losses are a medium's only if some packets waited for no longer than this. While `CoDel` drops, each packet waits
 /// for 5 ms or more (RFC 8289, section 4.4), and how much more says nothing of losses. Our choice: less than that.
@@ -93,8 +94,8 @@ const NO_QUEUE: Span = Span::from_millis(4);
 const ONSET_FACTOR: f64 = 3.0;
 /// The least evidence for that, as the logarithm of a likelihood ratio: 1 in 1,000 by chance. Our choice.
 const LEAST_EVIDENCE: f64 = 7.0;
-/// The most that one stretch adds to it: a stretch in which the queue fills loses much at a mean delay far below that of a full
-/// queue. Our choice.
+/// The most that one stretch adds to it: a stretch in which the queue fills loses much at a mean delay far below that
+/// of a full queue. Our choice.
 pub(crate) const MOST_EVIDENCE: f64 = 1.0;
 
 /// Buffers that one test leaves to the next, so that tests do not allocate.
@@ -118,8 +119,9 @@ impl DelayScratch {
 impl DelayFinding {
     /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
     ///
-    /// Losses depend on the delay if stretches of long delay lose more than expected (a rank correlation, whose variance is
-    /// `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as others.
+    /// Losses depend on the delay if stretches of long delay lose more than expected (a rank correlation, whose
+    /// variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as
+    /// others.
     pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
         scratch.reserve(stretches.len().next_power_of_two());
         scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
@@ -157,15 +159,16 @@ fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) 
     onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
 }
 
-/// What a stretch says for [`ONSET_FACTOR`] times the loss rate of a medium that loses at `rate`: the logarithm of the likelihood
-/// ratio of two Poisson processes.
+/// What a stretch says for [`ONSET_FACTOR`] times the loss rate of a medium that loses at `rate`: the logarithm of the
+/// likelihood ratio of two Poisson processes.
 pub(crate) fn evidence(packets: u64, lost: u64, rate: f64) -> f64 {
     let expected = rate * packets as f64;
     (lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MOST_EVIDENCE)
 }
 
-/// From where on stretches lose more than a medium: the likeliest change (Page's cumulative sum test, Biometrika 41, 1954, over
-/// what stretches are ordered by instead of times). Of each stretch which it is, and its evidence; the highest come first.
+/// From where on stretches lose more than a medium: the likeliest change (Page's cumulative sum test, Biometrika 41,
+/// 1954, over what stretches are ordered by instead of times). Of each stretch which it is, and its evidence; the
+/// highest come first.
 pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize> {
     let (mut sum, mut most, mut from) = (0.0, 0.0, None);
     for (at, evidence) in ordered {
@@ -229,9 +232,9 @@ impl Losing {
     }
 }
 
-/// The correlation between the ranks of delays and how much more stretches lost than all of them on average, in standard
-/// deviations. 0 if either never differs. Ranks of loss rates would not do: stretches of few packets mostly lose none, and in
-/// slow start these have short delays.
+/// The correlation between the ranks of delays and how much more stretches lost than all of them on average, in
+/// standard deviations. 0 if either never differs. Ranks of loss rates would not do: stretches of few packets mostly
+/// lose none, and in slow start these have short delays.
 fn correlation(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> f64 {
     let rate = Stretch::whole(stretches.iter()).loss_rate();
     let count = stretches.len() as f64;

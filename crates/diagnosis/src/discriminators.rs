@@ -36,7 +36,7 @@ pub fn spike(was_in_spike: bool, trip: f64, least: f64, most: f64) -> bool {
     if was_in_spike { trip >= bound } else { trip > bound }
 }
 
-/// A discriminator.
+/// An algorithm of the literature that tells congestion from random loss by delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Discriminator {
     /// [`biaz`] with 2.
@@ -52,7 +52,7 @@ pub enum Discriminator {
 }
 
 impl Discriminator {
-    /// All of them.
+    /// Every discriminator once.
     pub const ALL: [Self; 5] = [Self::Biaz, Self::ModifiedBiaz, Self::Spike, Self::ZigZag, Self::Zbs];
 
     /// The name in tables.
@@ -72,10 +72,10 @@ const TRIP_GAIN: f64 = 1.0 / 32.0;
 const DEVIATION_GAIN: f64 = 2.0 * TRIP_GAIN;
 const GAP_GAIN: f64 = 0.125;
 
-/// Packets that were lost one behind the other, and for whom that was congestion.
+/// A run of consecutive lost packets, and which discriminators call it congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// How many.
+    /// Packets of the run.
     pub lost: u64,
     /// What each of [`Discriminator::ALL`] says.
     pub is_congestion: [bool; 5],

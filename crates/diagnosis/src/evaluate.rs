@@ -16,8 +16,8 @@ pub struct Proportion {
     pub high: f64,
 }
 
-/// The exact interval of a binomial share with 95 % confidence (Clopper and Pearson, 1934): quantiles of beta distributions.
-/// `hits` above `trials` count as all of them.
+/// The exact interval of a binomial share with 95 % confidence (Clopper and Pearson, 1934): quantiles of beta
+/// distributions. `hits` above `trials` count as all of them.
 pub fn clopper_pearson(hits: u64, trials: u64) -> Proportion {
     let hits = hits.min(trials);
     let (k, n) = (hits as f64, trials as f64);

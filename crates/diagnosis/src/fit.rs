@@ -6,8 +6,8 @@ use nalgebra::{DMatrix, DVector, Dyn};
 
 use crate::model::{Curve, Term};
 
-/// Starting scales, as loss rates: a fit begins at each choice of them and the best stays, since the sum of exponentials has several
-/// minima.
+/// Starting scales, as loss rates: a fit begins at each choice of them and the best stays, since the sum of
+/// exponentials has several minima.
 const SCALES: [f64; 5] = [0.0001, 0.0006, 0.003, 0.015, 0.08];
 /// Bounds of the scales: far outside of the loss rates that are measured.
 const BOUNDS: (f64, f64) = (1e-7, 1e2);
@@ -62,8 +62,8 @@ impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
     }
 }
 
-/// The curve of so many terms, 1 or 2, that is nearest to the points `(loss rate, measured)`, its terms by rising scale. `None`
-/// if there are fewer points than parameters or no start comes to an end.
+/// The curve of so many terms, 1 or 2, that is nearest to the points `(loss rate, measured)`, its terms by rising
+/// scale. `None` if there are fewer points than parameters or no start comes to an end.
 pub(crate) fn fit(points: &[(f64, f64)], terms: usize) -> Option<Curve> {
     if points.len() < 2 * terms || points.iter().any(|(p, y)| !p.is_finite() || !y.is_finite()) {
         return None;

@@ -16,8 +16,8 @@ pub struct Term {
     pub scale: f64,
 }
 
-/// The mean of a measure over the loss rate `p`: the sum of `amount * (1 - exp(-p / scale))` (dickens-classifier, section
-/// 3.1.6: two terms for the network, one for the host; both begin at nothing and level off).
+/// The mean of a measure over the loss rate `p`: the sum of `amount * (1 - exp(-p / scale))` (dickens-classifier,
+/// section 3.1.6: two terms for the network, one for the host; both begin at nothing and level off).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Curve(pub Vec<Term>);
@@ -33,7 +33,7 @@ impl Curve {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
-    /// Its mean.
+    /// The mean, in the unit of what is distributed.
     pub mean: f64,
     /// Its standard deviation, above 0.
     pub deviation: f64,
@@ -58,9 +58,9 @@ pub struct CauseModel {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// The lowest.
+    /// The lowest loss rate, included; 0 to 1.
     pub from: f64,
-    /// The highest.
+    /// The highest loss rate, excluded; 0 to 1.
     pub to: f64,
 }
 
@@ -79,8 +79,8 @@ pub struct Provenance {
     pub data: String,
     /// Their BLAKE3, hexadecimal.
     pub data_hash: String,
-    /// That of [`cross_validate`](crate::cross_validate), by which it was judged; the fit has nothing random. `None`: the model is
-    /// of before it was written down.
+    /// That of [`cross_validate`](crate::cross_validate), by which it was judged; the fit has nothing random. `None`:
+    /// the model is of before it was written down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u32>,
     /// Windows of losses by the host.
@@ -89,7 +89,7 @@ pub struct Provenance {
     pub network_windows: u64,
     /// The system on which it was made.
     pub system: String,
-    /// The day.
+    /// Day of the training, as text.
     pub date: String,
 }
 
@@ -107,10 +107,10 @@ pub struct Model {
     pub success_range: Range,
     /// A measure that is no more likely than this with either cause tells nothing.
     pub negligible: f64,
-    /// Whether other measures are looked at than the one that the loss rate chooses. The success proportion may object to what
-    /// the complexity tells: then neither cause is told. The burst density may object too, and tells what they do not. The
-    /// paper looks at one measure alone, and takes losses at random, one in 500 to 1,000, for the host's: they have as few words
-    /// as one gap.
+    /// Whether other measures are looked at than the one that the loss rate chooses. The success proportion may object
+    /// to what the complexity tells: then neither cause is told. The burst density may object too, and tells what they
+    /// do not. The paper looks at one measure alone, and takes losses at random, one in 500 to 1,000, for the host's:
+    /// they have as few words as one gap.
     pub both_measures: bool,
     /// Losses because the receiving host did not read in time.
     pub host: CauseModel,

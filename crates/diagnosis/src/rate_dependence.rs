@@ -1,5 +1,5 @@
-//! Whether losses depend on the rate of sending. A policer (a token bucket) and a queue of a few packets drop what exceeds
-//! their rate, without delay; a medium damages the same share of packets at every rate.
+//! Whether losses depend on the rate of sending. A policer (a token bucket) and a queue of a few packets drop what
+//! exceeds their rate, without delay; a medium damages the same share of packets at every rate.
 
 use haul_base::Rate;
 
@@ -14,7 +14,7 @@ pub struct SentStretch {
     pub packets: u64,
     /// Of these, lost ones.
     pub lost: u64,
-    /// Runs of packets that were lost one behind the other.
+    /// Runs of consecutive lost packets.
     pub runs: u64,
 }
 
@@ -23,15 +23,15 @@ pub struct SentStretch {
 pub struct RateFinding {
     /// The share of packets that are lost at low rates: what the medium loses.
     pub medium_rate: f64,
-    /// The rate of sending from which losses exceed `medium_rate`: the path drops what exceeds it. `None` if they do not for
-    /// sure, or if the rates were too much alike.
+    /// The rate of sending from which losses exceed `medium_rate`: the path drops what exceeds it. `None` if they do
+    /// not for sure, or if the rates were too much alike.
     pub onset: Option<Rate>,
 }
 
 /// Fewer lost packets tell nothing. Our choice.
 const LEAST_LOST: u64 = 16;
-/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in 30,000 by
-/// chance, if runs of losses have nothing to do with each other. Our choice.
+/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in
+/// 30,000 by chance, if runs of losses have nothing to do with each other. Our choice.
 const SIGNIFICANT: f64 = 4.0;
 /// The same, if only stretches have nothing to do with each other: 1 in 40 by chance. Our choice.
 const CONSISTENT: f64 = 2.0;
@@ -74,9 +74,9 @@ fn whole(stretches: &[SentStretch]) -> SentStretch {
     })
 }
 
-/// Whether the loss rate grows with the rate of sending: the score test of a Poisson regression on the logarithm of the rate,
-/// with packets as exposure and the variance of runs of geometric length. The same without outliers, and with a variance that is
-/// estimated from the residuals (White, Econometrica 48, 1980), tells whether many stretches say so.
+/// Whether the loss rate grows with the rate of sending: the score test of a Poisson regression on the logarithm of the
+/// rate, with packets as exposure and the variance of runs of geometric length. The same without outliers, and with a
+/// variance that is estimated from the residuals (White, Econometrica 48, 1980), tells whether many stretches say so.
 fn is_steep(stretches: &[SentStretch]) -> bool {
     let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
     let SentStretch { packets, lost, runs, .. } = whole(stretches);
@@ -136,7 +136,8 @@ mod tests {
 
     const POLICED: f64 = 100.0;
 
-    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` gives the loss rate at a rate.
+    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` gives the loss rate at a
+    /// rate.
     fn sent(seed: u64, stretches: usize, lost: impl Fn(f64) -> f64) -> Vec<SentStretch> {
         let mut rng = Rng::from_seed(seed);
         let mut stretch = |n: usize| {

@@ -19,8 +19,8 @@ fn polynomial(c: &[f64], x: f64) -> f64 {
     c.iter().rev().fold(0.0, |sum, factor| sum * x + factor)
 }
 
-/// The weights of the upper half of the ordered numbers, outermost first (Royston 1992: normal scores, the outer ones from
-/// polynomials in 1/sqrt(n)).
+/// The weights of the upper half of the ordered numbers, outermost first (Royston 1992: normal scores, the outer ones
+/// from polynomials in 1/sqrt(n)).
 fn weights(n: usize, normal: &Normal) -> Vec<f64> {
     if n == 3 {
         return vec![0.5f64.sqrt()];

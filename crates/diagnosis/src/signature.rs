@@ -1,15 +1,15 @@
 //! The signature of a transmission window: which of its packets arrived, in the order in which they left.
 
-/// This many packets that arrive between two losses separate two bursts. Our choice: the smallest power of two that leaves hardly a
-/// window of the training data undecided.
+/// This many packets that arrive between two losses separate two bursts. Our choice: the smallest power of two that
+/// leaves hardly a window of the training data undecided.
 const BURST_GAP: u64 = 256;
 
-/// Packets lost one behind the other.
+/// Consecutive lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Position of the first in the window, from 0.
     pub first: u64,
-    /// How many.
+    /// Length of the run, at least 1.
     pub packets: u64,
 }
 
@@ -29,8 +29,8 @@ impl Run {
     }
 }
 
-/// A sequence of received (1) and lost (0) packets (dickens-classifier, section 3.1), kept as runs of lost ones: losses are
-/// few, and every measure of them needs time and memory in proportion to the runs alone.
+/// A sequence of received (1) and lost (0) packets (dickens-classifier, section 3.1), kept as runs of lost ones: losses
+/// are few, and every measure of them needs time and memory in proportion to the runs alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     packets: u64,
@@ -126,10 +126,10 @@ impl Signature {
         (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
     }
 
-    /// How dense bursts of losses are, in `(0, 1)`; `None` if no burst has two losses. Losses with fewer than 256 packets between
-    /// them form a burst; one of `length` packets, `lost` of which were lost, has the density `(lost - 1) / length`. The result is the
-    /// mean over all lost packets. Our measure: a host that does not read loses everything until it reads again, a full queue only the
-    /// excess, and a medium single packets.
+    /// How dense bursts of losses are, in `(0, 1)`; `None` if no burst has two losses. Losses with fewer than 256
+    /// packets between them form a burst; one of `length` packets, `lost` of which were lost, has the density
+    /// `(lost - 1) / length`. The result is the mean over all lost packets. Our measure: a host that does not read
+    /// loses everything until it reads again, a full queue only the excess, and a medium single packets.
     pub fn burst_density(&self) -> Option<f64> {
         let weighted = |(lost, length): (u64, u64)| lost as f64 * (lost - 1) as f64 / length as f64;
         let density = self.bursts().map(weighted).sum::<f64>() / self.lost as f64;

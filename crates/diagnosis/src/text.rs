@@ -15,7 +15,7 @@ use crate::Signature;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct SignatureError {
-    /// The line.
+    /// Line of the text, from 1.
     pub line: usize,
     /// The character in it.
     pub column: usize,

@@ -23,11 +23,11 @@ pub enum TrainError {
         "{cause} has {windows} windows with a loss rate of {range}, and at least {LEAST_WINDOWS} are needed"
     )]
     TooFew {
-        /// Of which cause.
+        /// The cause that has too few windows.
         cause: &'static str,
         /// How many there are.
         windows: usize,
-        /// In which range.
+        /// The range of loss rates that has too few windows.
         range: String,
     },
     /// The fit comes to no end.
@@ -57,9 +57,10 @@ pub struct Bin {
 /// A fitted model, and how well it fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
-    /// The model.
+    /// The model that fits the windows.
     pub model: Model,
-    /// Share of the variance of the complexity that the host's curve explains; below 0 if the mean alone explained more.
+    /// Share of the variance of the complexity that the host's curve explains; below 0 if the mean alone explained
+    /// more.
     pub host_r2: f64,
     /// The same of the network's.
     pub network_r2: f64,
@@ -208,9 +209,9 @@ pub fn train(
     })
 }
 
-/// Fits as many models as `folds` says, each to all windows but one stretch of them, and diagnoses that stretch with it: what
-/// became of the host's windows, and of the network's. Stretches follow the order of the windows, so that those of one run stay
-/// together mostly; the first one begins at window `seed`, counted round.
+/// Fits as many models as `folds` says, each to all windows but one stretch of them, and diagnoses that stretch with
+/// it: what became of the host's windows, and of the network's. Stretches follow the order of the windows, so that
+/// those of one run stay together mostly; the first one begins at window `seed`, counted round.
 ///
 /// # Errors
 /// As [`train`], for any of the folds.

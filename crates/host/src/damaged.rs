@@ -1,5 +1,5 @@
-//! Datagrams that came damaged. Linux counts those whose UDP checksum is wrong with the drops of their socket (`udp_recvmsg`,
-//! `sk_drops`), but a medium damages packets, not this host.
+//! Datagrams that came damaged. Linux counts those whose UDP checksum is wrong with the drops of their socket
+//! (`udp_recvmsg`, `sk_drops`), but a medium damages packets, not this host.
 
 use haul_base::{Span, Time};
 
@@ -10,8 +10,8 @@ use crate::{parse, thread_time};
 /// How often the count of damaged datagrams is read at most, unless a look costs much.
 const INTERVAL: Span = Span::from_millis(1);
 
-/// Separates a socket's drops by this host from damaged datagrams. The kernel counts the latter per network namespace: those of other
-/// sockets can hide a drop by the host, and never add one.
+/// Separates a socket's drops by this host from damaged datagrams. The kernel counts the latter per network namespace:
+/// those of other sockets can hide a drop by the host, and never add one.
 pub struct HostDrops {
     udp: Option<Source>,
     udp6: Option<Source>,
@@ -29,8 +29,8 @@ impl std::fmt::Debug for HostDrops {
 }
 
 impl HostDrops {
-    /// Of sockets of the process's network namespace, from now on. What the kernel does not let this process read is no error: then
-    /// all drops are the host's.
+    /// Of sockets of the process's network namespace, from now on. What the kernel does not let this process read is no
+    /// error: then all drops are the host's.
     ///
     /// # Errors
     /// If a file that is there cannot be opened, for example because the process has too many open.
@@ -45,8 +45,8 @@ impl HostDrops {
         Ok(drops)
     }
 
-    /// How many of the `dropped` buffers of the socket, a total that wraps, are the host's. Reads files only when the total has grown,
-    /// and no more often than the other sensors do; in between, new drops count like the last ones.
+    /// How many of the `dropped` buffers of the socket, a total that wraps, are the host's. Reads files only when the
+    /// total has grown, and no more often than the other sensors do; in between, new drops count like the last ones.
     pub fn count(&mut self, now: Time, dropped: u32) -> u32 {
         if dropped == self.split.dropped {
             return self.split.reported;

@@ -29,9 +29,9 @@ fn grown(new: Option<u32>, old: Option<u32>) -> Option<u32> {
 }
 
 impl Counters {
-    /// Packets of this interface that were dropped since `before`. Linux counts one that a full backlog drops with the processor
-    /// and with the interface (`enqueue_to_backlog`): what only one of them counts was somebody else's, or of no protocol.
-    /// `None` if nothing is known of the interface.
+    /// Packets of this interface that were dropped since `before`. Linux counts one that a full backlog drops with the
+    /// processor and with the interface (`enqueue_to_backlog`): what only one of them counts was somebody else's, or of
+    /// no protocol. `None` if nothing is known of the interface.
     fn since(&self, before: &Self) -> Option<u32> {
         let backlog = grown(self.backlog, before.backlog);
         let backlog = grown(self.dropped, before.dropped).and_then(|dropped| Some(dropped.min(backlog?)));
@@ -99,8 +99,8 @@ fn ip(of: &InterfaceAddress) -> Option<IpAddr> {
     four.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }
 
-/// The interface that has this address, if `/sys` shows the interfaces of this network namespace: one that was mounted in another
-/// shows those of that one, which may have the same names.
+/// The interface that has this address, if `/sys` shows the interfaces of this network namespace: one that was mounted
+/// in another shows those of that one, which may have the same names.
 fn interface_with(address: IpAddr) -> Option<String> {
     let all: Vec<InterfaceAddress> = getifaddrs().ok()?.collect();
     let name = &all.iter().find(|of| ip(of) == Some(address.to_canonical()))?.interface_name;

@@ -1,7 +1,8 @@
 //! What a Linux host says of its own load, as one [`HostSample`].
 //!
-//! A receiver loses packets when nobody reads its socket in time. The kernel knows why: the thread waited for a processor, other
-//! tasks wait for one or for a disk, or the hypervisor has taken it. [`Sensors`] ask it, for the thread that they belong to.
+//! A receiver loses packets when nobody reads its socket in time. The kernel knows why: the thread waited for a
+//! processor, other tasks wait for one or for a disk, or the hypervisor has taken it. [`Sensors`] ask it, for the
+//! thread that they belong to.
 //!
 //! | field | source |
 //! |---|---|
@@ -11,12 +12,14 @@
 //! | `steal` | `/proc/stat`, first line, eighth number |
 //! | `early_drops` | `/proc/net/softnet_stat`, and `rx_dropped`, `rx_missed_errors`, `rx_fifo_errors` of the interface |
 //!
-//! [`HostDrops`] tells damaged datagrams from drops, by `InCsumErrors` of `/proc/net/snmp` and `Udp6InCsumErrors` of `/proc/net/snmp6`.
+//! [`HostDrops`] tells damaged datagrams from drops, by `InCsumErrors` of `/proc/net/snmp` and `Udp6InCsumErrors` of
+//! `/proc/net/snmp6`.
 //!
-//! `socket_fill` is for whoever has the socket (`haul_udp::SocketMemory`), and `sleep_average` no kernel since Linux 2.6.22 has.
+//! `socket_fill` is for whoever has the socket (`haul_udp::SocketMemory`), and `sleep_average` no kernel since Linux
+//! 2.6.22 has.
 //!
-//! Files stay open and are read again with `pread`. No look costs more than a thousandth of a core, whatever the machine:
-//! each measures its own processor time, and the next one is put off until that share is kept.
+//! Files stay open and are read again with `pread`. No look costs more than a thousandth of a core, whatever the
+//! machine: each measures its own processor time, and the next one is put off until that share is kept.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("haul-host reads what Linux has in /proc");
@@ -70,8 +73,8 @@ impl fmt::Debug for Sensors {
 }
 
 impl Sensors {
-    /// The sensors of the thread that calls this, and of the interface that has the address `local`, if it is known. What the kernel lacks or does not permit to read is no error: its field of
-    /// each sample is `None`.
+    /// The sensors of the thread that calls this, and of the interface that has the address `local`, if it is known.
+    /// What the kernel lacks or does not permit to read is no error: its field of each sample is `None`.
     ///
     /// # Errors
     /// If a file that is there cannot be opened, for example because the process has too many open.

@@ -2,8 +2,8 @@
 
 use haul_base::{Span, Time};
 
-/// A look costs no more than one part in so many of the time to the next one. There are four kinds of looks, so that all together
-/// stay below 0.1 % of a core.
+/// A look costs no more than one part in so many of the time to the next one. There are four kinds of looks, so that
+/// all together stay below 0.1 % of a core.
 const RARITY: u64 = 4_000;
 
 /// When the next look is due.

@@ -15,9 +15,9 @@ fn first_line(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(&text[..end]).ok()
 }
 
-/// Time for which a task was ready and had no processor, of `/proc/PID/schedstat`: nanoseconds on a processor, nanoseconds
-/// waiting for one, and how often it got one (`Documentation/scheduler/sched-stats.rst` of Linux). A task that reads this has got
-/// one at least once, so that a zero there says that this kernel does not count.
+/// Time for which a task was ready and had no processor, of `/proc/PID/schedstat`: nanoseconds on a processor,
+/// nanoseconds waiting for one, and how often it got one (`Documentation/scheduler/sched-stats.rst` of Linux). A task
+/// that reads this has got one at least once, so that a zero there says that this kernel does not count.
 pub(crate) fn run_delay(text: &[u8]) -> Option<Span> {
     let mut fields = first_line(text)?.split(' ');
     let (_, waited, times) = (number::<u64>(fields.next()?)?, number(fields.next()?)?, fields.next()?);
@@ -35,14 +35,15 @@ pub(crate) fn pressure(text: &[u8]) -> Option<u16> {
     (share <= 10_000).then_some((share + 5) / 10)
 }
 
-/// Ticks that the hypervisor gave to others, of all processors: the eighth number of the first line of `/proc/stat` (proc(5)).
+/// Ticks that the hypervisor gave to others, of all processors: the eighth number of the first line of `/proc/stat`
+/// (proc(5)).
 pub(crate) fn steal_ticks(text: &[u8]) -> Option<u64> {
     let mut fields = first_line(text)?.strip_prefix("cpu ")?.split_ascii_whitespace();
     number(fields.nth(7)?)
 }
 
-/// A counter of `/sys/class/net/*/statistics`, of which the low half is used (`Documentation/ABI/testing/sysfs-class-net-statistics` of
-/// Linux).
+/// A counter of `/sys/class/net/*/statistics`, of which the low half is used
+/// (`Documentation/ABI/testing/sysfs-class-net-statistics` of Linux).
 pub(crate) fn statistic(text: &[u8]) -> Option<u32> {
     number(first_line(text)?).map(|count: u64| count as u32)
 }
@@ -55,8 +56,8 @@ pub(crate) fn backlog_drops(text: &[u8]) -> Option<u32> {
     lines.split('\n').try_fold(0, |sum: u32, line| Some(sum.wrapping_add(dropped(line)?)))
 }
 
-/// UDP datagrams over IPv4 with a wrong checksum, of `/proc/net/snmp`: a line of names and one of numbers (`snmp_seq_show_tcp_udp` of
-/// Linux). The low half is used.
+/// UDP datagrams over IPv4 with a wrong checksum, of `/proc/net/snmp`: a line of names and one of numbers
+/// (`snmp_seq_show_tcp_udp` of Linux). The low half is used.
 pub(crate) fn damaged_datagrams(text: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(text).ok()?.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (names, numbers) = (lines.next()?, lines.next()?);

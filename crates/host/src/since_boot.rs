@@ -98,8 +98,8 @@ fn number(file: impl AsRef<std::path::Path>) -> Option<u64> {
     read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 0 what was taken in, 1 what was dropped, 2 squeezes
-/// (`softnet_seq_show` of Linux).
+/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 0 what was taken in, 1 what was
+/// dropped, 2 squeezes (`softnet_seq_show` of Linux).
 fn of_processors(softnet: &str, column: usize) -> u64 {
     let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
     softnet.lines().filter_map(counted).fold(0, u64::saturating_add)

@@ -15,7 +15,7 @@ pub enum SensorError {
     /// A file is there and cannot be opened.
     #[error("cannot open {path}: {source}")]
     Open {
-        /// Which.
+        /// The file below `/proc` or `/sys`.
         path: String,
         /// What the kernel says.
         source: io::Error,

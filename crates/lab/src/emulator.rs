@@ -1,4 +1,5 @@
-//! Runs on emulated paths: `haul-lab wan` as a program of its own, with two ends on its sides that are this program too.
+//! Runs on emulated paths: `haul-lab wan` as a program of its own, with two ends on its sides that are this program
+//! too.
 
 use std::ffi::OsString;
 use std::fs;

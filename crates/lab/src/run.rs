@@ -16,11 +16,11 @@ use crate::problem::{Problem, While};
 #[derive(Debug)]
 pub(crate) struct Runs {
     files: PathBuf,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RunState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RunState {
     running: Option<OwnedFd>,
     /// What is to end this process.
     signal: Option<i32>,
@@ -78,7 +78,7 @@ impl Drop for Runs {
 
 /// What runs has namespaces to clear away: it is told, and whoever waits for it goes on to the end. Without one nobody
 /// waits.
-fn on_signal(signal: i32, state: &Mutex<State>, files: &Path) {
+fn on_signal(signal: i32, state: &Mutex<RunState>, files: &Path) {
     let mut state = lock(state);
     state.signal.get_or_insert(signal);
     if let Some(running) = &state.running {
@@ -95,6 +95,6 @@ fn remove(files: &Path) {
     let _ = fs::remove_dir_all(files);
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<RunState>) -> MutexGuard<'_, RunState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A path of 20 Mbit/s and 20 ms, and a session that meets `what` at 10 s; then one second passes before 9 s are looked at.
+/// A path of 20 Mbit/s and 20 ms, and a session that meets `what` at 10 s; then one second passes before 9 s are looked
+/// at.
 fn scenario(law: &str, seconds: u64, what: &str) -> String {
     let time = seconds - 10;
     format!(
@@ -66,8 +67,8 @@ fn every_law_is_back_three_seconds_after_the_round_trip_has_become_ten_times_as_
     assert_eq!(slow(35, event, 13..18, ENOUGH), []);
 }
 
-/// At every point of the cycle in which `bbr` probes for bandwidth, and where a probe has just ended most of all: what was
-/// delivered through a window that was too small is not what the path takes.
+/// At every point of the cycle in which `bbr` probes for bandwidth, and where a probe has just ended most of all: what
+/// was delivered through a window that was too small is not what the path takes.
 #[test]
 fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
     let rates = (0..24).map(|n| {

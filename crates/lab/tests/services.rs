@@ -61,7 +61,8 @@ fn a_receiver_changes_the_rate_of_a_stream_that_runs() {
     let text = services(&["change", "--rounds", "1", "--share", "0.4"]);
     let changed = rows(&text, "viz, 150 then 100");
     let (before, after) = (changed[0][0], changed[0][1]);
-    // How near a busy machine comes to a rate is for benchmarks (late packets come in bursts); that it is another one is not.
+    // How near a busy machine comes to a rate is for benchmarks (late packets come in bursts); that it is another one
+    // is not.
     assert!(after < 0.9 * before && (10.0..110.0).contains(&after), "{changed:?}");
 }
 

@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 use haul_base::{Bytes, Piece};
 use haul_mover::{ControlLink, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode, FileDigest, Layout,
-    Preserve, ReceivePolicy, RelPath, Selection, Stretch, Want, WantRun, Withheld, Xattr,
+    ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode, FileDigest, Filtered,
+    Layout, Preserve, ReceivePolicy, RelPath, Selection, Stretch, Want, WantRun, Xattr,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -161,7 +161,7 @@ const FLOODS: [(&str, Flood); 11] = [
     }),
     ("names left out", |n| {
         let path = |at| RelPath::new(format!("{}", n * 2_048 + at).into_bytes()).unwrap();
-        ControlMessage::Withheld(Withheld { paths: (0..2_048).map(path).collect(), ..Withheld::default() })
+        ControlMessage::Filtered(Filtered { paths: (0..2_048).map(path).collect(), ..Filtered::default() })
     }),
     ("digests of what could not be read", |n| match n {
         0..10 => entries(1_000, n, |n| entry(n.to_string(), EntryKind::File { size: 1, holes: vec![] })),

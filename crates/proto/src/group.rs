@@ -1,8 +1,8 @@
-//! Group transport: many senders, one receiver that assigns each a rate (GTP). The receiver's capacity is divided max-min
-//! fair: nobody gets more than he can use, and what he leaves is divided among the others, by weight.
+//! Group transport: many senders, one receiver that assigns each a rate (GTP). The receiver's capacity is divided
+//! max-min fair: nobody gets more than he can use, and what he leaves is divided among the others, by weight.
 //!
-//! Demands are not announced. A sender that uses what it was assigned is taken to want more; one that does not is assigned
-//! what it uses and a little more, by which it can show that it wants more again.
+//! Demands are not announced. A sender that uses what it was assigned is taken to want more; one that does not is
+//! assigned what it uses and a little more, by which it can show that it wants more again.
 
 use std::num::NonZeroU32;
 
@@ -61,8 +61,8 @@ struct Sender {
     quota: Rate,
 }
 
-/// Assigns rates to senders, round by round. A round should last two round-trip times at least, so that what is measured
-/// was sent at the new rate.
+/// Assigns rates to senders, round by round. A round should last two round-trip times at least, so that what is
+/// measured was sent at the new rate.
 ///
 /// With demands that stay, the quotas stay after as many rounds as there are different demands by weight, and one
 /// more: in each round all those show themselves content who want less than what an equal share is by then, shares only

@@ -8,8 +8,9 @@ use haul_base::{Cause, CauseCounts, Rate, Span};
 use crate::bulk::SenderStats;
 use crate::micro::shared::Waiting;
 
-/// A sender that is at work or without a processor for this share of its time is itself the limit. Our choice: simulated
-/// senders that were short of it were so for 0.85 and more, one that filled its path beside another process for 0.54.
+/// A sender that is at work or without a processor for this share of its time is itself the limit. Our choice:
+/// simulated senders that were short of it were so for 0.85 and more, one that filled its path beside another process
+/// for 0.54.
 const BUSY_SHARE: f64 = 0.6;
 /// From this share of the rate asked for, the ceiling is taken as reached.
 const CEILING_SHARE: f64 = 0.9;
@@ -19,8 +20,8 @@ const FEW_ROUND_TRIPS: f64 = 12.0;
 const HOST_DROPS_SHARE: f64 = 0.001;
 /// A run that is shorter and in which no rate of delivery was measured is all set-up and end: it tells nothing.
 const TELLING: Span = Span::from_secs(1);
-/// A sender that sent less than this share of what was once delivered did not fill the path; one that sent less than the other
-/// did not for its law, which at a full queue sends half at the least. Our choice.
+/// A sender that sent less than this share of what was once delivered did not fill the path; one that sent less than
+/// the other did not for its law, which at a full queue sends half at the least. Our choice.
 const FILLED_SHARE: f64 = 0.85;
 const HALVED_SHARE: f64 = 0.5;
 /// Round trips in which start and end may send next to nothing, whatever the law does. Our choice.
@@ -66,8 +67,8 @@ pub struct LimitEvidence {
     pub lost_by_cause: CauseCounts,
     /// Socket buffers that the receiver's kernel dropped.
     pub receiver_drops: u64,
-    /// Time for which the receiver's thread was ready to read and had no processor, or was behind with what had come, as it
-    /// says ([`PeerHost::waited`](crate::PeerHost::waited)).
+    /// Time for which the receiver's thread was ready to read and had no processor, or was behind with what had come,
+    /// as it says ([`PeerHost::waited`](crate::PeerHost::waited)).
     pub receiver_waited: Span,
 }
 
@@ -243,8 +244,8 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     }
 }
 
-/// A receiver that has no processor for most of the time, or too slow a one, loses nothing where its buffer takes what comes
-/// meanwhile: it acknowledges late. The path is not the limit of what was sent if it once delivered more.
+/// A receiver that has no processor for most of the time, or too slow a one, loses nothing where its buffer takes what
+/// comes meanwhile: it acknowledges late. The path is not the limit of what was sent if it once delivered more.
 fn behind(evidence: &LimitEvidence) -> Option<String> {
     let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
     let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);

@@ -1,5 +1,5 @@
-//! Tells a path that has become longer from one with a queue: it does so at once, stays, and does not lose most of what is
-//! sent.
+//! Tells a path that has become longer from one with a queue: it does so at once, stays, and does not lose most of what
+//! is sent.
 
 use haul_base::{Span, Time};
 
@@ -10,9 +10,9 @@ use crate::rtt::WindowedMin;
 const LONG_MEMORY: Span = Span::from_secs(120);
 /// Shorter steps are the jitter of a receive path.
 const LEAST_STEP: Span = Span::from_millis(2);
-/// A delay that grows by at least this share of the time between two feedbacks has taken a step. A queue grows as fast only if
-/// three times the rate comes that leaves it: more than any law sends when it starts. A constant rate above that of the path
-/// can be as high; then two of three packets are lost as long as the delay stays. Our choice.
+/// A delay that grows by at least this share of the time between two feedbacks has taken a step. A queue grows as fast
+/// only if three times the rate comes that leaves it: more than any law sends when it starts. A constant rate above
+/// that of the path can be as high; then two of three packets are lost as long as the delay stays. Our choice.
 const STEEP: f64 = 2.0 / 3.0;
 /// A step counts if the delay has stayed for this long and four round trips: a queue that a burst has filled empties.
 const HOLD: Span = Span::from_secs(1);

@@ -112,8 +112,8 @@ impl MtuSearch {
         true
     }
 
-    /// The local stack refused a datagram of `size` (EMSGSIZE): a probe, or, where the interface's MTU has become smaller, a
-    /// packet of the size in force.
+    /// The local stack refused a datagram of `size` (EMSGSIZE): a probe, or, where the interface's MTU has become
+    /// smaller, a packet of the size in force.
     pub fn on_refused(&mut self, now: Time, size: u16) {
         if self.probe.is_some_and(|p| p.size == size) {
             self.fail(now);

@@ -43,13 +43,14 @@ impl Pacer {
         Self { schedule: Time::ZERO, spacing: Time::ZERO, debt: Short::new(debt), slack: Short::new(SLACK) }
     }
 
-    /// Lets so much lateness be made good at once, if it is more than the least. A sender that wakes late again and again
-    /// keeps its rate up to here, as it wakes late while it repays too.
+    /// Lets so much lateness be made good at once, if it is more than the least. A sender that wakes late again and
+    /// again keeps its rate up to here, as it wakes late while it repays too.
     pub fn set_slack(&mut self, slack: Span) {
         self.slack = Short::new(slack.max(SLACK));
     }
 
-    /// Whether it is so far behind its schedule at `now` that it will hardly make it good: half of what it makes good at all.
+    /// Whether it is so far behind its schedule at `now` that it will hardly make it good: half of what it makes good
+    /// at all.
     pub fn is_behind(&self, now: Time) -> bool {
         now.since(self.schedule) > self.debt.span() / 2
     }

@@ -111,8 +111,8 @@ impl RttEstimator {
         self.min
     }
 
-    /// When a sample was last as small as the minimum of its time: a law that fills the queue itself must empty it for a
-    /// moment if that is long ago.
+    /// When a sample was last as small as the minimum of its time: a law that fills the queue itself must empty it for
+    /// a moment if that is long ago.
     pub fn min_at(&self) -> Time {
         self.min_at
     }

@@ -25,7 +25,7 @@ use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, FEEDBACK_HEADER_LEN};
 const DELAY: Span = Span::from_millis(5);
 
 /// Arrival, a number that keeps the order, whether it goes to the receiver, the packet.
-type Flight = Reverse<(Time, u64, bool, Vec<u8>)>;
+type InTransit = Reverse<(Time, u64, bool, Vec<u8>)>;
 
 /// What a path does to packets, by chance.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ struct Path {
     now: Time,
     ends: [Stack; 2],
     sunk: Arc<Mutex<Sunk>>,
-    flights: BinaryHeap<Flight>,
+    in_transit: BinaryHeap<InTransit>,
     rng: Rng,
     faults: Faults,
     /// To the sender, to the receiver.
@@ -85,7 +85,7 @@ impl Path {
             now: Time::ZERO,
             ends: [sends, takes],
             sunk,
-            flights: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             rng: Rng::from_seed(seed),
             faults: Faults { loss, ..Faults::default() },
             channel: [Way::default(), Way::default()],
@@ -108,7 +108,7 @@ impl Path {
                         let copies = 1 + usize::from(self.rng.chance(self.faults.duplication));
                         for _ in 0..copies {
                             let at = self.now + DELAY + self.later();
-                            self.flights.push(Reverse((at, self.sent, forward, packet.to_vec())));
+                            self.in_transit.push(Reverse((at, self.sent, forward, packet.to_vec())));
                         }
                     }
                 }
@@ -154,14 +154,14 @@ impl Path {
         self.send();
         let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
         let messages = self.channel.iter().filter_map(|way| way.messages.front().map(|message| message.0));
-        let next = deadlines.chain(messages).chain(self.flights.peek().map(|f| f.0.0)).min();
+        let next = deadlines.chain(messages).chain(self.in_transit.peek().map(|f| f.0.0)).min();
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         for end in &mut self.ends {
             end.on_deadline(self.now);
         }
         self.take_messages();
         while let Some(Reverse((_, _, forward, mut data))) =
-            self.flights.peek().is_some_and(|f| f.0.0 <= self.now).then(|| self.flights.pop()).flatten()
+            self.in_transit.peek().is_some_and(|f| f.0.0 <= self.now).then(|| self.in_transit.pop()).flatten()
         {
             let stride = data.len();
             let mut received = Received {
@@ -234,8 +234,8 @@ fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
 fn assert_refuses(mut end: impl Machine, wish: &Recipe) {
     let mut setup = Setup::new(Time::ZERO);
     setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
-    let blueprint = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
-    let mut hostile = Stack::new(blueprint, setup).unwrap();
+    let compiled = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
+    let mut hostile = Stack::new(compiled, setup).unwrap();
     hostile.reconfigure(Time::ZERO, wish).unwrap();
     let mut now = Time::ZERO;
     let reason = loop {
@@ -331,8 +331,8 @@ fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged
     };
     let slower = chunked("fobs-gentle") / chunked("fobs");
     assert!((1.03..1.25).contains(&slower), "{slower}");
-    // The first round loses and falls to what is read, 0.7 of the rate; what is left after it is three tenths. Each end of a round
-    // may be lost, which costs a while: so several transfers.
+    // The first round loses and falls to what is read, 0.7 of the rate; what is left after it is three tenths. Each end
+    // of a round may be lost, which costs a while: so several transfers.
     let all = |name| (41..47).map(|seed| takes_with(seed, name, 0.3)).sum::<f64>();
     let slower = all("rapid+") / all("rbudp");
     assert!((1.03..1.3).contains(&slower), "{slower}");
@@ -385,7 +385,8 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
     }
 }
 
-/// As the receiving end of files does it: memory is free again when its bytes are written, and what is missing takes none.
+/// As the receiving end of files does it: memory is free again when its bytes are written, and what is missing takes
+/// none.
 #[test]
 fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
     for name in ["bulk", "fobs", "rbudp"] {

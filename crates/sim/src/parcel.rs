@@ -73,8 +73,8 @@ impl DropReason {
         Self::Carrier,
     ];
 
-    /// What a perfect diagnosis would say. `None` for packets that were too large: most are probes of the path MTU, which
-    /// no rate law counts as lost.
+    /// What a perfect diagnosis would say. `None` for packets that were too large: most are probes of the path MTU,
+    /// which no rate law counts as lost.
     pub const fn cause(self) -> Option<Cause> {
         Some(match self {
             Self::QueueFull | Self::Red | Self::Codel | Self::Policed => Cause::Congestion,

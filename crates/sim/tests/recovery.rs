@@ -17,7 +17,8 @@ fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// Share of `mbps` in round trips 10 to 15 after the round trip of `rtt` ms has become ten times as long, `at` ms after the start.
+/// Share of `mbps` in round trips 10 to 15 after the round trip of `rtt` ms has become ten times as long, `at` ms after
+/// the start.
 fn share_of_longer_path(mbps: u64, rtt: u64, at: u64) -> f64 {
     let path = Channel { queue: ms(rtt), ..Channel::clean(ms(rtt) / 2, Rate::from_mbps(mbps)) };
     let mut run = Run::new(1, 8 << 30, "bbr", None, &path, &path);

@@ -57,7 +57,8 @@ impl MessageSink for Count {
     }
 }
 
-/// Messages of `msg` in both directions, no more at a time than the pool has buffers: once warm, they cost no allocation.
+/// Messages of `msg` in both directions, no more at a time than the pool has buffers: once warm, they cost no
+/// allocation.
 fn messages_cost_no_allocation() {
     let (compiled, rtt) = (talk::compiled_preset("msg", &[]), Span::from_millis(1));
     let mut a = talk::stack(&compiled, true, rtt, Ends::default());

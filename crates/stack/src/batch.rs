@@ -175,8 +175,8 @@ impl<'b> Batch<'b> {
         Live(self.live & !self.resent)
     }
 
-    /// Whether these are data packets of which nobody has taken any, none repeats a segment and none ends an object: all
-    /// but the last are of one size, and follow on each other. Nearly all batches are such a row.
+    /// Whether these are data packets of which nobody has taken any, none repeats a segment and none ends an object:
+    /// all but the last are of one size, and follow on each other. Nearly all batches are such a row.
     #[inline]
     pub fn is_row(&self) -> bool {
         let row = self.live & self.data & !self.fins & !self.resent;

@@ -1,5 +1,5 @@
-//! Messages of micro-protocols over the session's control channel, which is reliable and in order: the kind and the body, without
-//! numbers or a seal, as the channel has its own.
+//! Messages of micro-protocols over the session's control channel, which is reliable and in order: the kind and the
+//! body, without numbers or a seal, as the channel has its own.
 
 use haul_base::Time;
 
@@ -7,7 +7,7 @@ use crate::batch::Kind;
 use crate::stack::Stack;
 
 impl Stack {
-    /// Writes one message of whoever has asked first in the order of the recipe.
+    /// Writes one message: of the first micro-protocol in the recipe that has asked for it.
     pub(crate) fn write_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         while self.core.channel_wanted != 0 {
             let owner = self.core.channel_wanted.trailing_zeros() as u8;

@@ -61,7 +61,7 @@ impl CompiledStack {
         Ok(compiled)
     }
 
-    /// The recipe.
+    /// The recipe that this stack was compiled from.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
@@ -129,7 +129,8 @@ impl CompiledStack {
         Ok((protocols, shared))
     }
 
-    /// As [`CompiledStack::place`]; an error if a micro-protocol does not declare what it did when the recipe was checked.
+    /// As [`CompiledStack::place`]; an error if a micro-protocol does not declare what it did when the recipe was
+    /// checked.
     pub(crate) fn place_as_checked(
         &self,
         protocols: &mut [Option<Box<dyn MicroProtocol>>],

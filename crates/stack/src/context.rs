@@ -14,7 +14,7 @@ use crate::message::{Buffer, Delivery, Inbox, MessageSink, MessageSource, Pool, 
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
 
-/// What is known of the path. Whoever measures writes, everybody reads.
+/// What is known of the path: written by the micro-protocols that measure it, read by all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathState {
     /// Largest datagram that passes, UDP payload bytes.
@@ -75,7 +75,7 @@ pub(crate) struct Timer {
 pub(crate) struct Delayed {
     at: Option<Time>,
     event: u16,
-    notice: Box<dyn Any + Send>,
+    argument: Box<dyn Any + Send>,
 }
 
 /// Counters of a stack.
@@ -121,7 +121,7 @@ pub(crate) struct Core {
     pub(crate) events: LazyDeque<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
-    /// Who has something for the control channel.
+    /// Bit set of the micro-protocols that have something for the control channel.
     pub(crate) channel_wanted: u64,
     pub(crate) resume_at: Option<Time>,
     pub(crate) max_message: usize,
@@ -185,7 +185,7 @@ impl Core {
         let due = |delayed: &Delayed| delayed.at.is_none_or(|at| at <= now);
         let index = self.delayed.iter().position(due)?;
         let delayed = self.delayed.get_mut().remove(index)?;
-        Some((delayed.event, delayed.notice))
+        Some((delayed.event, delayed.argument))
     }
 }
 
@@ -222,7 +222,7 @@ impl Context<'_> {
         &self.core.path
     }
 
-    /// The same, for whoever measures.
+    /// The path, for a micro-protocol that measures it.
     #[inline]
     pub fn path_mut(&mut self) -> &mut PathState {
         &mut self.core.path
@@ -268,7 +268,8 @@ impl Context<'_> {
         found.expect("a handle names a value of its own type")
     }
 
-    /// The longest message that this stack carries; said once by whoever cuts messages into segments.
+    /// Sets the longest message that this stack carries; called once, by the micro-protocol that cuts messages into
+    /// segments.
     pub fn set_max_message(&mut self, bytes: usize) {
         self.core.max_message = bytes;
     }
@@ -300,8 +301,8 @@ impl Context<'_> {
     }
 
     /// Hands in a data packet that was lost and has been worked out from others: its kind, its number, and everything
-    /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets that
-    /// are being handled are done. To be called while packets are handled.
+    /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets
+    /// that are being handled are done. To be called while packets are handled.
     pub fn recovered(&mut self, kind: Kind, pn: u64, body: &[u8]) {
         let layout = &self.tables.layout;
         let (header, tag) = (layout.clear_len(), layout.tag_len());
@@ -367,25 +368,25 @@ impl Context<'_> {
 
     /// Raises an event and returns when all handlers bound to it have run ("blocking").
     #[inline]
-    pub fn raise<T: Any>(&mut self, event: Event<T>, notice: &mut T) {
-        self.dispatch(event.id, notice);
+    pub fn raise<T: Any>(&mut self, event: Event<T>, argument: &mut T) {
+        self.dispatch(event.id, argument);
     }
 
     /// Raises an event when the present input has been handled ("non-blocking").
-    pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, notice: T) {
-        self.core.delayed.push_back(Delayed { at: None, event: event.id, notice: Box::new(notice) });
+    pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, argument: T) {
+        self.core.delayed.push_back(Delayed { at: None, event: event.id, argument: Box::new(argument) });
     }
 
     /// Raises an event after `delay`.
-    pub fn raise_later<T: Any + Send>(&mut self, event: Event<T>, notice: T, delay: Span) {
+    pub fn raise_later<T: Any + Send>(&mut self, event: Event<T>, argument: T, delay: Span) {
         let at = Some(self.now + delay);
-        self.core.delayed.push_back(Delayed { at, event: event.id, notice: Box::new(notice) });
+        self.core.delayed.push_back(Delayed { at, event: event.id, argument: Box::new(argument) });
     }
 
-    pub(crate) fn dispatch(&mut self, event: u16, notice: &mut dyn Any) {
+    pub(crate) fn dispatch(&mut self, event: u16, argument: &mut dyn Any) {
         let tables = self.tables;
-        for &(_, owner) in &tables.notice_events[usize::from(event)].1 {
-            self.run(owner, |protocol, context| protocol.on_event(EventId(event), notice, context));
+        for &(_, owner) in &tables.argument_events[usize::from(event)].1 {
+            self.run(owner, |protocol, context| protocol.on_event(EventId(event), argument, context));
         }
     }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use crate::attribute::{Attribute, AttributeInfo, AttributeType, Layout};
 use crate::batch::{Kind, PACKET_HEADER_LEN};
-use crate::event::{BUILT_IN_NOTICES, BatchEvent, Event, Order};
+use crate::event::{BUILT_IN_EVENTS, BatchEvent, Event, Order};
 
 /// Why micro-protocols do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Clash {
     /// Two declare the same attribute.
     #[error("{second} declares the attribute `{attribute}`, which the stack has already")]
     Attribute {
-        /// The attribute.
+        /// Name of the attribute.
         attribute: &'static str,
         /// Who came second.
         second: String,
@@ -31,7 +31,7 @@ pub enum Clash {
     /// An attribute that one needs is not there or of another size.
     #[error("{needs} needs the attribute `{attribute}`, which no micro-protocol of the stack brings")]
     NoAttribute {
-        /// The attribute.
+        /// Name of the attribute.
         attribute: &'static str,
         /// Who needs it.
         needs: String,
@@ -54,7 +54,7 @@ pub(crate) struct Tables {
     /// Owner of each kind of control packet.
     pub(crate) kinds: Vec<(Kind, u8)>,
     pub(crate) batch_events: Vec<(String, Vec<(Order, u8)>)>,
-    pub(crate) notice_events: Vec<(String, Vec<(Order, u8)>)>,
+    pub(crate) argument_events: Vec<(String, Vec<(Order, u8)>)>,
     pub(crate) submit: Vec<(Order, u8)>,
     pub(crate) deliver: Vec<(Order, u8)>,
     clear_used: u16,
@@ -70,14 +70,14 @@ impl Tables {
             names,
             layout: Layout { clear_len, data_len: clear_len, tag_len: 0, attributes: Vec::new() },
             batch_events: named(&BatchEvent::BUILT_IN),
-            notice_events: named(&BUILT_IN_NOTICES),
+            argument_events: named(&BUILT_IN_EVENTS),
             clear_used: header,
             ..Self::default()
         }
     }
 
     pub(crate) fn finish(&mut self) {
-        let lists = self.batch_events.iter_mut().chain(&mut self.notice_events).map(|event| &mut event.1);
+        let lists = self.batch_events.iter_mut().chain(&mut self.argument_events).map(|event| &mut event.1);
         for list in lists.chain([&mut self.submit, &mut self.deliver]) {
             list.sort();
             list.shrink_to_fit();
@@ -217,9 +217,9 @@ impl Declaration<'_> {
         SharedValue::at(index)
     }
 
-    /// An event of this name that carries a `T`; whoever asks for the same name gets the same event.
+    /// The event of this name, which carries a `T`. The same name gives every micro-protocol the same event.
     pub fn event<T: 'static>(&mut self, name: &str) -> Event<T> {
-        Event::with_id(Tables::event(&mut self.tables.notice_events, name))
+        Event::with_id(Tables::event(&mut self.tables.argument_events, name))
     }
 
     /// An event of this name that carries a batch.
@@ -243,7 +243,7 @@ impl Resolution<'_> {
 
     /// Calls this micro-protocol's `on_event` for `event`.
     pub fn on_event<T: 'static>(&mut self, event: Event<T>, order: Order) {
-        self.tables.notice_events[usize::from(event.id)].1.push((order, self.owner));
+        self.tables.argument_events[usize::from(event.id)].1.push((order, self.owner));
     }
 
     /// Calls this micro-protocol's `on_submit` for messages from the user.

@@ -1,5 +1,5 @@
 //! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1), and what a stack tells its runner.
-//! Events of packets carry a batch, events of messages carry the message, all others carry a typed notice.
+//! Events of packets carry a batch, events of messages carry the message, all others carry a typed argument.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ impl BatchEvent {
         ["fill", "segment from user", "segment to net", "raw from net", "segment from net"];
 }
 
-/// An event that carries a notice of type `T`.
+/// An event that carries an argument of type `T`.
 pub struct Event<T> {
     pub(crate) id: u16,
     of_type: PhantomData<fn(&mut T)>,
@@ -51,10 +51,10 @@ impl<T: 'static> Event<T> {
         Self { id, of_type: PhantomData }
     }
 
-    /// The notice, if `id` and `notice` are of this event.
+    /// The argument, if `id` and `argument` are of this event.
     #[inline]
-    pub fn of(self, id: EventId, notice: &mut dyn Any) -> Option<&mut T> {
-        if id.0 == self.id { notice.downcast_mut() } else { None }
+    pub fn of(self, id: EventId, argument: &mut dyn Any) -> Option<&mut T> {
+        if id.0 == self.id { argument.downcast_mut() } else { None }
     }
 
     /// Whether a handler was called for this event.
@@ -85,7 +85,7 @@ impl Order {
     pub const LAST: Self = Self(1_000);
 }
 
-/// The notice of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
+/// The argument of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendPermit {
     /// Packets.
@@ -94,7 +94,7 @@ pub struct SendPermit {
     pub datagram: usize,
     /// UDP payload bytes that may leave back to back.
     pub burst: u64,
-    /// How much earlier it might have been sent: whoever sends was not woken in time.
+    /// How much earlier the packets could have left: the driver called the stack late.
     pub late: Span,
 }
 
@@ -105,22 +105,22 @@ impl SendPermit {
     }
 }
 
-/// Raised before a batch is filled. Whoever allows nothing says when to ask again with
+/// Raised before a batch is filled. A handler that allows nothing calls
 /// [`Context::resume_at`](crate::Context::resume_at), or raises the flag that it waits for something else.
 pub const SEND_PERMIT: Event<SendPermit> = Event::with_id(Built::Permit as u16);
 /// A message was given up or has arrived for certain.
 pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16);
-/// Segments were not acknowledged in time; whoever keeps them sends them again.
+/// Segments were not acknowledged in time; the micro-protocol that stores them sends them again.
 pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitTimeout as u16);
 /// Nothing has come for a while.
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
 /// The other side asks for another rate.
 pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
-/// The other side has answered whoever runs the stack after this time, which stands in the path's state: the first guess of a
-/// round trip may have been wrong.
+/// The peer has answered the driver after this time, which is stored in the path's state: it replaces the initial
+/// round-trip time.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
 
-/// The built-in events with notices.
+/// The built-in events with an argument.
 #[derive(Clone, Copy)]
 #[repr(u16)]
 enum Built {
@@ -132,19 +132,19 @@ enum Built {
     PathAnswered = 5,
 }
 
-pub(crate) const BUILT_IN_NOTICES: [&str; 6] =
+pub(crate) const BUILT_IN_EVENTS: [&str; 6] =
     ["send permit", "message settled", "retransmit timeout", "nack timeout", "rate wanted", "path answered"];
 
-/// The notice of [`MESSAGE_SETTLED`].
+/// The argument of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Which message.
+    /// Number of the message, from [`Stack::send`](crate::Stack::send).
     pub message: u64,
     /// Whether all of it has arrived.
     pub arrived: bool,
 }
 
-/// The notice of [`RETRANSMIT_TIMEOUT`]: sequence numbers that are to be sent again.
+/// The argument of [`RETRANSMIT_TIMEOUT`]: sequence numbers that are to be sent again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Which segments; empty: everything that is outstanding.
@@ -162,7 +162,7 @@ pub enum StackEvent {
     Message,
     /// A message has arrived at the other side for certain, or was given up.
     Settled {
-        /// Its number.
+        /// Number of the message, from [`Stack::send`](crate::Stack::send).
         message: u64,
         /// Whether it has arrived.
         arrived: bool,
@@ -179,9 +179,9 @@ pub enum StackEvent {
     Refused(String),
     /// A micro-protocol has failed; the session is over, the process and other sessions go on.
     Failed {
-        /// Which.
+        /// Name of the micro-protocol in the recipe.
         protocol: String,
-        /// How.
+        /// What it says of its failure.
         message: String,
     },
     /// Something that a user's micro-protocol tells.

@@ -1,4 +1,5 @@
-//! Micro-protocols may panic: that ends the session by their name, and never unwinds through whoever called.
+//! Micro-protocols may panic: the panic ends the session, names the micro-protocol, and does not unwind into the
+//! caller.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

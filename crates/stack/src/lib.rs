@@ -1,13 +1,14 @@
 //! Transports composed from micro-protocols (wu-h-ctp), at full speed: the framework, without any micro-protocol.
 //!
-//! A [`Stack`] is made from a [`CompiledStack`], which [`Registry::compile`] makes from a [`Recipe`]. Its micro-protocols
-//! bind handlers to events; events carry batches of packets, so that one virtual call serves up to 64 of them.
-//! Attributes lie at offsets that are fixed when the stack is built. A stack is a [`haul_base::Machine`]: it reads
-//! no clock, opens no socket and starts no thread.
+//! A [`Stack`] is made from a [`CompiledStack`], which [`Registry::compile`] makes from a [`Recipe`]. Its
+//! micro-protocols bind handlers to events; events carry batches of packets, so that one virtual call serves up to 64
+//! of them. Attributes lie at offsets that are fixed when the stack is built. A stack is a [`haul_base::Machine`]: it
+//! reads no clock, opens no socket and starts no thread.
 
 mod attribute;
 mod batch;
 mod channel;
+mod coalesced;
 mod compiled_stack;
 mod context;
 mod declaration;
@@ -23,11 +24,11 @@ mod recipe;
 mod reconfigure;
 mod registry;
 mod stack;
-mod together;
 mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
 pub use batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, PACKET_HEADER_LEN};
+pub use coalesced::Coalesced;
 pub use compiled_stack::CompiledStack;
 pub use context::{Arrival, Context, Ends, PathState, StackStats};
 pub use declaration::{Clash, Declaration, Resolution, SharedValue};
@@ -45,5 +46,4 @@ pub use protocol::{MicroProtocol, caught};
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
 pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry, Setup};
 pub use stack::{SendError, Stack};
-pub use together::Together;
 pub use walk::{Live, Values};

@@ -21,7 +21,7 @@ pub enum Verdict {
 pub struct Submission<'m> {
     /// Its number: counted from 0 in each direction.
     pub id: u64,
-    /// Its bytes.
+    /// Contents of the message.
     pub data: &'m [u8],
     /// Smaller is sooner; messages of one priority keep their order.
     pub priority: u8,
@@ -45,7 +45,7 @@ pub struct SendOptions {
 pub struct Delivery<'m> {
     /// Its number at the sender, if the recipe carries one.
     pub id: u64,
-    /// Its bytes.
+    /// Contents of the message.
     pub data: &'m [u8],
     /// What becomes of it.
     pub verdict: Verdict,
@@ -54,13 +54,13 @@ pub struct Delivery<'m> {
 /// A message that waits to be cut into packets.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// Its number.
+    /// Number of the message.
     pub id: u64,
     /// Smaller is sooner.
     pub priority: u8,
     /// It is worth nothing after this time.
     pub deadline: Option<Time>,
-    /// Its bytes.
+    /// Contents of the message.
     pub data: Buffer,
     /// How many of them have left.
     pub sent: usize,

@@ -25,8 +25,8 @@ pub trait ObjectSource: Send {
         false
     }
 
-    /// Whether what comes next is being worked on here, and not waited for: then it is the processor that is too slow, and no
-    /// storage.
+    /// Whether what comes next is being worked on here, and not waited for: then it is the processor that is too slow,
+    /// and no storage.
     fn is_at_work(&mut self) -> bool {
         false
     }
@@ -37,12 +37,13 @@ pub trait ObjectSource: Send {
 
 /// Where received pieces go. Called on the data path: it must not block.
 pub trait ObjectSink: Send {
-    /// New pieces of the object, `data[piece.range]` at `piece.offset`. An honest sender's bytes come once each; another one
-    /// can give the same bytes two sequence numbers, so that they come twice and others are missing at the end.
+    /// New pieces of the object, `data[piece.range]` at `piece.offset`. An honest sender's bytes come once each;
+    /// another one can give the same bytes two sequence numbers, so that they come twice and others are missing at the
+    /// end.
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]);
 
-    /// Flow control: how many bytes it can take in all, from the start on; what an honest sender may send lies below this offset.
-    /// Never decreases.
+    /// Flow control: how many bytes it can take in all, from the start on; what an honest sender may send lies below
+    /// this offset. Never decreases.
     fn limit(&mut self) -> u64;
 
     /// Whether bytes make room again in whatever order they came: what is missing then needs no room kept for it

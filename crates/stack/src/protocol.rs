@@ -33,9 +33,9 @@ pub trait MicroProtocol: Debug + Send {
         let _ = (event, batch, context);
     }
 
-    /// An event with a notice that this micro-protocol is bound to.
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let _ = (event, notice, context);
+    /// An event with an argument that this micro-protocol is bound to.
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        let _ = (event, argument, context);
     }
 
     /// A message from the user (MESSAGE FROM USER), before it is queued.

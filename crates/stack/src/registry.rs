@@ -14,7 +14,7 @@ use crate::recipe::{ParameterSpec, Parameters, Part, Recipe, RecipeError, place}
 /// What one end of a session brings to its stack.
 #[derive(Debug)]
 pub struct Setup {
-    /// When it starts.
+    /// When the stack starts.
     pub now: Time,
     /// Whether this end opened the session.
     pub initiator: bool,
@@ -66,7 +66,7 @@ impl Setup {
         self
     }
 
-    /// The value of this type, if one was brought and nobody has taken it; for whoever builds a micro-protocol.
+    /// Takes the value of this type, if one was provided and not taken before; for builders of micro-protocols.
     pub fn take<T: Any + Send>(&mut self) -> Option<T> {
         let index = self.provided.iter().position(|value| value.is::<T>())?;
         self.provided.swap_remove(index).downcast().ok().map(|value| *value)
@@ -80,8 +80,8 @@ pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, S
 /// wanted instead of its value.
 pub type Compare = fn(&Parameters, &PeerProtocols<'_>) -> Result<(), (&'static str, String)>;
 
-/// Parameters that a micro-protocol takes besides its own because of what it is given: those of the control law that it is
-/// to run, say.
+/// Parameters that a micro-protocol takes besides its own because of what it is given: those of the control law that it
+/// is to run, say.
 pub type Further = fn(&Part) -> &'static [ParameterSpec];
 
 /// The micro-protocols of a recipe, for [`Compare`].
@@ -171,8 +171,8 @@ impl Registration {
 /// Says why a recipe must not run at this end.
 type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
 
-/// Which recipes may run at this end: asked for each that is checked here, that of a new stack and that of every change of
-/// a running one, whichever end wants it.
+/// Which recipes may run at this end: asked for each that is checked here, that of a new stack and that of every change
+/// of a running one, whichever end wants it.
 #[derive(Clone, Default)]
 struct Policy(Option<Arc<Permit>>);
 
@@ -208,8 +208,8 @@ impl Registry {
         self.entries.push(Arc::new(registration));
     }
 
-    /// The same, where only recipes run that `permit` does not object to, from the first one of a stack to the last that
-    /// either end changes it to. It takes the place of an earlier one.
+    /// The same, where only recipes run that `permit` does not object to, from the first one of a stack to the last
+    /// that either end changes it to. It takes the place of an earlier one.
     #[must_use]
     pub fn permitting(self, permit: impl Fn(&Recipe) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self { policy: Policy(Some(Arc::new(permit))), ..self }

@@ -31,9 +31,9 @@ pub enum SendError {
     /// It is longer than the recipe allows.
     #[error("the message has {len} bytes, and this recipe carries at most {max} (fixed_size.max_message)")]
     TooLarge {
-        /// Its length.
+        /// Length of the message, bytes.
         len: usize,
-        /// The longest.
+        /// Longest message of the recipe, bytes.
         max: usize,
     },
     /// Too much waits to be sent already.
@@ -121,7 +121,7 @@ impl Stack {
         &self.compiled
     }
 
-    /// The counters.
+    /// Counters of the stack itself; micro-protocols have their own.
     pub fn stats(&self) -> StackStats {
         self.core.stats
     }
@@ -202,7 +202,7 @@ impl Stack {
         self.core.inbox.len()
     }
 
-    /// Their bytes.
+    /// Bytes of the messages that wait to be read.
     pub fn waiting_bytes(&self) -> usize {
         self.core.inbox.bytes()
     }
@@ -245,8 +245,8 @@ impl Stack {
         self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
     }
 
-    /// The other side has answered the runner itself after `rtt`, and no packet of the stack yet: what was taken for the round
-    /// trip until now was a guess.
+    /// The other side has answered the runner itself after `rtt`, and no packet of the stack yet: what was taken for
+    /// the round trip until now was a guess.
     pub fn path_answered(&mut self, now: Time, mut rtt: Span) {
         let path = &mut self.core.path;
         (path.rtt, path.rtt_variation, path.min_rtt) = (rtt, rtt / 2, rtt);
@@ -256,10 +256,10 @@ impl Stack {
 
     /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
     /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
-    pub fn raise<T: Any>(&mut self, now: Time, name: &str, notice: &mut T) {
-        let events = &self.compiled.tables.notice_events;
+    pub fn raise<T: Any>(&mut self, now: Time, name: &str, argument: &mut T) {
+        let events = &self.compiled.tables.argument_events;
         if let Some(event) = events.iter().position(|known| known.0 == name) {
-            self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, notice));
+            self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, argument));
         }
     }
 
@@ -295,8 +295,8 @@ impl Stack {
     }
 
     pub(crate) fn run_delayed(&mut self, now: Time) {
-        while let Some((event, mut notice)) = self.core.take_delayed(now) {
-            self.context(now).dispatch(event, &mut *notice);
+        while let Some((event, mut argument)) = self.core.take_delayed(now) {
+            self.context(now).dispatch(event, &mut *argument);
         }
     }
 
@@ -428,7 +428,7 @@ fn take_recovered(context: &mut Context<'_>, first: u64) {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
         if batch.has_live() && batch.pn(0) < first {
-            // It is of a recipe before: whoever has worked it out still had packets of that.
+            // It belongs to an earlier recipe: it was reconstructed from packets of that one.
             batch.take(0);
         } else if len < layout.data_overhead() || !batch.is_data() {
             batch.reject(0);

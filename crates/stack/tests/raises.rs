@@ -1,5 +1,5 @@
-//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the present input has been handled (not
-//! blocking), and after a time.
+//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the present input has been handled
+//! (not blocking), and after a time.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -42,9 +42,9 @@ impl MicroProtocol for Raises {
         resolution.on_event(heard, Order::NORMAL);
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let Events { heard, .. } = self.0.unwrap();
-        if let Some(way) = heard.of(event, notice) {
+        if let Some(way) = heard.of(event, argument) {
             return context.emit(StackEvent::User(way, context.now().as_nanos()));
         }
         context.raise_later(heard, "later", LATER);

@@ -51,8 +51,8 @@ impl MicroProtocol for Prober {
         context.shared(self.seen.unwrap()).greeting = self.greeting;
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        self.size = self.event.unwrap().of(event, notice).copied();
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        self.size = self.event.unwrap().of(event, argument).copied();
         context.want_control();
     }
 

@@ -9,10 +9,12 @@ const SEED: u64 = 0x6861_756c;
 /// Valid inputs that are kept when the environment has `HAUL_WRITE_CORPUS`.
 const KEPT: u32 = 8;
 
-/// Runs `check` on the kept corpus of a target, and on `rounds` inputs: valid ones, damaged ones and random ones in turn.
+/// Runs `check` on the kept corpus of a target, and on `rounds` inputs: valid ones, damaged ones and random ones in
+/// turn.
 ///
 /// # Panics
-/// If there is no corpus, or if `check` says of fewer than a quarter of the inputs, or of all, that it has accepted them.
+/// If there is no corpus, or if `check` says of fewer than a quarter of the inputs, or of all, that it has accepted
+/// them.
 pub fn drive(
     target: &str,
     rounds: u32,

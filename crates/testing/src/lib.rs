@@ -27,7 +27,8 @@ pub fn privileged(test: &str) -> bool {
     false
 }
 
-/// The same command, whatever the environment and the files of this machine configure for `haul`, with nothing on stdin.
+/// The same command, whatever the environment and the files of this machine configure for `haul`, with nothing on
+/// stdin.
 #[must_use]
 pub fn unconfigured(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HAUL_")) {

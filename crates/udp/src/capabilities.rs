@@ -67,7 +67,7 @@ pub struct BufferGrant {
 pub struct Fallback {
     /// What is missing or smaller than asked for.
     pub what: &'static str,
-    /// Why.
+    /// Why the socket has to do without it.
     pub why: String,
     /// What the way round it costs.
     pub cost: &'static str,

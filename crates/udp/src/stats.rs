@@ -75,8 +75,8 @@ impl SocketMemory {
     /// How many integers of `SO_MEMINFO` are read.
     pub(crate) const WORDS: usize = 9;
 
-    /// How full the receive buffer is, thousandths: 1,000 also where the kernel let it take more. `None` if it has no limit that
-    /// could be reached.
+    /// How full the receive buffer is, thousandths: 1,000 also where the kernel let it take more. `None` if it has no
+    /// limit that could be reached.
     pub fn receive_fill(&self) -> Option<u16> {
         let thousandths = self.receive_used.0.saturating_mul(1_000).checked_div(self.receive_limit.0)?;
         Some(thousandths.min(1_000) as u16)

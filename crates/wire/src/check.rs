@@ -12,8 +12,8 @@ use crate::packet::{
 };
 use crate::url::HaulUrl;
 
-/// A sequence of inputs for a machine, out of arbitrary bytes: each step is `what (1) | length (2, big-endian) | body`. A
-/// body that is cut short is as long as what is left, so that all bytes are steps.
+/// A sequence of inputs for a machine, out of arbitrary bytes: each step is `what (1) | length (2, big-endian) | body`.
+/// A body that is cut short is as long as what is left, so that all bytes are steps.
 #[derive(Clone, Debug)]
 pub struct Steps<'a>(&'a [u8]);
 
@@ -260,8 +260,8 @@ pub fn rel_path(bytes: &[u8]) -> bool {
     true
 }
 
-/// Checks [`HaulUrl`]: what is read is written back to an equal URL, of one form, and without its key it does not show it.
-/// True if the bytes are a URL.
+/// Checks [`HaulUrl`]: what is read is written back to an equal URL, of one form, and without its key it does not show
+/// it. True if the bytes are a URL.
 ///
 /// # Panics
 /// If a rule is broken.

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
-    /// The bytes.
+    /// The secret itself; never to be logged.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -24,13 +24,13 @@ pub enum Frame<'f> {
     Message(&'f [u8]),
     /// Bytes of a stream; behind those that are `last` nothing comes.
     Data {
-        /// Which stream.
+        /// The stream that the bytes belong to.
         stream: StreamId,
         /// Where they lie in it.
         offset: u64,
         /// Whether the stream ends behind them.
         last: bool,
-        /// The bytes.
+        /// Bytes of the stream.
         bytes: &'f [u8],
     },
     /// The sender gives the stream up.
@@ -39,9 +39,9 @@ pub enum Frame<'f> {
     Stop(StreamId),
     /// The receiver takes bytes up to this offset.
     StreamLimit {
-        /// Which stream.
+        /// The stream that the limit is for.
         stream: StreamId,
-        /// The offset.
+        /// First byte that may not be sent yet.
         limit: u64,
     },
     /// The receiver takes messages up to this sum of their costs.
@@ -78,7 +78,7 @@ impl<'f> Frame<'f> {
         }
     }
 
-    /// The message.
+    /// The frame as it travels, in a message of its own.
     pub fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Message(bytes) => [&[MESSAGE], bytes].concat(),

@@ -121,7 +121,7 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
 
 /// Removes the resumption state that a client gives up.
 pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
-    if frame.kind != ControlFrameKind::Forget {
+    if frame.kind != ControlFrameKind::CloseAndDropResumption {
         return;
     }
     let mut table = lock(&shared.table);

@@ -48,7 +48,8 @@ impl Channel {
         endpoint: Endpoint,
         saved: Option<Box<SavedResumption>>,
     ) -> Self {
-        let closing = if saved.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
+        let closing =
+            if saved.is_some() { ControlFrameKind::CloseAndDropResumption } else { ControlFrameKind::Close };
         Self { connection, endpoint, saved, closing }
     }
 

@@ -79,7 +79,7 @@ fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
         Some(connection) => {
             connection.guarded(|connection| connection.on_frame(shared, now, &frame, source));
         }
-        None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::Forget) => {
+        None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption) => {
             super::accept::send_closed(shared, frame.id);
         }
         None => {}

@@ -3,7 +3,7 @@
 use haul_base::{Ecn, Machine, Time, Transmit};
 use haul_proto::connection::Unsent;
 use haul_proto::micro::events::SIZE_REFUSED;
-use haul_stack::Together;
+use haul_stack::Coalesced;
 use haul_udp::{Full, SendError};
 use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
@@ -27,8 +27,8 @@ impl Connection {
             let now = if sent == 0 { now } else { shared.clock.now() };
             let room = &mut slot[SLOT_START..];
             let next = match shared.timers {
-                Some(_) => state.stack.poll_transmit_together(now, room),
-                None => state.stack.poll_transmit(now, room).map(Together::Batch),
+                Some(_) => state.stack.poll_transmit_coalesced(now, room),
+                None => state.stack.poll_transmit(now, room).map(Coalesced::Batch),
             };
             let Some(next) = next else { break };
             sent += 1;
@@ -109,8 +109,8 @@ fn on_send_error(
 }
 
 /// The header that makes one datagram of a pair, if it fits: half the packets, and half the work for each hop.
-fn pair_header(next: Together, datagram: u16) -> Option<PairHeader> {
-    let Together::Pair(Transmit { len, segment_size, .. }) = next else { return None };
+fn pair_header(next: Coalesced, datagram: u16) -> Option<PairHeader> {
+    let Coalesced::Pair(Transmit { len, segment_size, .. }) = next else { return None };
     let first = u16::try_from(segment_size).ok()?;
     (PAIR_LEN + len <= usize::from(datagram)).then_some(PairHeader { first })
 }

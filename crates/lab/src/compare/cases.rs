@@ -42,7 +42,7 @@ impl Law {
 pub(super) struct TcpCase {
     /// One flow each.
     pub laws: Vec<Law>,
-    /// Of the bottleneck.
+    /// Of the bottleneck, in bits of IP packets.
     pub rate: Rate,
     /// Without queueing.
     pub rtt: Span,
@@ -138,12 +138,12 @@ pub(super) fn tcp(time: Span) -> Vec<TcpCase> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Offer {
-    /// At equal distances.
+    /// At constant intervals.
     Constant {
         /// From one to the next.
         gap_ns: u64,
     },
-    /// At random.
+    /// At exponentially distributed intervals.
     Poisson {
         /// The mean from one to the next.
         gap_ns: u64,
@@ -256,22 +256,36 @@ fn red_wait(loss: f64, rate: Rate) -> f64 {
 
 /// The UDP lines.
 pub(super) fn udp() -> Vec<UdpCase> {
-    use Measure::{Loss, MeanRun, MeanWait, Median, P99};
-    let tail = |packets| QueueSpec::TailDrop(Limit::Packets(packets));
-    let constant = |rate, load| Offer::Constant { gap_ns: Offer::at(rate, load) };
+    [delay(), random_loss(), burst_loss(), overload(), waiting(), active_queues()].concat()
+}
+
+fn tail_drop(packets: u64) -> QueueSpec {
+    QueueSpec::TailDrop(Limit::Packets(packets))
+}
+
+fn constant(rate: Rate, load: f64) -> Offer {
+    Offer::Constant { gap_ns: Offer::at(rate, load) }
+}
+
+/// Packets that never wait.
+fn delay() -> Vec<UdpCase> {
     let quiet = (DELAY + RATE.time_for(u64::from(PACKET))).as_millis_f64();
-    let mut cases = vec![case(
-        "delay, constant rate, load 0.5",
-        RATE,
-        tail(100),
-        constant(RATE, 0.5),
-        &[(Median, Some(quiet)), (P99, Some(quiet)), (Loss, Some(0.0))],
-    )];
-    for p in [0.001, 0.01] {
+    let measures = [(Measure::Median, Some(quiet)), (Measure::P99, Some(quiet)), (Measure::Loss, Some(0.0))];
+    vec![case("delay, constant rate, load 0.5", RATE, tail_drop(100), constant(RATE, 0.5), &measures)]
+}
+
+/// Each packet is lost with the same probability.
+fn random_loss() -> Vec<UdpCase> {
+    let lines = [0.001, 0.01].map(|p| {
         let name = format!("random loss {} %", p * 100.0);
-        cases.push(lossy(&name, StageSpec::Loss(share(p)), &[(Loss, Some(p * 100.0))]));
-    }
-    for (to_bad, to_good) in [(0.01, 0.5), (0.02, 0.1)] {
+        lossy(&name, StageSpec::Loss(share(p)), &[(Measure::Loss, Some(p * 100.0))])
+    });
+    lines.to_vec()
+}
+
+/// The channel of Gilbert and Elliott, which loses nothing in one state and everything in the other.
+fn burst_loss() -> Vec<UdpCase> {
+    let lines = [(0.01, 0.5), (0.02, 0.1)].map(|(to_bad, to_good)| {
         let spec = GilbertElliottSpec {
             to_bad: share(to_bad),
             to_good: share(to_good),
@@ -279,46 +293,56 @@ pub(super) fn udp() -> Vec<UdpCase> {
             loss_bad: share(1.0),
         };
         let loss = 100.0 * to_bad / (to_bad + to_good);
-        let measures = [(Loss, Some(loss)), (MeanRun, Some(1.0 / to_good))];
+        let measures = [(Measure::Loss, Some(loss)), (Measure::MeanRun, Some(1.0 / to_good))];
         let name = format!("Gilbert-Elliott {to_bad} / {to_good}");
-        cases.push(lossy(&name, StageSpec::GilbertElliott(spec), &measures));
-    }
-    for load in [1.1, 1.5] {
+        lossy(&name, StageSpec::GilbertElliott(spec), &measures)
+    });
+    lines.to_vec()
+}
+
+/// A tail-drop queue that is always full.
+fn overload() -> Vec<UdpCase> {
+    let lines = [1.1, 1.5].map(|load| {
         let name = format!("tail drop, 100 packets, load {load}");
         let full = 99.0 * OVERLOADED.time_for(u64::from(PACKET)).as_millis_f64();
-        let measures = [(Loss, Some(100.0 * (1.0 - 1.0 / load))), (MeanWait, Some(full))];
-        cases.push(case(&name, OVERLOADED, tail(100), constant(OVERLOADED, load), &measures));
-    }
-    for load in [0.5, 0.8, 0.9] {
-        // Pollaczek-Khinchine with a constant service time.
+        let loss = 100.0 * (1.0 - 1.0 / load);
+        let measures = [(Measure::Loss, Some(loss)), (Measure::MeanWait, Some(full))];
+        case(&name, OVERLOADED, tail_drop(100), constant(OVERLOADED, load), &measures)
+    });
+    lines.to_vec()
+}
+
+/// M/D/1: the mean wait of Pollaczek and Khinchine with a constant service time.
+fn waiting() -> Vec<UdpCase> {
+    let lines = [0.5, 0.8, 0.9].map(|load| {
         let wait = load * RATE.time_for(u64::from(PACKET)).as_millis_f64() / (2.0 * (1.0 - load));
         let offer = Offer::Poisson { gap_ns: Offer::at(RATE, load) };
-        cases.push(case(
-            &format!("M/D/1, load {load}"),
-            RATE,
-            tail(10_000),
-            offer,
-            &[(MeanWait, Some(wait))],
-        ));
-    }
+        let name = format!("M/D/1, load {load}");
+        case(&name, RATE, tail_drop(10_000), offer, &[(Measure::MeanWait, Some(wait))])
+    });
+    lines.to_vec()
+}
+
+/// Queues that drop before they are full, under UDP that does not answer.
+fn active_queues() -> Vec<UdpCase> {
     let overload = 1.0 - 1.0 / 1.1;
-    cases.push(case(
+    let wait = red_wait(overload, OVERLOADED);
+    let red = case(
         "RED 25-75 kB, 10 %, load 1.1",
         OVERLOADED,
         QueueSpec::Red(red()),
         constant(OVERLOADED, 1.1),
-        &[(Loss, Some(100.0 * overload)), (MeanWait, Some(red_wait(overload, OVERLOADED)))],
-    ));
+        &[(Measure::Loss, Some(100.0 * overload)), (Measure::MeanWait, Some(wait))],
+    );
     let (target, interval, limit) = (Span::from_millis(5), Span::from_millis(100), Limit::Packets(10_000));
-    let codel = CodelSpec { target, interval, limit, signal: Signal::Drop };
-    cases.push(case(
+    let codel = case(
         "CoDel 5 ms, load 1.05 without an answer",
         OVERLOADED,
-        QueueSpec::Codel(codel),
+        QueueSpec::Codel(CodelSpec { target, interval, limit, signal: Signal::Drop }),
         constant(OVERLOADED, 1.05),
-        &[(Loss, None), (MeanWait, None)],
-    ));
-    cases
+        &[(Measure::Loss, None), (Measure::MeanWait, None)],
+    );
+    vec![red, codel]
 }
 
 #[cfg(test)]

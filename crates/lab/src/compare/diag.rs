@@ -25,7 +25,7 @@ const MESSAGE: usize = 72;
 /// What is read of `struct tcp_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Info {
-    /// Of this end.
+    /// Local port of the connection.
     pub port: u16,
     /// `tcpi_rtt`, microseconds.
     pub srtt_us: u32,

@@ -61,7 +61,7 @@ pub(super) enum Task {
         offer: Offer,
         /// Milliseconds.
         time_ms: u64,
-        /// Of the times.
+        /// Seed of the random sending times.
         seed: u64,
         /// What the sink writes.
         results: PathBuf,

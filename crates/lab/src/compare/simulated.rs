@@ -28,8 +28,8 @@ fn control(law: Law, seed: u64) -> ControlKind {
     }
 }
 
-/// Runs the flows of a case in virtual time. Where there are several, each begins at random within the first round trip:
-/// real ones never send at the same nanosecond, and simulated ones that do take turns for ever.
+/// Runs the flows of a case in virtual time. Where there are several, each begins at random within the first round
+/// trip: real ones never send at the same nanosecond, and simulated ones that do take turns for ever.
 pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     let mut world = World::new(seed);
     let (there, back) = case.paths();

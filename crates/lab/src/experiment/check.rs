@@ -56,7 +56,8 @@ impl Expected {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Test {
-    /// One combination is below another; `ratio` is that of the higher to the lower, which may have a measure of its own.
+    /// One combination is below another; `ratio` is that of the higher to the lower, which may have a measure of its
+    /// own.
     Ordering {
         measure: Quantity,
         lower_measure: Option<Quantity>,
@@ -82,15 +83,16 @@ pub(super) enum Test {
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
     /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
-    /// Of the kept windows with each value of `over` that lost their packets to the host or to a queue, how many may be called the
-    /// other's by the signature; and what became of all, with 95 % intervals (Clopper and Pearson).
+    /// Of the kept windows with each value of `over` that lost their packets to the host or to a queue, how many may be
+    /// called the other's by the signature; and what became of all, with 95 % intervals (Clopper and Pearson).
     Confusion {
         over: String,
         #[serde(default)]
         at: Table,
         limits: classes::Limits,
     },
-    /// The lost packets of kept windows of real runs are put down to each cause that has lost some: the least F of the causes.
+    /// The lost packets of kept windows of real runs are put down to each cause that has lost some: the least F of the
+    /// causes.
     PacketFScore {
         #[serde(default)]
         at: Table,
@@ -110,7 +112,8 @@ pub(super) enum Test {
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
     /// The medians of two combinations differ by at most this share of that of `like`.
     Alike { measure: Quantity, at: Table, like: Table, tolerance: f64 },
-    /// Two groups of combinations put the values of a key in the same order of their medians: Kendall's tau-b is at least so high.
+    /// Two groups of combinations put the values of a key in the same order of their medians: Kendall's tau-b is at
+    /// least so high.
     Ranking { measure: Quantity, over: String, at: Table, like: Table, at_least: f64 },
     /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
     Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
@@ -124,11 +127,11 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
-    /// Whenever one recorded quantity rises through `threshold`, the other is no higher than in the samples before: the share of
-    /// the times for which that holds.
+    /// Whenever one recorded quantity rises through `threshold`, the other is no higher than in the samples before: the
+    /// share of the times for which that holds.
     MinimumAtOnset { x: String, y: String, at: Table, threshold: u64, at_least: f64 },
-    /// Two recorded quantities go together in time: Spearman's rank correlation is at least so high. Its interval is that of
-    /// blocks of so many samples.
+    /// Two recorded quantities go together in time: Spearman's rank correlation is at least so high. Its interval is
+    /// that of blocks of so many samples.
     Correlation { x: String, y: String, at: Table, at_least: f64, block: usize },
 }
 
@@ -150,7 +153,7 @@ pub(super) enum Verdict {
     SameOrdering,
     /// It holds on average, but the interval reaches beyond: more has to be seen.
     Undecided,
-    /// Neither.
+    /// Neither the paper's numbers nor its order.
     Differs,
 }
 
@@ -196,7 +199,6 @@ pub(super) struct Judged {
     pub verdict: Verdict,
     /// The paper's numbers.
     pub paper: String,
-    /// Ours.
     pub ours: String,
     /// The 95 % interval of what decides over the order.
     pub interval: Option<Interval>,
@@ -488,8 +490,8 @@ fn trend(
     Ok((Verdict::of(is_ordered, is_expected), ours, Some(interval)))
 }
 
-/// How many samples before an onset are looked at, and by how much one of them may be lower: a sample lies anywhere in its
-/// interval.
+/// How many samples before an onset are looked at, and by how much one of them may be lower: a sample lies anywhere in
+/// its interval.
 const BEFORE: usize = 3;
 const ABOVE: f64 = 1.05;
 

@@ -15,8 +15,9 @@ use crate::sim::real::Labels;
 /// Whether a check holds, and the numbers.
 type Found = (bool, String);
 
-/// The F of each class: the harmonic mean of the share of its runs that are called it, and of the share of the runs called it
-/// that are. `named` has the measure that is 1 in runs that are called a class; a class is a value of `over` up to its comma.
+/// The F of each class: the harmonic mean of the share of its runs that are called it, and of the share of the runs
+/// called it that are. `named` has the measure that is 1 in runs that are called a class; a class is a value of `over`
+/// up to its comma.
 pub(super) fn f_score(
     results: &Results,
     over: &str,
@@ -132,8 +133,8 @@ pub(super) fn packet_f_score(results: &Results, at: &Table, at_least: f64) -> Re
     Ok((least >= at_least, format!("F over {all} packets: {}", each.join(", "))))
 }
 
-/// For each cause that has lost packets: those rightly put down to it, those put down to others, and others' put down to it; and how many
-/// were lost in all.
+/// For each cause that has lost packets: those rightly put down to it, those put down to others, and others' put down
+/// to it; and how many were lost in all.
 fn packet_counts<'a>(windows: impl Iterator<Item = &'a Labels>) -> (BTreeMap<&'static str, [f64; 3]>, u64) {
     let mut counts: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
     let mut all = 0;
@@ -209,8 +210,8 @@ pub(super) fn calibration(results: &Results, at: &Table, at_most: f64) -> Result
 /// The level at which normality is rejected.
 const LEVEL: f64 = 0.05;
 
-/// The share of the bins of the loss rate in which Shapiro and Wilk do not reject that the complexity is normal around the
-/// shipped curve, once outliers are out, is at least so high.
+/// The share of the bins of the loss rate in which Shapiro and Wilk do not reject that the complexity is normal around
+/// the shipped curve, once outliers are out, is at least so high.
 pub(super) fn normality(results: &Results, at: &Table, host: bool, at_least: f64) -> Result<Found, String> {
     let model = Model::shipped();
     let curve = if host { &model.host.complexity } else { &model.network.complexity };

@@ -30,11 +30,10 @@ enum Kind {
 /// What was recorded between two times: `goodput_bps.bulk receiver@3s..20s`.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
-    /// Its name.
     pub series: String,
-    /// Seconds.
+    /// Seconds since the run began.
     from: f64,
-    /// Seconds.
+    /// Seconds since the run began.
     to: f64,
 }
 

@@ -1,5 +1,5 @@
-//! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and experiments of our own. A plan says what is varied
-//! and what must come out; it is committed before it is run.
+//! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and experiments of our own. A plan says what is
+//! varied and what must come out; it is committed before it is run.
 
 mod built_in;
 mod check;

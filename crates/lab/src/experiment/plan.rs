@@ -74,11 +74,10 @@ pub(super) struct Plan {
     pub full: Option<Profile>,
     /// As in a file of `haul-lab sim`.
     pub scenario: Table,
-    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their values. A key with a
-    /// plus sign at its end (`traffic+`) adds entries to a list.
+    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their values. A key
+    /// with a plus sign at its end (`traffic+`) adds entries to a list.
     #[serde(default)]
     pub variants: BTreeMap<String, BTreeMap<String, Table>>,
-    /// The diagrams.
     #[serde(default)]
     pub plot: Vec<PlotSpec>,
     /// What must come out.

@@ -9,10 +9,12 @@ use haul_diagnosis::write_signature;
 use super::results::{Cell, Results};
 use crate::sim::RunReport;
 
-/// What the names of files begin with, by whether nearly all packets of a window died in the receiving host, in a queue, or in neither.
+/// What the names of files begin with, by whether nearly all packets of a window died in the receiving host, in a
+/// queue, or in neither.
 const CAUSES: [(&str, Option<bool>); 3] = [("host", Some(true)), ("network", Some(false)), ("other", None)];
 
-/// Writes the kept windows of each real run to `CAUSE-VALUES-SEED.sig` in this directory, which is made if there are any.
+/// Writes the kept windows of each real run to `CAUSE-VALUES-SEED.sig` in this directory, which is made if there are
+/// any.
 ///
 /// # Errors
 /// When a file cannot be written.

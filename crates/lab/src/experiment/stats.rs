@@ -2,8 +2,8 @@
 
 use haul_base::Rng;
 
-/// Resamples of a bootstrap: enough that the ends of a 95 % interval hardly move (Efron and Tibshirani, 1993, chapter 13,
-/// advise 1,000 or more).
+/// Resamples of a bootstrap: enough that the ends of a 95 % interval hardly move (Efron and Tibshirani, 1993, chapter
+/// 13, advise 1,000 or more).
 const RESAMPLES: usize = 2_000;
 const SEED: u64 = 20_061_112;
 
@@ -26,8 +26,8 @@ pub(super) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Kendall's rank correlation of pairs, tau-b (Kendall, 1945): 1 if both put all in the same order. `None` if one of them
-/// never changes.
+/// Kendall's rank correlation of pairs, tau-b (Kendall, 1945): 1 if both put all in the same order. `None` if one of
+/// them never changes.
 pub(super) fn kendall(pairs: &[(f64, f64)]) -> Option<f64> {
     let sign = |a: f64, b: f64| a.total_cmp(&b) as i32;
     let (mut agree, mut in_x, mut in_y) = (0, 0, 0);

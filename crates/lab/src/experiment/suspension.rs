@@ -41,7 +41,7 @@ fn spans<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Span>, D::Error> {
 }
 
 impl Model {
-    /// What it predicts.
+    /// The mean suspension that the model predicts.
     pub(super) fn predicted(&self) -> Result<Span, String> {
         let shares = self.reentry.iter().map(|share| Probability::new(*share)).collect::<Option<Vec<_>>>();
         let shares = shares.ok_or("`reentry` has shares between 0 and 1")?;

@@ -76,7 +76,7 @@ struct Counts {
 /// What a flow has done: payload bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct FlowReport {
-    /// Its kind.
+    /// Kind of flow, for the report.
     pub kind: String,
     /// Bytes that its sender has handed over.
     pub sent_bytes: u64,

@@ -10,8 +10,8 @@ use haul_base::Span;
 const V1: &str = "/sys/fs/cgroup/cpu";
 const V2: &str = "/sys/fs/cgroup";
 
-/// A control group whose processes get `run` of processor time in each `every`, all together. Removed when dropped; its processes must
-/// have ended.
+/// A control group whose processes get `run` of processor time in each `every`, all together. Removed when dropped; its
+/// processes must have ended.
 #[derive(Debug)]
 pub(crate) struct Quota {
     directory: PathBuf,

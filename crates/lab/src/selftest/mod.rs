@@ -25,7 +25,7 @@ pub(crate) struct Line {
     pub what: String,
     /// What it should be, in words.
     pub wanted: String,
-    /// What it was.
+    /// The measured value with its unit, for people.
     pub measured: String,
     /// Whether that is good enough.
     pub ok: bool,
@@ -76,7 +76,7 @@ pub(crate) fn run(bench: Bench, mut tell: impl FnMut(&Line)) -> Result<Vec<Line>
     }
     add(jitter(bench, Rate::from_mbps(500)))?;
     add(own_loss(bench, Rate::from_mbps(2_500), Method::Singly))?;
-    add(own_loss(bench, Rate::from_mbps(4_500), Method::Together))?;
+    add(own_loss(bench, Rate::from_mbps(4_500), Method::Batched))?;
     add(tcp(bench))?;
     Ok(lines)
 }

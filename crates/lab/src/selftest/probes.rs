@@ -55,7 +55,7 @@ pub(super) fn delay_of(data: &[u8], arrival: Option<haul_udp::Arrival>) -> Optio
 pub(super) struct Probes {
     /// From one to the next.
     pub every: Span,
-    /// How long.
+    /// Time for which probes are sent.
     pub time: Span,
 }
 

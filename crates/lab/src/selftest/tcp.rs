@@ -43,7 +43,7 @@ pub(super) fn measure(world: &World, time: Span) -> io::Result<Rate> {
         let (stream, _) = listener.accept()?;
         let rate = receive(stream, Duration::from(time));
         stop.store(true, Ordering::Relaxed);
-        // It ends because nobody reads any more, or because it was told to.
+        // The sender ends when the receiver closes the connection or `stop` is set.
         let _ = sender.join();
         rate
     })

@@ -30,10 +30,10 @@ const TAIL: Duration = Duration::from_millis(400);
 /// How the sender hands packets over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
-    /// Each by itself.
+    /// One system call for each packet.
     Singly,
-    /// Up to 44 in one super-packet (USO).
-    Together,
+    /// Up to 44 in one super-packet (UDP segmentation offload).
+    Batched,
 }
 
 /// What to send.
@@ -41,9 +41,9 @@ pub(super) enum Method {
 pub(super) struct Blast {
     /// Bits of IP packets per second.
     pub rate: Rate,
-    /// One by one or together.
+    /// How packets are handed to the kernel.
     pub method: Method,
-    /// How long.
+    /// Time for which packets are sent.
     pub time: Span,
     /// Whether each packet says when it was sent.
     pub stamps: bool,
@@ -109,9 +109,9 @@ impl Blast {
             due = due.max(now.saturating_sub(CATCH_UP.max(each)));
             let count = (now.saturating_sub(due).as_nanos() / each.as_nanos().max(1)).min(BATCH);
             // A super-packet is sent when it is full, so that there are not more of them than need be.
-            let enough = if self.method == Method::Together { BATCH } else { 1 };
+            let enough = if self.method == Method::Batched { BATCH } else { 1 };
             if count < enough {
-                let tick = if self.method == Method::Together { TICK / 8 } else { TICK };
+                let tick = if self.method == Method::Batched { TICK / 8 } else { TICK };
                 let until_enough = (due + each * enough).saturating_sub(now);
                 thread::sleep(until_enough.clamp(tick, LONGEST_SLEEP).into());
                 continue;
@@ -134,7 +134,7 @@ impl Blast {
         Ok((sent, elapsed()))
     }
 
-    /// Receives until the sender has ended and nothing comes any more.
+    /// Receives until the sender has ended and packets have stopped arriving.
     fn receive(self, socket: &UdpSocket, sending: &AtomicBool) -> io::Result<Outcome> {
         hurry();
         let mut receiver = Receiver::new(socket);

@@ -10,7 +10,7 @@ use haul_engine::{ListenOptions, Listener};
 
 use super::connect::{FOREVER, engine, next_message, recipe_of, tcp_listener};
 use super::figures::{Arrival, seen};
-use super::flights::Flights;
+use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Seen, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
@@ -22,21 +22,21 @@ const QUIET: Duration = Duration::from_millis(1_500);
 
 /// Does B's part, writes `b.json` where there is something to tell, and waits to be ended.
 pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
-    let flights = Flights::new(listen(directory)?);
+    let incoming = IncomingChannels::new(listen(directory)?);
     std::thread::scope(|scope| match job {
         Job::Streams(streams) => {
             let sockets =
                 streams.iter().map(|stream| tcp_listener(stream.lane)).collect::<Result<Vec<_>, _>>()?;
-            let receive = |(stream, socket): (&Stream, TcpListener)| receive(stream, &socket, &flights);
+            let receive = |(stream, socket): (&Stream, TcpListener)| receive(stream, &socket, &incoming);
             let threads: Vec<_> =
                 streams.iter().zip(sockets).map(|pair| scope.spawn(move || receive(pair))).collect();
             let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
             save(directory, "b.json", &results.collect::<Result<Vec<Seen>, Problem>>()?)
         }
-        Job::Turnaround { carrier, busy_poll_us, .. } => turns::answer(carrier, *busy_poll_us, &flights),
+        Job::Turnaround { carrier, busy_poll_us, .. } => turns::answer(carrier, *busy_poll_us, &incoming),
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
-            let channel = flights.next()?;
+            let channel = incoming.next()?;
             while next_message(&channel, FOREVER).is_ok() {}
             Ok(())
         }
@@ -59,7 +59,7 @@ fn listen(directory: &Path) -> Result<Listener, Problem> {
     Ok(listener)
 }
 
-fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<Seen, Problem> {
+fn receive(stream: &Stream, socket: &TcpListener, incoming: &IncomingChannels) -> Result<Seen, Problem> {
     if let Carrier::Udt(program) = &stream.carrier {
         return Ok(seen(&udt::receive(program, stream)?, stream.rate_bps, None, stream.millis));
     }
@@ -68,7 +68,7 @@ fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<S
     let mut arrivals: Vec<Arrival> = Vec::with_capacity(1 << 20);
     let mut asked = None;
     if let Carrier::Recipe(name) = &stream.carrier {
-        let channel = flights.next_of(&recipe_of(name, stream)?)?;
+        let channel = incoming.next_of(&recipe_of(name, stream)?)?;
         if let Some(rate) = stream.rate_bps.filter(|_| stream.change.is_some()) {
             channel.set_rate(Rate::from_bps(rate));
         }

@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::connect::{FOREVER, TIMEOUT, channel, engine, next_message, recipe, submit, tcp, tcp_listener};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
-use super::flights::Flights;
 use super::ideal::Comparison;
+use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Turns};
 use super::theft::{QUIET, Ticks};
 use super::{Courier, Points, ROUNDS};
@@ -307,12 +307,16 @@ fn udp(port: u16) -> Result<UdpSocket, Problem> {
 }
 
 /// B's part: answers until it is ended.
-pub(super) fn answer(carrier: &Carrier, busy_poll_us: Option<u64>, flights: &Flights) -> Result<(), Problem> {
+pub(super) fn answer(
+    carrier: &Carrier,
+    busy_poll_us: Option<u64>,
+    incoming: &IncomingChannels,
+) -> Result<(), Problem> {
     match carrier {
         Carrier::Recipe(_) => {
-            flights.set_options(channel_options(busy_poll_us));
+            incoming.set_options(channel_options(busy_poll_us));
             let _tcp = tcp_listener(0)?;
-            answer_messages(&flights.next()?);
+            answer_messages(&incoming.next()?);
         }
         Carrier::Udp => {
             let socket = udp(UDP_PORT)?;

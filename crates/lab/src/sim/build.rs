@@ -20,7 +20,6 @@ use super::site::{Duplex, Site, known};
 pub(super) struct Built {
     /// The world at time zero.
     pub world: World,
-    /// The transfers.
     pub sessions: Vec<Session>,
     /// Messages.
     pub services: Vec<Service>,

@@ -179,7 +179,7 @@ impl Subject {
 /// What is asked of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
-    /// Its name.
+    /// As it is written in a condition.
     pub name: &'static str,
     /// For drops, those of this reason only.
     pub reason: Option<DropReason>,
@@ -220,9 +220,9 @@ pub(super) struct Condition {
 /// How a check came out.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CheckReport {
-    /// Whose.
+    /// Name of the session, service, traffic or link.
     pub of: String,
-    /// The condition.
+    /// The condition as the scenario writes it.
     pub that: String,
     /// What it was: bit/s, seconds, bytes, packets, a share, or true and false.
     pub was: serde_json::Value,

@@ -1,5 +1,5 @@
-//! Direct-execution simulation (dickens-classifier, section 4.1.1): the losses and the verdicts of a real transfer drive a virtual
-//! one on a path of 10 Gbit/s, twice: with the diagnosis and without.
+//! Direct-execution simulation (dickens-classifier, section 4.1.1): the losses and the verdicts of a real transfer
+//! drive a virtual one on a path of 10 Gbit/s, twice: with the diagnosis and without.
 
 use haul_base::{Cause, Rate, Span};
 use haul_proto::{DiagnosedWindow, highspeed_response};
@@ -10,8 +10,8 @@ const PACKET_BITS: f64 = 12_000.0;
 const ROUND_TRIP: Span = Span::from_millis(100);
 /// RFC 3649: `Low_Window`.
 const LOW_WINDOW: f64 = 38.0;
-/// Packets after which a lost one counts for 1/e in the long-term loss rate. The paper does not say how that is kept; this is the
-/// default of the law `highspeed`.
+/// Packets after which a lost one counts for 1/e in the long-term loss rate. The paper does not say how that is kept;
+/// this is the default of the law `highspeed`.
 const MEMORY: f64 = 1e6;
 
 /// What the virtual transfer reaches.
@@ -50,7 +50,8 @@ impl Transfer {
     }
 }
 
-/// The virtual transfer of these windows, from the first one on that lost something: before it, both have the whole path.
+/// The virtual transfer of these windows, from the first one on that lost something: before it, both have the whole
+/// path.
 pub(super) fn virtual_transfer(windows: &[DiagnosedWindow]) -> Virtual {
     let (mut with, mut without) = (Transfer::default(), Transfer::default());
     for window in windows.iter().skip_while(|window| window.sample.lost == 0) {

@@ -183,7 +183,6 @@ impl<M: Machine> Late<M> {
         Self { start, node, jumps: Vec::new() }
     }
 
-    /// The machine.
     pub(crate) fn machine(&self) -> &M {
         self.node.machine()
     }

@@ -12,7 +12,9 @@ use haul_sim::tcp::{
     BbrConfig, ControlKind, CubicConfig, MSS, TcpEvent, TcpReceiver, TcpReceiverConfig, TcpSender,
     TcpSenderConfig,
 };
-use haul_sim::{Aggregate, ChannelSpec, FlowId, NodeId, SessionNode, Sink, UdpSource, World, WorldError};
+use haul_sim::{
+    Aggregate, ChannelSpec, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError,
+};
 use haul_stack::{Part, Recipe, RecipeError};
 
 use super::discriminate::Watched;
@@ -24,11 +26,10 @@ use super::site::{PORT, Site, recipe_of, ways};
 /// A transfer in a world.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its name.
     pub name: String,
     /// Its rate controller.
     pub controller: String,
-    /// When it begins.
+    /// Virtual time of its first packet.
     pub start: Time,
     /// The most that its law may send, if it was told.
     pub ceiling: Option<Rate>,
@@ -48,6 +49,34 @@ pub(super) struct Session {
 }
 
 impl Session {
+    fn new(
+        world: &mut World,
+        entry: &SessionEntry,
+        recipe: &Recipe,
+        (data, feedback): (FlowId, FlowId),
+        (sender, receiver): (NodeId, NodeId),
+        complete: Arc<AtomicU64>,
+    ) -> Self {
+        let mut session = Self {
+            name: entry.name.clone(),
+            controller: recipe.get("rate_control", "controller").unwrap_or_default().to_owned(),
+            start: Time::ZERO + entry.start.0,
+            ceiling: entry.rate.map(|rate| rate.0),
+            data,
+            feedback,
+            sender,
+            receiver,
+            complete,
+            windows: None,
+            kept: None,
+            watched: entry.discriminators.then(|| Watched::of(data)),
+        };
+        let windows = (entry.virtual_transfer || entry.windows).then(|| session.record_windows(world));
+        session.kept = windows.clone().filter(|_| entry.windows);
+        session.windows = windows.filter(|_| entry.virtual_transfer);
+        session
+    }
+
     /// The sender's counters.
     pub(super) fn stats(&self, world: &World) -> SenderStats {
         node::<Sender>(world, self.sender).map(|n| n.machine().stats()).unwrap_or_default()
@@ -116,11 +145,10 @@ fn look_for_windows(world: &mut World, sender: NodeId, into: Windows) {
 /// Traffic in a world.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// Its name.
     pub name: String,
-    /// What it is.
+    /// `udp`, `aggregate` or `tcp`.
     pub kind: &'static str,
-    /// Its packets.
+    /// The flow from the source to the sink.
     pub data: FlowId,
     /// Where they end.
     pub receiver: NodeId,
@@ -260,114 +288,150 @@ fn add_clock_jumps(world: &mut World, (sender, receiver): (NodeId, NodeId), entr
     }
 }
 
-/// Puts both machines of a transfer into the world and connects them.
-pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntry) -> Result<Session, Fault> {
-    let fault = |key: &str, message: String| Fault::of("session", index, key, message);
-    let route = site.route(&entry.path.0, "session", index)?;
-    let (there, back) = ways(&route);
-    let rtt = route.iter().fold(Span::ZERO, |sum, link| sum + link.delay).max(Span::from_micros(10));
-    let damages = route.iter().any(|link| link.damages);
+/// The fault in a field of a session.
+fn session_fault(index: usize, key: &str, message: impl Into<String>) -> Fault {
+    Fault::of("session", index, key, message)
+}
+
+/// Checks the fields that need no recipe; gives the length of the object, `None` for a session with a time.
+fn check_fields(index: usize, entry: &SessionEntry) -> Result<Option<u64>, Fault> {
+    let fault = |key: &str, message: &str| Err(session_fault(index, key, message));
     let len = match (entry.bytes, entry.time) {
         (Some(bytes), None) => Some(bytes.0.0),
         (None, Some(_)) => None,
-        _ => return Err(fault("bytes", "give either bytes or time".to_owned())),
+        _ => return fault("bytes", "give either bytes or time"),
     };
     if entry.feedback.is_some_and(|interval| interval.0 < Span::from_micros(100)) {
-        return Err(fault("feedback", "must be at least 100us".to_owned()));
+        return fault("feedback", "must be at least 100us");
     }
     if !entry.pause.is_empty() && entry.time.is_none() {
-        return Err(fault(
-            "pause",
-            "is for a session with a time; with bytes, all is there at once".to_owned(),
-        ));
+        return fault("pause", "is for a session with a time; with bytes, all is there at once");
     }
     if entry.reads.is_some() && entry.bytes.is_none() {
-        return Err(fault("reads", "is for a session with bytes".to_owned()));
+        return fault("reads", "is for a session with bytes");
     }
     if entry.chunk.is_some_and(|chunk| chunk.0.0 == 0) {
-        return Err(fault("chunk", "must be above zero".to_owned()));
+        return fault("chunk", "must be above zero");
     }
-    let recipe = recipe(entry, index)?;
+    Ok(len)
+}
+
+/// The sender's configuration, with the path's round trip as its first estimate.
+fn sender_config(index: usize, entry: &SessionEntry, rtt: Span) -> Result<SenderConfig, Fault> {
     let mut config = SenderConfig { initial_rtt: rtt, ..SenderConfig::default() };
     if let Some(datagram) = entry.datagram {
         if !DATAGRAMS.contains(&datagram) {
             let (least, most) = (DATAGRAMS.start(), DATAGRAMS.end());
-            return Err(fault("datagram", format!("must lie between {least} and {most} bytes")));
+            let message = format!("must lie between {least} and {most} bytes");
+            return Err(session_fault(index, "datagram", message));
         }
         (config.datagram, config.likely_datagram, config.max_datagram) = (datagram, datagram, datagram);
     }
-    let feedback_datagram = 1_200.min(config.datagram);
-    // The recipe has the last word on both times.
-    let receiver_config = ReceiverConfig {
-        feedback_interval: config.feedback_interval,
-        feedback_datagram,
-        silence: config.silence,
-    };
-    let start = Time::ZERO + entry.start.0;
-    let application = Arc::new(Application::new(entry.reads.is_some()));
-    let storage = Arc::new(Application::new(entry.writes.is_some()));
-    let complete = Arc::new(AtomicU64::new(0));
-    let source = Box::new(Source::new(len, Arc::clone(&application)));
-    let limit = if entry.writes.is_some() { UNWRITTEN } else { u64::MAX >> 16 };
-    let wrong = |error: RecipeError| fault("recipe", error.to_string());
-    let sender =
-        Sender::of_recipe(start, recipe.clone(), &config, link(damages), source, limit).map_err(wrong)?;
-    let sink = Box::new(Bin::new(complete.clone(), Arc::clone(&storage)));
-    let receiver =
-        Receiver::of_recipe(start, &recipe, receiver_config, link(damages), sink).map_err(wrong)?;
-    let received = |machine: &Receiver| Some(machine.stats().object_bytes);
-    let world = &mut *site.world;
-    let law_rate = |machine: &Sender| Some(machine.rate_state().rate);
-    let mut sender = SessionNode::new(sender).with_law_rate(law_rate);
-    if entry.truth {
-        sender = sender.with_verdict(Sender::on_verdict);
+    Ok(config)
+}
+
+/// The machines of a session, and what the world changes in them while it runs.
+struct Machines {
+    sender: Sender,
+    receiver: Receiver,
+    /// Gives the sender what it sends.
+    application: Arc<Application>,
+    /// Takes what the receiver has received.
+    storage: Arc<Application>,
+    complete: Arc<AtomicU64>,
+}
+
+impl Machines {
+    /// `len`: of the object, if it has one; `damages`: a link on the route damages packets.
+    fn new(
+        entry: &SessionEntry,
+        recipe: &Recipe,
+        config: &SenderConfig,
+        len: Option<u64>,
+        damages: bool,
+    ) -> Result<Self, RecipeError> {
+        // The recipe overrides both times.
+        let receiver_config = ReceiverConfig {
+            feedback_interval: config.feedback_interval,
+            feedback_datagram: 1_200.min(config.datagram),
+            silence: config.silence,
+        };
+        let start = Time::ZERO + entry.start.0;
+        let application = Arc::new(Application::new(entry.reads.is_some()));
+        let storage = Arc::new(Application::new(entry.writes.is_some()));
+        let complete = Arc::new(AtomicU64::new(0));
+        let source = Box::new(Source::new(len, Arc::clone(&application)));
+        let limit = if entry.writes.is_some() { UNWRITTEN } else { u64::MAX >> 16 };
+        let sender = Sender::of_recipe(start, recipe.clone(), config, link(damages), source, limit)?;
+        let sink = Box::new(Bin::new(complete.clone(), Arc::clone(&storage)));
+        let receiver = Receiver::of_recipe(start, recipe, receiver_config, link(damages), sink)?;
+        Ok(Self { sender, receiver, application, storage, complete })
     }
-    let sender = world.add_node(&entry.name, Late::new(start, sender));
-    let receiver =
-        SessionNode::new(receiver).with_progress(received).with_host_sample(Receiver::on_host_sample);
-    let node = Late::new(start, receiver);
-    let receiver = world.add_node(&format!("{} receiver", entry.name), node);
-    add_application(world, sender, &application, entry);
-    if let Some(rate) = entry.reads {
-        world.at(start, move |world| run_storage::<Sender>(world, sender, application, rate.0, start));
+
+    /// Puts the machines into the world; gives the nodes of the sender and of the receiver.
+    fn add_to(self, world: &mut World, entry: &SessionEntry) -> (NodeId, NodeId) {
+        let start = Time::ZERO + entry.start.0;
+        let law_rate = |machine: &Sender| Some(machine.rate_state().rate);
+        let mut sender = SessionNode::new(self.sender).with_law_rate(law_rate);
+        if entry.truth {
+            sender = sender.with_verdict(Sender::on_verdict);
+        }
+        let sender = world.add_node(&entry.name, Late::new(start, sender));
+        let received = |machine: &Receiver| Some(machine.stats().object_bytes);
+        let receiver = SessionNode::new(self.receiver)
+            .with_progress(received)
+            .with_host_sample(Receiver::on_host_sample);
+        let receiver = world.add_node(&format!("{} receiver", entry.name), Late::new(start, receiver));
+        add_application(world, sender, &self.application, entry);
+        let (application, storage) = (self.application, self.storage);
+        if let Some(rate) = entry.reads {
+            world.at(start, move |world| run_storage::<Sender>(world, sender, application, rate.0, start));
+        }
+        if let Some(rate) = entry.writes {
+            world.at(start, move |world| run_storage::<Receiver>(world, receiver, storage, rate.0, start));
+        }
+        add_clock_jumps(world, (sender, receiver), entry);
+        (sender, receiver)
     }
-    if let Some(rate) = entry.writes {
-        world.at(start, move |world| run_storage::<Receiver>(world, receiver, storage, rate.0, start));
-    }
-    add_clock_jumps(world, (sender, receiver), entry);
+}
+
+/// The two flows of a session: data to the receiver, feedback to the sender.
+fn connect_ends(
+    world: &mut World,
+    entry: &SessionEntry,
+    (sender, receiver): (NodeId, NodeId),
+    (there, back): &(Vec<LinkId>, Vec<LinkId>),
+) -> Result<(FlowId, FlowId), WorldError> {
+    let (from, to) = ((sender, PORT), (receiver, PORT));
+    let data = world.connect(&entry.name, from, to, there)?;
+    let feedback = world.connect(&format!("{} feedback", entry.name), to, from, back)?;
+    Ok((data, feedback))
+}
+
+/// Puts both machines of a transfer into the world and connects them.
+pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntry) -> Result<Session, Fault> {
+    let route = site.route(&entry.path.0, "session", index)?;
+    let paths = ways(&route);
+    let rtt = route.iter().fold(Span::ZERO, |sum, link| sum + link.delay).max(Span::from_micros(10));
+    let damages = route.iter().any(|link| link.damages);
+    let len = check_fields(index, entry)?;
+    let recipe = recipe(entry, index)?;
+    let config = sender_config(index, entry, rtt)?;
+    let machines = Machines::new(entry, &recipe, &config, len, damages)
+        .map_err(|error| session_fault(index, "recipe", error.to_string()))?;
+    let complete = Arc::clone(&machines.complete);
+    let (sender, receiver) = machines.add_to(site.world, entry);
     add_switches(site.world, sender, &recipe, index, entry)?;
     site.place(receiver, entry.host.as_ref(), ("session", index, "host"))?;
     site.place(sender, entry.sender_host.as_ref(), ("session", index, "sender_host"))?;
-    let wrong = |error: WorldError| fault("path", error.to_string());
-    let (from, to) = ((sender, PORT), (receiver, PORT));
-    let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
-    let feedback = site.world.connect(&format!("{} feedback", entry.name), to, from, &back).map_err(wrong)?;
+    let wrong = |error: WorldError| session_fault(index, "path", error.to_string());
+    let flows = connect_ends(site.world, entry, (sender, receiver), &paths).map_err(wrong)?;
     if recipe.get("bitmap_ack", "over") == Some("control") {
         // TCP, which loses nothing here.
         let spec = ChannelSpec { delay: rtt / 2, loss: Probability::default(), recovery: rtt };
         site.world.open_channel(sender, receiver, spec).map_err(wrong)?;
     }
-    let controller = recipe.get("rate_control", "controller").unwrap_or_default().to_owned();
-    let name = entry.name.clone();
-    let watched = entry.discriminators.then(|| Watched::of(data));
-    let mut session = Session {
-        name,
-        controller,
-        start,
-        ceiling: entry.rate.map(|rate| rate.0),
-        data,
-        feedback,
-        sender,
-        receiver,
-        complete,
-        windows: None,
-        kept: None,
-        watched,
-    };
-    let windows = (entry.virtual_transfer || entry.windows).then(|| session.record_windows(site.world));
-    session.kept = windows.clone().filter(|_| entry.windows);
-    session.windows = windows.filter(|_| entry.virtual_transfer);
-    Ok(session)
+    Ok(Session::new(site.world, entry, &recipe, flows, (sender, receiver), complete))
 }
 
 /// Puts a source of traffic into the world, with where it ends.

@@ -21,7 +21,7 @@ pub(super) enum Step {
 /// Something is wrong with a field: what, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// The field.
+    /// Path of the field in the document.
     pub field: Vec<Step>,
     /// What is wrong.
     pub message: String,

@@ -25,7 +25,6 @@ use told::{limit, names_limit};
 /// One run.
 #[derive(Debug, Serialize)]
 pub(crate) struct RunReport {
-    /// The seed.
     pub seed: u64,
     /// What the sweep and `--set` gave it.
     pub(super) values: serde_json::Map<String, serde_json::Value>,
@@ -33,7 +32,6 @@ pub(crate) struct RunReport {
     pub(super) ended: Ended,
     /// Simulated seconds.
     pub(super) seconds: f64,
-    /// The transfers.
     pub(super) sessions: Vec<SessionReport>,
     /// Messages.
     pub(super) services: Vec<ServiceReport>,
@@ -45,7 +43,6 @@ pub(crate) struct RunReport {
     pub(super) rates: Option<RatesReport>,
     /// Whether every packet is accounted for.
     pub(super) adds_up: bool,
-    /// The conditions.
     pub(super) checks: Vec<CheckReport>,
     /// What is wrong besides failed conditions.
     pub problems: Vec<String>,
@@ -303,8 +300,8 @@ impl RunReport {
         condition.judge(of, &check.that, self.value(subject, name, condition.measure))
     }
 
-    /// What was recorded under this name (`law_bps.bulk`, `dropped.bulk`, `goodput_bps.bulk receiver`, `queue_bytes.wan`,
-    /// `host_load.rx`): the length of an interval in seconds, and one number for each.
+    /// What was recorded under this name (`law_bps.bulk`, `dropped.bulk`, `goodput_bps.bulk receiver`,
+    /// `queue_bytes.wan`, `host_load.rx`): the length of an interval in seconds, and one number for each.
     pub(crate) fn recorded(&self, series: &str) -> Option<(f64, &[u64])> {
         let report = self.rates.as_ref()?;
         let seconds = report.rates.interval_ns as f64 / 1e9;

@@ -25,7 +25,6 @@ pub(crate) struct Job {
     pub(super) scenario: Scenario,
     /// What it was given.
     pub(super) values: Values,
-    /// The world.
     pub(super) built: Built,
 }
 
@@ -49,9 +48,8 @@ impl Built {
 /// The windows of a session.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// The session.
+    /// Name of the session.
     pub(crate) session: String,
-    /// Its windows.
     pub(crate) windows: Windows,
 }
 

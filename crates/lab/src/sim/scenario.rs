@@ -25,7 +25,6 @@ pub(super) struct Scenario {
     pub expect_cap: bool,
     /// Interval of the rates over time; none are recorded if absent.
     pub record: Option<Text<Span>>,
-    /// The links.
     #[serde(default)]
     pub path: Vec<PathEntry>,
     /// Receiving hosts.
@@ -105,7 +104,7 @@ pub(super) struct HostEntry {
     pub loads: Vec<LoadEntry>,
 }
 
-/// A scheduler.
+/// The CPU scheduler of a simulated host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SchedulerName {
@@ -120,7 +119,6 @@ pub(super) enum SchedulerName {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LoadEntry {
-    /// Which kind.
     pub kind: LoadKind,
     /// How many processes, or the most of the generator.
     pub processes: Option<u32>,
@@ -134,7 +132,8 @@ pub(super) struct LoadEntry {
     pub per_packet: Option<Text<Span>>,
     /// Of `forwarding`: packets per interrupt.
     pub burst: Option<u32>,
-    /// Of `system_calls`: how long a process runs on average before it waits. Of `quota`: how much processor time the receivers get.
+    /// Of `system_calls`: how long a process runs on average before it waits. Of `quota`: how much processor time the
+    /// receivers get.
     pub run: Option<Text<Span>>,
     /// Of `system_calls`: how long it waits on average.
     pub wait: Option<Text<Span>>,
@@ -150,7 +149,7 @@ pub(super) struct LoadEntry {
     pub every: Option<Text<Span>>,
     /// Of `suspension`: how long each lasts.
     pub stop: Option<Text<Span>>,
-    /// When it begins.
+    /// Virtual time at which the load begins.
     #[serde(default)]
     pub at: Text<Span>,
     /// How long it lasts; to the end if absent.
@@ -187,7 +186,7 @@ pub(super) enum LoadKind {
     Quota,
 }
 
-/// A transfer.
+/// A transfer: one sender, one receiver, one object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own in scenario files")]
@@ -200,7 +199,7 @@ pub(super) struct SessionEntry {
     pub host: Option<String>,
     /// The same for its sender.
     pub sender_host: Option<String>,
-    /// When it begins.
+    /// Virtual time at which the session begins.
     #[serde(default)]
     pub start: Text<Span>,
     /// How much it sends, or ...
@@ -256,7 +255,6 @@ pub(super) struct SessionEntry {
 pub(super) struct Pause {
     /// When, from the start of the session.
     pub at: Text<Span>,
-    /// How long.
     pub length: Text<Span>,
 }
 
@@ -292,7 +290,7 @@ pub(super) struct Switch {
     pub at: Text<Span>,
     /// The new law; the present one if absent.
     pub controller: Option<String>,
-    /// Its rate.
+    /// The rate that the law is given.
     pub rate: Option<Text<Rate>>,
 }
 
@@ -310,7 +308,7 @@ pub(super) struct ServiceEntry {
     pub path: Names,
     /// Where its receiver runs; a machine without limits if absent.
     pub host: Option<String>,
-    /// When it begins.
+    /// Virtual time at which the sender begins.
     #[serde(default)]
     pub start: Text<Span>,
     /// A shipped recipe.
@@ -320,7 +318,7 @@ pub(super) struct ServiceEntry {
     pub set: BTreeMap<String, String>,
     /// Bytes of a message.
     pub message: Text<Bytes>,
-    /// How many.
+    /// Number of messages to send.
     pub messages: u64,
     /// Time between two; as fast as the recipe allows if absent.
     pub every: Option<Text<Span>>,
@@ -351,11 +349,10 @@ pub(super) struct TrafficEntry {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TcpEntry {
-    /// The law.
     pub control: TcpLaw,
     /// How much it sends; without end if absent.
     pub bytes: Option<Text<Bytes>>,
-    /// When it begins.
+    /// Virtual time at which the flow begins.
     #[serde(default)]
     pub start: Text<Span>,
     /// The receiver's buffer, which bounds the window; plenty if absent.
@@ -380,12 +377,10 @@ pub(super) enum TcpLaw {
 pub(super) struct EventEntry {
     /// Time from the start.
     pub at: Text<Span>,
-    /// Which link.
+    /// Name of the link.
     pub path: String,
-    /// In which direction.
     #[serde(default)]
     pub direction: Direction,
-    /// Which stage.
     pub stage: StageRef,
     /// What becomes of it.
     pub change: StageChange,
@@ -419,13 +414,13 @@ pub(super) enum Way {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckEntry {
-    /// Of this session.
+    /// Name of the session that the condition is about.
     pub session: Option<String>,
-    /// Of this service.
+    /// Name of the service that the condition is about.
     pub service: Option<String>,
-    /// Of this traffic.
+    /// Name of the traffic that the condition is about.
     pub traffic: Option<String>,
-    /// Of this link.
+    /// Name of the link that the condition is about.
     pub path: Option<String>,
     /// The condition: `goodput >= 800Mbit`.
     pub that: String,

@@ -12,7 +12,6 @@ use super::locate::Fault;
 /// The two directions of a link.
 #[derive(Debug)]
 pub(super) struct Duplex {
-    /// Its name.
     pub name: String,
     /// Toward the receivers.
     pub forward: LinkId,

@@ -123,11 +123,11 @@ impl MicroProtocol for Attributes {
     }
 }
 
-/// Copies every payload aside, at both ends.
+/// Copies every payload to a buffer of its own, at both ends.
 #[derive(Debug)]
 struct Copies {
     count: usize,
-    aside: Vec<u8>,
+    copy: Vec<u8>,
 }
 
 impl MicroProtocol for Copies {
@@ -142,8 +142,8 @@ impl MicroProtocol for Copies {
         for _ in 0..self.count {
             for i in batch.live() {
                 let range = batch.payload_range(i);
-                self.aside[..range.len()].copy_from_slice(batch.payload(i));
-                std::hint::black_box(&mut self.aside);
+                self.copy[..range.len()].copy_from_slice(batch.payload(i));
+                std::hint::black_box(&mut self.copy);
             }
         }
     }
@@ -173,9 +173,9 @@ fn registry() -> Registry {
     });
     registry.register(Registration {
         parameters: COUNT,
-        ..Registration::new("copies", 1, "copies payloads aside", |parameters, _| {
+        ..Registration::new("copies", 1, "copies payloads", |parameters, _| {
             let count = parameters.integer("count") as usize;
-            Ok(Box::new(Copies { count, aside: vec![0; 65_536] }))
+            Ok(Box::new(Copies { count, copy: vec![0; 65_536] }))
         })
     });
     registry

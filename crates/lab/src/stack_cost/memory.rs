@@ -1,5 +1,6 @@
 //! The same without sockets: from the sender's stack straight into the receiver's, on one core. What is left is the
-//! framework and its micro-protocols; a count of instructions (`valgrind --tool=callgrind`) is then the same every time.
+//! framework and its micro-protocols; a count of instructions (`valgrind --tool=callgrind`) is then the same every
+//! time.
 
 use std::error::Error;
 use std::hint::black_box;

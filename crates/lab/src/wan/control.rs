@@ -20,9 +20,9 @@ pub(crate) enum Command {
     Set(Change),
     /// A change of one stage, as in path files.
     Stage(Way, String, StageChange),
-    /// The counters.
+    /// Print the counters.
     Counters,
-    /// The end.
+    /// End the emulator.
     Stop,
 }
 

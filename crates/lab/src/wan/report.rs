@@ -48,7 +48,6 @@ pub(crate) struct AppliedChange {
 /// One direction.
 #[derive(Debug, Serialize)]
 pub(crate) struct DirectionReport {
-    /// The packets.
     #[serde(flatten)]
     pub snapshot: Snapshot,
     /// Whether `sent + copies = received + drops + inside`.

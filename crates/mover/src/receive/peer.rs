@@ -1,8 +1,8 @@
 //! Listens to the sender until the job is over.
 
 use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Rule, Selection,
-    Withheld,
+    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Filtered, Rule,
+    Selection,
 };
 
 use crate::fault::{left_early, protocol, show, unexpected};
@@ -75,7 +75,7 @@ impl Peer {
                 Ok(())
             }
             ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
-            ControlMessage::Withheld(filtered) if !self.ended => self.filtered(&filtered),
+            ControlMessage::Filtered(filtered) if !self.ended => self.filtered(&filtered),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
@@ -158,7 +158,7 @@ impl Peer {
         Ok(())
     }
 
-    fn filtered(&self, filtered: &Withheld) -> Result<(), Fault> {
+    fn filtered(&self, filtered: &Filtered) -> Result<(), Fault> {
         if self.shared.receive_policy.extraneous == Extraneous::Keep {
             return Ok(());
         }

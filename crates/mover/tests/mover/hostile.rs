@@ -10,8 +10,8 @@ use haul_base::Piece;
 use haul_mover::{ControlLink as _, Expectations, MoveReport, ReceiveOptions, Root, receive_files};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Outcome,
-    Proof, ReceivePolicy, RelPath, Want, Withheld,
+    ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Filtered, Layout,
+    Outcome, Proof, ReceivePolicy, RelPath, Want,
 };
 use proptest::prelude::*;
 
@@ -252,7 +252,7 @@ fn lies_about_the_protocol_end_the_job() {
         vec![
             entries(),
             ControlMessage::EntriesEnd { entries: 2, bytes: 5 },
-            ControlMessage::Withheld(Withheld::default()),
+            ControlMessage::Filtered(Filtered::default()),
         ],
         vec![entries(), ControlMessage::Outcomes(vec![])],
         vec![ControlMessage::Bye],

@@ -1,5 +1,5 @@
-//! The bulk transport: an object over the recipe `bulk`, or another that carries objects, as a sender and a receiver with
-//! typed settings and counters. Both are thin: what they do is in the recipe's micro-protocols.
+//! The bulk transport: an object over the recipe `bulk`, or another that carries objects, as a sender and a receiver
+//! with typed settings and counters. Both are thin: what they do is in the recipe's micro-protocols.
 
 mod counters;
 mod receiver;
@@ -26,8 +26,8 @@ fn span(span: Span) -> String {
     format!("{}ns", span.as_nanos())
 }
 
-/// What a recipe must have so that a session can run it: an object, packets that prove where they come from, and an end if
-/// the other side falls silent.
+/// What a recipe must have so that a session can run it: an object, packets that prove where they come from, and an end
+/// if the other side falls silent.
 const NEEDED: [&str; 3] = ["object", "seal", "liveness"];
 
 /// Checks a recipe as any other, and that it suits a session that moves an object.
@@ -61,8 +61,8 @@ fn shipped(parameters: &[(&str, String)]) -> Result<Recipe, RecipeError> {
     Ok(recipe)
 }
 
-/// Permits this recipe only: what a session runs is agreed on, within what the server permits, before it begins. A change
-/// by the other side would go around that.
+/// Permits this recipe only: what a session runs is agreed on, within what the server permits, before it begins. A
+/// change by the other side would go around that.
 fn fixed(recipe: &Recipe) -> Arc<Registry> {
     let agreed = recipe.clone();
     let permit = move |new: &Recipe| {

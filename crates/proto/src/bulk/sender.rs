@@ -40,8 +40,8 @@ pub struct SenderConfig {
     pub max_outstanding: u64,
     /// Time without a sign that packets arrive after which [`SenderEvent::Silent`] is raised.
     pub silence: Span,
-    /// What signatures are judged by, as [`LossModel::read`] gives it; `None`: the shipped model. It is this end's own: a
-    /// recipe, which both ends have, does not hold it.
+    /// What signatures are judged by, as [`LossModel::read`] gives it; `None`: the shipped model. It is this end's own:
+    /// a recipe, which both ends have, does not hold it.
     pub model: Option<Arc<LossModel>>,
 }
 

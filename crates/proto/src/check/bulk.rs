@@ -73,9 +73,10 @@ fn data(body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Checks the receiving end of an object: whatever comes, it delivers no byte behind the limit, the end or the completion,
-/// an object is complete once and has no gaps then, the counters agree, no micro-protocol fails but for segments that do not
-/// meet, and nothing goes on without end. Arbitrary bytes are [`Steps`]: packets and time. True if a byte was delivered.
+/// Checks the receiving end of an object: whatever comes, it delivers no byte behind the limit, the end or the
+/// completion, an object is complete once and has no gaps then, the counters agree, no micro-protocol fails but for
+/// segments that do not meet, and nothing goes on without end. Arbitrary bytes are [`Steps`]: packets and time. True if
+/// a byte was delivered.
 ///
 /// # Panics
 /// If a rule is broken.
@@ -132,8 +133,8 @@ impl ObjectSource for Source {
     }
 }
 
-/// A report: complete below (2), one more than the highest (2), largest packet number (2), packets (2), limit (3), first
-/// word (1), its bits (8 each).
+/// A report: complete below (2), one more than the highest (2), largest packet number (2), packets (2), limit (3),
+/// first word (1), its bits (8 each).
 fn feedback(body: &[u8]) -> Vec<u8> {
     let complete_below = number(body, 0, 2);
     let header = FeedbackHeader {
@@ -189,8 +190,8 @@ fn sender() -> Sender {
 
 /// Checks the sending end of an object: whatever is reported, it reads only what there is and has not been released, no
 /// more is acknowledged than was sent, only a whole object is delivered, no micro-protocol fails, and nothing goes on
-/// without end. Arbitrary bytes are [`Steps`]: packets and time; if the first has its highest bit set, reports are messages
-/// of the control channel and no packets. True if a report was taken.
+/// without end. Arbitrary bytes are [`Steps`]: packets and time; if the first has its highest bit set, reports are
+/// messages of the control channel and no packets. True if a report was taken.
 ///
 /// # Panics
 /// If a rule is broken.

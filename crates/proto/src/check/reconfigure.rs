@@ -71,9 +71,9 @@ fn step(driven: &mut Driven<Stack>, what: u8, body: &[u8]) {
 }
 
 /// Checks the negotiation of a new recipe: whatever comes, the recipe in force is one that compiles, no micro-protocol
-/// fails, and nothing goes on without end. Of arbitrary bytes the first says which end this is, the others are [`Steps`]:
-/// what the other end says, packets, time, and this end's own changes and messages. True if a packet of the negotiation
-/// was understood.
+/// fails, and nothing goes on without end. Of arbitrary bytes the first says which end this is, the others are
+/// [`Steps`]: what the other end says, packets, time, and this end's own changes and messages. True if a packet of the
+/// negotiation was understood.
 ///
 /// # Panics
 /// If a rule is broken.

@@ -1,5 +1,5 @@
-//! The rules of a control channel: what waits in both directions, pings, and the close. The driver carries frames over TLS
-//! over TCP, and decodes those that come.
+//! The rules of a control channel: what waits in both directions, pings, and the close. The driver carries frames over
+//! TLS over TCP, and decodes those that come.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use haul_wire::packet::CloseReason;
 
 /// Above this many bytes in the outgoing queue there is no room for more.
 const OUTGOING_ROOM: usize = 8 << 20;
-/// When messages that nobody has taken occupy more memory than this, nothing more is to be read from the peer.
+/// Above this many bytes of unread messages, the driver reads nothing more from the peer.
 const INCOMING_ROOM: usize = 16 << 20;
 /// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it
 /// backs off (RFC 6298, section 5.5).
@@ -144,7 +144,7 @@ impl ControlChannel {
     /// How the peer has ended the channel.
     pub fn on_message(&mut self, now: Time, message: ControlMessage) -> Result<MessageFor, Fault> {
         match message {
-            // Whoever floods with pings gets no answer to each.
+            // A peer that floods with pings does not get an answer to each.
             ControlMessage::Ping(_) if !self.outgoing.is_empty() => {}
             ControlMessage::Ping(n) => self.send_own(&ControlMessage::Pong(n)),
             ControlMessage::Pong(micros) => {

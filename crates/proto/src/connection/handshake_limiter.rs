@@ -18,7 +18,7 @@ pub struct HandshakeLimits {
     pub total: usize,
     /// Of one network: the first 24 bits of an IPv4 address, 64 of an IPv6 address.
     pub per_network: usize,
-    /// Of one address.
+    /// Connections of one IP address.
     pub per_address: usize,
 }
 

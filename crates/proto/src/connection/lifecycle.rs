@@ -42,9 +42,9 @@ pub enum Due {
     Header,
     /// A control frame; `opens`: behind an initial header.
     Frame {
-        /// Its kind.
+        /// What the frame says.
         kind: ControlFrameKind,
-        /// Its number.
+        /// Matches an answer to its ping or challenge.
         number: u32,
         /// The other end may not know the connection yet.
         opens: bool,

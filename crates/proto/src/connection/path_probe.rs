@@ -1,6 +1,6 @@
 //! Probes the path of a connection: the client sends challenges of several sizes, and each is answered by a response of
-//! its size. The exchange shows that UDP passes, which datagrams do and, where the server asks too, that the client is at
-//! its address (RFC 9000, section 8).
+//! its size. The exchange shows that UDP passes, which datagrams do and, where the server asks too, that the client is
+//! at its address (RFC 9000, section 8).
 
 use std::net::IpAddr;
 

@@ -15,7 +15,7 @@ use super::resumption::ResumptionState;
 pub struct Peer<C> {
     /// What its connections begin with.
     pub resumption: ResumptionState,
-    /// Epoch of the latest connection; earlier ones are not taken any more.
+    /// Epoch of the latest connection; packets of earlier epochs are refused.
     pub last_epoch: u64,
     /// The present connection.
     pub live: Option<Arc<C>>,

@@ -42,7 +42,7 @@ pub enum ResumptionError {
     /// The file cannot be read or written.
     #[error("the file {} cannot be used: {reason}", path.display())]
     File {
-        /// The file.
+        /// The file of the resumption state.
         path: PathBuf,
         /// What the system said.
         reason: String,

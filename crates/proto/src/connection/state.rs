@@ -43,11 +43,11 @@ pub struct ConnectionOptions {
     pub queue: Bytes,
     /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
     pub inbox: Bytes,
-    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere, and less counts
-    /// as that.
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere, and less
+    /// counts as that.
     pub datagram: u16,
-    /// Sends a keep-alive when nothing has come for so long, 50 ms at least; after three without an answer the connection
-    /// ends.
+    /// Sends a keep-alive when nothing has come for so long, 50 ms at least; after three without an answer the
+    /// connection ends.
     pub keep_alive: Option<Duration>,
     /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
     /// all. It saves a wake-up and costs a processor.
@@ -82,7 +82,7 @@ pub enum Failure {
     Unanswered(u16),
     /// A micro-protocol has failed.
     MicroProtocol {
-        /// Its name.
+        /// Name of the micro-protocol in the recipe.
         protocol: String,
         /// What it says of its failure.
         message: String,
@@ -95,7 +95,7 @@ pub type Outgoing = (Vec<u8>, SocketAddr);
 /// What is left of a batch.
 #[derive(Debug)]
 pub struct Unsent {
-    /// Its packets.
+    /// Sealed packets without gaps between them.
     pub data: Vec<u8>,
     /// Bytes of each but the last.
     pub segment_size: usize,
@@ -119,9 +119,9 @@ pub enum Header {
 pub enum PacketVerdict {
     /// The connection has ended.
     Ended,
-    /// Nobody takes the messages before them.
+    /// The application does not read: its messages fill the inbox.
     InboxFull,
-    /// Nobody who knows the keys has sent them.
+    /// They were not sealed with the connection's keys.
     Unauthentic,
     /// They count. Their sender's address may have to be validated.
     Taken(Option<Outgoing>),
@@ -132,7 +132,7 @@ pub enum PacketVerdict {
 #[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
 #[derive(Debug)]
 pub struct ConnectionState<E> {
-    /// What it runs.
+    /// The stack that runs the connection's recipe.
     pub stack: Stack,
     /// Where the other end is.
     pub peer: PeerAddress,
@@ -298,7 +298,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 }
                 self.on_authentic(now);
             }
-            ControlFrameKind::Close | ControlFrameKind::Forget => {
+            ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption => {
                 // The last message of a control channel says why.
                 let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
                 self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));

@@ -1,5 +1,5 @@
-//! ASYNCH (asynch, section 3): feedback at intervals of time, independent of rounds and of the object's size. Loss that is
-//! raised in two intervals in a row lowers the rate to the drain rate; `k` intervals without loss raise it.
+//! ASYNCH (asynch, section 3): feedback at intervals of time, independent of rounds and of the object's size. Loss that
+//! is raised in two intervals in a row lowers the rate to the drain rate; `k` intervals without loss raise it.
 //!
 //! The paper gives no sizes of the steps, no interval and no `k`: the rate falls to what the receiver reads, and the
 //! others are parameters. It says "increase compared to the last value": `reaction.rs` has how that is read.
@@ -62,7 +62,8 @@ mod tests {
     use super::*;
     use crate::rtt::RttEstimator;
 
-    /// One interval after the other of 1,000 packets with so many lost: the rates after each, Mbit/s. The receiver reads 300.
+    /// One interval after the other of 1,000 packets with so many lost: the rates after each, Mbit/s. The receiver
+    /// reads 300.
     fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
         let given = [&[("first_rate", "500Mbit")], given].concat();
         let mut law = built("asynch", &given, Rate::from_mbps(1_000));

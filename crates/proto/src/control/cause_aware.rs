@@ -1,6 +1,6 @@
-//! `cause_aware`: any law, without the losses of the receiving host. They are no congestion: they are taken out of the law's
-//! feedback, and the rate at which the host drains bounds the rate instead (dickens-classifier, section on the use of
-//! the diagnosis).
+//! `cause_aware`: any law, without the losses of the receiving host. They are no congestion: they are taken out of the
+//! law's feedback, and the rate at which the host drains bounds the rate instead (dickens-classifier, section on the
+//! use of the diagnosis).
 
 use haul_base::{Cause, Rate, Span, Time, Verdict};
 
@@ -15,22 +15,23 @@ use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, 
 const CERTAIN: f64 = 0.95;
 /// Packets that wait this long to be read, and for half a round trip, show that the host is still behind.
 const LEAST_READ_DELAY: Span = Span::from_millis(10);
-/// Growth of the bound in each round trip without a loss of the host. Our choice: a host that is busy at intervals loses
-/// little, and one that has become idle is used fully within 3 s at 100 ms.
+/// Growth of the bound in each round trip without a loss of the host. Our choice: a host that is busy at intervals
+/// loses little, and one that has become idle is used fully within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
 /// The bound is no higher than this multiple of what was acknowledged recently: what one grown bound lets through comes
 /// back a round trip later, when the next has grown twice.
 const AHEAD: f64 = RECOVERY * RECOVERY;
-/// The bound after a first loss is the highest rate that was acknowledged in this time. Our choice: longer than a host is
-/// usually suspended.
+/// The bound after a first loss is the highest rate that was acknowledged in this time. Our choice: longer than a host
+/// is usually suspended.
 const RECENT: Span = Span::from_secs(1);
 /// The shortest stretch over which acknowledgements make a rate: those that come in a bunch are no rate.
 const LEAST_STRETCH: Span = Span::from_millis(100);
 /// A queue on the path stands if it holds packets for this share of the shortest round trip, and for
 /// [`LEAST_READ_DELAY`]. Our choice: less is made by the bursts and probes of any law.
 const STANDING: f64 = 0.25;
-/// A shorter queue stands if it has held each packet of a round trip, for this long and for a share of the longest time lately:
-/// one that is too short to hold packets for longer drops them all the same. Our choice: jitter lets some packets pass at once.
+/// A shorter queue stands if it has held each packet of a round trip, for this long and for a share of the longest time
+/// lately: one that is too short to hold packets for longer drops them all the same. Our choice: jitter lets some
+/// packets pass at once.
 const LEAST_HELD: Span = Span::from_millis(2);
 const SHARE_OF_LONGEST: f64 = 0.25;
 /// The longest time for which it held packets is that of so long.
@@ -84,7 +85,8 @@ impl StandingQueue {
         self.shortest[0].min(self.shortest[1]) >= longest.mul_f64(SHARE_OF_LONGEST).max(LEAST_HELD)
     }
 
-    /// Takes a sample; tells whether one has stood in the last round trip: losses are found so much later than they happened.
+    /// Takes a sample; tells whether one has stood in the last round trip: losses are found so much later than they
+    /// happened.
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> bool {
         let longer = self.path.longer_round_trip(sample);
         let Some(shortest) = self.path.shortest() else { return false };
@@ -107,9 +109,9 @@ impl StandingQueue {
 /// have to slow down in any case, and whoever shares the queue keeps its part. And the bound stays within what was
 /// acknowledged lately.
 ///
-/// A host that is absent for a moment (suspended, or without a core) loses what is under way, and is as fast as before when
-/// it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged recently, and
-/// only losses of packets that left after it was known bound it by what the host drains now.
+/// A host that is absent for a moment (suspended, or without a core) loses what is under way, and is as fast as before
+/// when it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged
+/// recently, and only losses of packets that left after it was known bound it by what the host drains now.
 #[derive(Debug)]
 pub struct CauseAware {
     law: Box<dyn RateController>,
@@ -129,8 +131,8 @@ pub struct CauseAware {
     rest: f64,
     acks: DeliveryMeter,
     acked_bytes: u64,
-    /// The rate at which packets are acknowledged, by the sender's own clock. Whatever a peer claims of its host, the bound is
-    /// no higher than the most of it recently: that much has passed the network.
+    /// The rate at which packets are acknowledged, by the sender's own clock. Whatever a peer claims of its host, the
+    /// bound is no higher than the most of it recently: that much has passed the network.
     acknowledged: Option<Rate>,
     /// Of [`RECENT`], negated.
     most_acknowledged: WindowedMin,

@@ -1,22 +1,23 @@
-//! CUBIC (RFC 9438): after a loss event the window follows `C (t - K)^3 + W_max`, a cubic of the time since, so that its growth
-//! does not depend on the round trip. `K = cbrt((W_max - cwnd_epoch) / C)` (section 4.2).
+//! CUBIC (RFC 9438): after a loss event the window follows `C (t - K)^3 + W_max`, a cubic of the time since, so that
+//! its growth does not depend on the round trip. `K = cbrt((W_max - cwnd_epoch) / C)` (section 4.2).
 //!
-//! - Each acknowledged packet moves the window by `(target - cwnd) / cwnd`; the target is the cubic a round trip ahead, within
-//!   1 and 1.5 windows (sections 4.2, 4.4, 4.5).
-//! - While TCP Reno would have the larger window, that is the window (4.3): it grows by `3 (1 - b) / (1 + b)` a round trip, and
-//!   by 1 from `cwnd_prior` on.
+//! - Each acknowledged packet moves the window by `(target - cwnd) / cwnd`; the target is the cubic a round trip ahead,
+//!   within 1 and 1.5 windows (sections 4.2, 4.4, 4.5).
+//! - While TCP Reno would have the larger window, that is the window (4.3): it grows by `3 (1 - b) / (1 + b)` a round
+//!   trip, and by 1 from `cwnd_prior` on.
 //! - Fast convergence leaves room to newer flows (4.7). A stage that begins without a loss has `K = 0` (4.8, 4.10).
 //! - Time in which the window was not used is no part of `t`, nor is recovery (4.2, 5.8).
 //!
-//! With one loss each `1/p` packets and a constant `W_max` the mean window is `(C (3 + b) / (4 (1 - b)))^(1/4) (RTT / p)^(3/4)`, or
-//! `sqrt(1.5 / p)` if that is more (section 5.1). `W_max` becomes constant slowly: the plateau is flat, so a window that is too large by
-//! the share `e` falls by about `0.56 e^3` in an epoch (the first term of the epoch's integral), and 9 % too much is still 6 % after 140
-//! epochs. Fast convergence takes each of those losses for a newer flow, so that the mean nears the formula from below: 7 % less after 100
-//! epochs at p = 1e-4 and 100 ms, 4 % after 300. The derivation leaves out that recovery takes a round trip: 1 % where an epoch has 50
-//! of them, 6 % where it has 10.
+//! With one loss each `1/p` packets and a constant `W_max` the mean window is
+//! `(C (3 + b) / (4 (1 - b)))^(1/4) (RTT / p)^(3/4)`, or `sqrt(1.5 / p)` if that is more (section 5.1). `W_max` becomes
+//! constant slowly: the plateau is flat, so a window that is too large by the share `e` falls by about `0.56 e^3` in an
+//! epoch (the first term of the epoch's integral), and 9 % too much is still 6 % after 140 epochs. Fast convergence
+//! takes each of those losses for a newer flow, so that the mean nears the formula from below: 7 % less after 100
+//! epochs at p = 1e-4 and 100 ms, 4 % after 300. The derivation leaves out that recovery takes a round trip: 1 % where
+//! an epoch has 50 of them, 6 % where it has 10.
 //!
-//! Left out: the response to spurious losses (4.9), as late packets are not declared lost, and the reduction of what is in
-//! flight instead of the window (4.6), as a window that is not used does not grow.
+//! Left out: the response to spurious losses (4.9), as late packets are not declared lost, and the reduction of what is
+//! in flight instead of the window (4.6), as a window that is not used does not grow.
 
 use haul_base::Time;
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -259,8 +260,8 @@ mod tests {
         assert_eq!(rounds(&mut cubic(&[]), 1_000.0, RTT, 100, true), windows);
     }
 
-    /// The mean window of the last 60 of so many epochs of `n` packets, after 20 of `first`: the cubic summed up in steps of a
-    /// hundredth of a round trip, and a round trip of recovery.
+    /// The mean window of the last 60 of so many epochs of `n` packets, after 20 of `first`: the cubic summed up in
+    /// steps of a hundredth of a round trip, and a round trip of recovery.
     fn integrated(first: f64, n: f64, rtt: f64, window: f64, epochs: usize) -> f64 {
         let (mut w_max, mut sum, mut time) = (window, 0.0, 0.0);
         for epoch in 0..20 + epochs {

@@ -36,9 +36,9 @@ const STARTUP_GROWTH: f64 = 1.25;
 const DRAIN_GAIN: f64 = 0.5;
 /// One round above the known rate, one below to drain what that queued, then six at it.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// A probe that raises the known rate by this factor (of at most 1.25) finds a path with room: the rate is sought as at the start.
-/// Where others share the bottleneck, the probe raises it by less. Our choice; eight rounds for each quarter would take
-/// seconds after an outage, or where the capacity has grown tenfold.
+/// A probe that raises the known rate by this factor (of at most 1.25) finds a path with room: the rate is sought as at
+/// the start. Where others share the bottleneck, the probe raises it by less. Our choice; eight rounds for each quarter
+/// would take seconds after an outage, or where the capacity has grown tenfold.
 const ROOM_FOUND: f64 = 1.2;
 /// Twice the bandwidth-delay product: room to double each round trip in start-up (a rate that doubles has 1.44
 /// times the last measured product in flight), and no more than one product in the bottleneck's queue.

@@ -1,15 +1,15 @@
 //! Laws whose window follows from the long-term loss rate `p` alone, and whose rate is that window a round trip.
 //!
 //! Choices where the sources are silent:
-//! - `p` is one over the mean interval between loss events, weighted as TFRC does (RFC 5348, section 5.4), where losses of
-//!   one round trip are one event; or it is the share of lost packets, older ones forgotten exponentially. For single losses
-//!   both are the same.
+//! - `p` is one over the mean interval between loss events, weighted as TFRC does (RFC 5348, section 5.4), where losses
+//!   of one round trip are one event; or it is the share of lost packets, older ones forgotten exponentially. For
+//!   single losses both are the same.
 //! - Until the first loss the window grows as in slow start (RFC 5681, section 3.1). The first interval is the one that
 //!   gives half the window in use (RFC 5348, section 6.3.1, has the same idea).
-//! - The window is decided anew each round trip (TFRC), at loss events only (FOBS as a rate-based system), or at the end of
-//!   each transmission window (FOBS as a window-based one).
-//! - After silence the window is halved, as TFRC's no-feedback timer does (RFC 5348, section 4.4), and doubles each round
-//!   trip until it is what the equation gives. What was lost meanwhile is one event.
+//! - The window is decided anew each round trip (TFRC), at loss events only (FOBS as a rate-based system), or at the
+//!   end of each transmission window (FOBS as a window-based one).
+//! - After silence the window is halved, as TFRC's no-feedback timer does (RFC 5348, section 4.4), and doubles each
+//!   round trip until it is what the equation gives. What was lost meanwhile is one event.
 
 use std::fmt::Debug;
 
@@ -115,9 +115,9 @@ impl<R: Response> Equation<R> {
         law
     }
 
-    /// If the parameter [`LONGER_PATH`] says so, it starts anew where the path has become more than twice as long. At an unchanged loss
-    /// rate the equation gives the same window on a path of any length; that of a path without random losses falls to what a window of
-    /// the longer path loses over hours.
+    /// If the parameter [`LONGER_PATH`] says so, it starts anew where the path has become more than twice as long. At
+    /// an unchanged loss rate the equation gives the same window on a path of any length; that of a path without random
+    /// losses falls to what a window of the longer path loses over hours.
     pub(super) fn with_longer_path(self, parameters: &Parameters) -> Self {
         Self { path: parameters.flag(LONGER_PATH.name).then(LongerPath::default), ..self }
     }

@@ -1,10 +1,11 @@
 //! FAST TCP (Wei, Jin, Low, Hegde: IEEE/ACM Transactions on Networking 14(6), 2006, equation 3): each round trip
 //! `w = min(2 w, (1 - g) w + g (baseRTT / RTT w + a))`. In equilibrium each flow has `a` packets in the queue.
 //!
-//! `baseRTT` is the least round trip ever seen, as the paper has it, with one deviation. A round trip that doubles at once and stays
-//! so for a second and four round trips belongs to a longer path ([`LongerPath`]): no queue fills so fast. Then slow start runs until
-//! a queue shows. After 10 s without feedback the base is measured anew, as by a new flow. `longer_path = false` turns both off.
-//! Losses halve the window, as in the authors' implementation. `RTT` is the smoothed one, of which the paper says only that it is an average.
+//! `baseRTT` is the least round trip ever seen, as the paper has it, with one deviation. A round trip that doubles at
+//! once and stays so for a second and four round trips belongs to a longer path ([`LongerPath`]): no queue fills so
+//! fast. Then slow start runs until a queue shows. After 10 s without feedback the base is measured anew, as by a new
+//! flow. `longer_path = false` turns both off. Losses halve the window, as in the authors' implementation. `RTT` is the
+//! smoothed one, of which the paper says only that it is an average.
 
 use haul_base::{Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec};
@@ -141,7 +142,8 @@ mod tests {
         }
     }
 
-    /// Share of 20 Mbit/s from 3 to 6 s after the round trip has grown from 20 to 200 ms, once the sender was silent so long.
+    /// Share of 20 Mbit/s from 3 to 6 s after the round trip has grown from 20 to 200 ms, once the sender was silent so
+    /// long.
     fn on_longer_path(longer_path: &str, silent: Span) -> f64 {
         let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 20.0);
         let law = built("fast", &[("longer_path", longer_path), ("alpha", "20")], Rate::from_mbps(100));

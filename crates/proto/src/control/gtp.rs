@@ -7,8 +7,8 @@
 //! ```
 //!
 //! What makes the senders of one receiver share is not here: the receiver divides its capacity max-min fair
-//! ([`crate::group::QuotaAssigner`]) and tells each sender its part, which bounds every law. Flows that lose alike keep the
-//! shares that they have, so without a group this law is not fair.
+//! ([`crate::group::QuotaAssigner`]) and tells each sender its part, which bounds every law. Flows that lose alike keep
+//! the shares that they have, so without a group this law is not fair.
 //!
 //! Steady state: with one loss in each `N` packets and `n` packets a round trip, `decrease / n` is lost in one round
 //! trip of `N / n`, and `rise` is gained in each of the others: `n = N - decrease / rise`.

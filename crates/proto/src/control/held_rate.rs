@@ -1,13 +1,14 @@
-//! `rate_control.mode`: how long a rate holds, with any law. FOBS has two modes (dickens-system-aware-fobs, section on rate
-//! control). In the window-based mode a transmission window is sent at one rate and judged at its end. In the rate-based
-//! mode a rate holds until a congestion event.
+//! `rate_control.mode`: how long a rate holds, with any law. FOBS has two modes (dickens-system-aware-fobs, section on
+//! rate control). In the window-based mode a transmission window is sent at one rate and judged at its end. In the
+//! rate-based mode a rate holds until a congestion event.
 //!
 //! The paper does not say what a law does between these times. Our choices:
-//! - A window is judged when the outcome of its last packet is known, a round trip after that packet left; the new rate holds
-//!   from then on. The law gets the window as one feedback and one boundary of each unit. With a feedback per report, a
-//!   law would lower its rate several times for the losses of one rate.
-//! - A congestion event is a loss or a congestion mark of a packet that was sent at the present rate, or silence. The law gets
-//!   every feedback; its rate at the event holds until the next event. Without one, the first rate holds for ever.
+//! - A window is judged when the outcome of its last packet is known, a round trip after that packet left; the new rate
+//!   holds from then on. The law gets the window as one feedback and one boundary of each unit. With a feedback per
+//!   report, a law would lower its rate several times for the losses of one rate.
+//! - A congestion event is a loss or a congestion mark of a packet that was sent at the present rate, or silence. The
+//!   law gets every feedback; its rate at the event holds until the next event. Without one, the first rate holds for
+//!   ever.
 //! - A law with a congestion window sends one window per round trip; nothing else limits the bytes in flight.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
@@ -187,7 +188,8 @@ struct HeldRate {
     /// Packets from this number on were sent at the present rate.
     since_pn: u64,
     next_pn: u64,
-    /// In mode `rate`: the rate before silence lowered it. The rate follows the law until it is back there, or until a loss.
+    /// In mode `rate`: the rate before silence lowered it. The rate follows the law until it is back there, or until a
+    /// loss.
     recovers_to: Option<Rate>,
     /// No feedback has come since the last silence.
     was_silent: bool,
@@ -300,8 +302,8 @@ mod tests {
 
     const CEILING: Rate = Rate::from_mbps(150);
 
-    /// The bytes sent at each change of the rate of `asynch` (interval 100 ms, first rate 60 Mbit/s), in 20 s over a path of
-    /// 100 Mbit/s with windows of 5 MB.
+    /// The bytes sent at each change of the rate of `asynch` (interval 100 ms, first rate 60 Mbit/s), in 20 s over a
+    /// path of 100 Mbit/s with windows of 5 MB.
     fn changes(mode: Mode, ceiling: Rate, rise: &str, loss: Loss) -> Vec<u64> {
         let path = PathModel {
             loss,

@@ -76,8 +76,8 @@ const HIGH_EXPONENT: f64 = 0.835;
 /// RFC 3649: the response of standard TCP.
 const LOW_FACTOR: f64 = 1.2;
 
-/// Packets in flight at the loss rate `p`: the response function of RFC 3649, section 5, and below `low_window` packets that of
-/// standard TCP.
+/// Packets in flight at the loss rate `p`: the response function of RFC 3649, section 5, and below `low_window` packets
+/// that of standard TCP.
 pub fn response(p: f64, low_window: f64) -> f64 {
     let high = HIGH_FACTOR / p.powf(HIGH_EXPONENT);
     let window = if high > low_window { high } else { LOW_FACTOR / p.sqrt() };

@@ -1,5 +1,5 @@
-//! LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus): for what may wait. It keeps the queue at a target by the round trip, and gives way to whatever
-//! fills the queue further.
+//! LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus): for what may wait. It keeps the queue at a target by the round trip,
+//! and gives way to whatever fills the queue further.
 //!
 //! ```text
 //! gain = 1 / min(16, ceil(2 target / base))
@@ -8,16 +8,18 @@
 //! each loss event:                              w /= 2
 //! ```
 //!
-//! Slow start grows by `gain` for each acknowledged packet, and ends for the first time at three quarters of the target. Now and then a
-//! *slowdown* shows the round trip of the empty path to all flows, so that a late comer does not take the queue of others for the path: two
-//! packets for two round trips, and slow start to the window before. The first comes two round trips after the first slow start, each
-//! other after nine times what the last one took: a tenth of the time at most.
+//! Slow start grows by `gain` for each acknowledged packet, and ends for the first time at three quarters of the
+//! target. Now and then a *slowdown* shows the round trip of the empty path to all flows, so that a late comer does not
+//! take the queue of others for the path: two packets for two round trips, and slow start to the window before. The
+//! first comes two round trips after the first slow start, each other after nine times what the last one took: a tenth
+//! of the time at most.
 //!
-//! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Our deviation: a round trip
-//! that grows at once by more than the target and stays so for a second and four round trips belongs to a longer path
-//! ([`LongerPath`]): no queue fills so fast, and two packets in flight do not fill one. (A slowdown in which the delay stays high proves
-//! nothing, as others may fill the queue.) The base grows by as much, and slow start runs as after a slowdown. `longer_path = false`
-//! turns this off. Losses are reacted to once in a round trip. Choices: the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
+//! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Our deviation:
+//! a round trip that grows at once by more than the target and stays so for a second and four round trips belongs to a
+//! longer path ([`LongerPath`]): no queue fills so fast, and two packets in flight do not fill one. (A slowdown in
+//! which the delay stays high proves nothing, as others may fill the queue.) The base grows by as much, and slow start
+//! runs as after a slowdown. `longer_path = false` turns this off. Losses are reacted to once in a round trip. Choices:
+//! the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
 //! steps of `gain` would take minutes to make up for an outage.
 
 use haul_base::{Rate, Span, Time};

@@ -1,4 +1,5 @@
-//! Which of the packets that were sent have been lost: as runs, and by the stretches of the transmission in which they left.
+//! Which of the packets that were sent have been lost: as runs, and by the stretches of the transmission in which they
+//! left.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,11 +10,12 @@ use haul_wire::packet::SEGMENT_PACKETS;
 
 use super::sample::{Boundary, LossRuns, LostPacket, Unit};
 
-/// More stretches of a kind than this wait for the outcome of their packets only if nothing is heard for very long: then
-/// the oldest is dropped.
+/// More stretches of a kind than this wait for the outcome of their packets only if nothing is heard for very long:
+/// then the oldest is dropped.
 const MOST_OPEN: usize = 64;
 
-/// A window that lost more than this has no signature: the diagnosis has no use for so much loss, and memory is bounded.
+/// A window that lost more than this has no signature: the diagnosis has no use for so much loss, and memory is
+/// bounded.
 const MOST_LOST: usize = 1 << 16;
 
 /// A stretch of the transmission whose outcome is not known yet.
@@ -180,7 +182,8 @@ impl Stretches {
     }
 }
 
-/// Gaps in the numbers of packets with data that are remembered. Our choice: a sender in silence makes some at each of its probes.
+/// Gaps in the numbers of packets with data that are remembered. Our choice: a sender in silence makes some at each of
+/// its probes.
 const MOST_GAPS: usize = 128;
 
 /// The numbers that packets without data have.
@@ -243,8 +246,8 @@ impl LossLedger {
         self.of(unit).end(now, next_pn);
     }
 
-    /// The transmission is at its end, and packets from `end_pn` on are not known of: all windows are over. There is one at
-    /// least if `needs_one`.
+    /// The transmission is at its end, and packets from `end_pn` on are not known of: all windows are over. There is
+    /// one at least if `needs_one`.
     pub(crate) fn end_windows(&mut self, now: Time, end_pn: u64, needs_one: bool) {
         self.windows.cut(now, end_pn, needs_one);
     }
@@ -265,8 +268,8 @@ impl LossLedger {
         self.windows.open.iter_mut().for_each(|open| open.has_all &= wanted);
     }
 
-    /// The next stretch whose outcome has become known, and whether it has a signature, which stands in `signature` then: a
-    /// transmission window has one, if these are wanted and it did not lose far too much.
+    /// The next stretch whose outcome has become known, and whether it has a signature, which stands in `signature`
+    /// then: a transmission window has one, if these are wanted and it did not lose far too much.
     pub(crate) fn take_boundary(
         &mut self,
         now: Time,

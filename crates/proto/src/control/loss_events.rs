@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::FeedbackSample;
 
-/// Tells the first loss of a congestion event: losses of packets that left before the law reacted belong to the same event
-/// (RFC 6582, section 3.2; RFC 9002, section 7.3.2).
+/// Tells the first loss of a congestion event: losses of packets that left before the law reacted belong to the same
+/// event (RFC 6582, section 3.2; RFC 9002, section 7.3.2).
 #[derive(Debug, Default)]
 pub(super) struct LossEvents {
     until_pn: u64,

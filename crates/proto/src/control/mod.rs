@@ -61,8 +61,8 @@ pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, OwnHost, SentBatch
 /// What a controller allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// Send nothing before this time. Then [`RateController::on_deadline`] is called and the law is asked again; if it still
-    /// names no later time, or one more than [`LONGEST_HOLD`] ahead, the session is ended by its name.
+    /// Send nothing before this time. Then [`RateController::on_deadline`] is called and the law is asked again; if it
+    /// still names no later time, or one more than [`LONGEST_HOLD`] ahead, the session is ended by its name.
     Hold(Time),
     /// Send within these limits.
     Go(Limits),
@@ -110,8 +110,8 @@ impl Limits {
         }
     }
 
-    /// Limits for a law that knows a window of `bytes`: paced at that window a round trip, times `pacing_gain`, with the
-    /// usual burst. The rate is at least [`MIN_RATE`] and at most `ceiling`.
+    /// Limits for a law that knows a window of `bytes`: paced at that window a round trip, times `pacing_gain`, with
+    /// the usual burst. The rate is at least [`MIN_RATE`] and at most `ceiling`.
     pub fn of_window(bytes: f64, rtt: Span, pacing_gain: f64, ceiling: Rate) -> Self {
         let window = if bytes.is_finite() { (bytes as u64).max(MIN_WINDOW) } else { MIN_WINDOW };
         let paced = Rate::from_transfer(window, rtt.max(Span::from_micros(1))).mul_f64(pacing_gain);
@@ -146,8 +146,8 @@ pub trait RateController: Debug + Send {
     /// Feedback has arrived.
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>);
 
-    /// A stretch of the transmission has ended and its losses are known. Called after the feedback that made them known;
-    /// if several end with one feedback, older ones first, windows before segments, chunks and rounds.
+    /// A stretch of the transmission has ended and its losses are known. Called after the feedback that made them
+    /// known; if several end with one feedback, older ones first, windows before segments, chunks and rounds.
     fn on_boundary(&mut self, end: &Boundary) {
         let _ = end;
     }
@@ -172,33 +172,34 @@ pub trait RateController: Debug + Send {
         None
     }
 
-    /// The receiver asks to be sent nothing for so long, at most [`LONGEST_HOLD`], because it guesses that it will not read. A law
-    /// that does not know what to do with it goes on.
+    /// The receiver asks to be sent nothing for so long, at most [`LONGEST_HOLD`], because it guesses that it will not
+    /// read. A law that does not know what to do with it goes on.
     fn on_pause(&mut self, now: Time, lasts: Span) {
         let _ = (now, lasts);
     }
 
-    /// The receiving end has a law of the same recipe, which sends nothing. It is told of that end's own host whenever that is
-    /// looked at, and when its deadline has come, and says for how long the sender should pause, if it should.
+    /// The receiving end has a law of the same recipe, which sends nothing. It is told of that end's own host whenever
+    /// that is looked at, and when its deadline has come, and says for how long the sender should pause, if it should.
     fn advise(&mut self, own: &OwnHost) -> Option<Span> {
         let _ = own;
         None
     }
 
-    /// The report interval that it wants, where the recipe lets it decide (`bitmap_ack.when = "law"`); `None`: the recipe's. Read
-    /// again after each call of the others.
+    /// The report interval that it wants, where the recipe lets it decide (`bitmap_ack.when = "law"`); `None`: the
+    /// recipe's. Read again after each call of the others.
     fn report_interval(&self) -> Option<Span> {
         None
     }
 
-    /// Whether reports may be further apart than a round trip, up to a quarter of a second, so that they are at most 2 % of the
-    /// packets (1 % above 100 Mbit/s). Its rate and window must hold so long, [`FeedbackSample::report_interval`].
+    /// Whether reports may be further apart than a round trip, up to a quarter of a second, so that they are at most 2
+    /// % of the packets (1 % above 100 Mbit/s). Its rate and window must hold so long,
+    /// [`FeedbackSample::report_interval`].
     fn allows_rare_reports(&self) -> bool {
         false
     }
 
-    /// Whether it takes a mark of congestion (ECN CE) for a loss. Recipes with a law that does not send no ECN-capable packets:
-    /// RFC 3168, section 6.1, demands an answer to marks.
+    /// Whether it takes a mark of congestion (ECN CE) for a loss. Recipes with a law that does not send no ECN-capable
+    /// packets: RFC 3168, section 6.1, demands an answer to marks.
     fn answers_marks(&self) -> bool {
         true
     }

@@ -1,13 +1,13 @@
-//! The non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1): linear steps, once a chunk, and a memory
-//! of which higher rates have failed.
+//! The non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1): linear steps, once a chunk, and a
+//! memory of which higher rates have failed.
 //!
-//! After each chunk with the mean loss rate `L`: `L > threshold`: the rate falls by one step. Otherwise it rises by one, unless
-//! the history of the band above says that this fails. A *band* is the rate divided by the step.
+//! After each chunk with the mean loss rate `L`: `L > threshold`: the rate falls by one step. Otherwise it rises by
+//! one, unless the history of the band above says that this fails. A *band* is the rate divided by the step.
 //!
 //! Choices where the paper is silent: how often a band must have been entered and which share of that must have failed
-//! (`tries`, `failures`); that history ages (`ageing`), as the paper expects bands to move now and then; where it starts (the
-//! capacity); that the lowest rate is one step; that a chunk most of which left before the last change says nothing about
-//! the present rate.
+//! (`tries`, `failures`); that history ages (`ageing`), as the paper expects bands to move now and then; where it
+//! starts (the capacity); that the lowest rate is one step; that a chunk most of which left before the last change says
+//! nothing about the present rate.
 
 use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -80,7 +80,7 @@ struct NonAggressive {
     tries: f64,
     failures: f64,
     ageing: u64,
-    /// Of each band.
+    /// One for each band of loss rates.
     history: Vec<History>,
     /// The band that was entered from below with the last change.
     entered: Option<usize>,

@@ -1,9 +1,10 @@
 //! When the process that receives will next be without a processor: predictors over what feedback tells of the host
-//! (asynch, section 4). All answer with times of the sender's clock at which sending has to change, so that what is under
-//! way then does not come into the suspension.
+//! (asynch, section 4). All answer with times of the sender's clock at which sending has to change, so that what is
+//! under way then does not come into the suspension.
 //!
-//! The paper's predictor needs the average sleep time of the O(1) scheduler; the others are for the schedulers of today. They
-//! find past suspensions and take those that come at regular intervals to go on so: half of the loads of the paper do.
+//! The paper's predictor needs the average sleep time of the O(1) scheduler; the others are for the schedulers of
+//! today. They find past suspensions and take those that come at regular intervals to go on so: half of the loads of
+//! the paper do.
 
 use haul_base::{Cause, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -148,8 +149,8 @@ impl Extremes {
     }
 }
 
-/// The saw-tooth of the average sleep time: it falls while the process runs, and the switch comes at its minimum. At half-way
-/// between the highest and the lowest it is time to act (asynch, section 4).
+/// The saw-tooth of the average sleep time: it falls while the process runs, and the switch comes at its minimum. At
+/// half-way between the highest and the lowest it is time to act (asynch, section 4).
 #[derive(Debug)]
 struct SawTooth {
     extremes: Extremes,
@@ -340,8 +341,8 @@ impl Predictor {
         self.periodic.next(now, rtt)
     }
 
-    /// Delays above `noticeable` one behind the other are of one suspension, as long as the longest of them. Of a suspension
-    /// during which nothing was sent only the end might be seen, so it does not count.
+    /// Delays above `noticeable` one behind the other are of one suspension, as long as the longest of them. Of a
+    /// suspension during which nothing was sent only the end might be seen, so it does not count.
     fn on_delay(&mut self, now: Time, delay: Span, rtt: Span) {
         if self.paused_until > Time::ZERO && now <= self.paused_until + rtt {
             self.present = None;

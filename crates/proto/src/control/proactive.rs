@@ -1,10 +1,11 @@
-//! The proactive approach (asynch, section 4): the rate of ASYNCH, and less or nothing while the receiving process is predicted
-//! to be without a processor.
+//! The proactive approach (asynch, section 4): the rate of ASYNCH, and less or nothing while the receiving process is
+//! predicted to be without a processor.
 //!
-//! The paper stops at the prediction: act at half-way of the sleep average's saw-tooth. Choices where it is silent: until the
-//! predicted suspension has passed, the rate is lowered so that the receiver's socket buffer takes what comes (`act =
-//! "lower"`), or nothing is sent (`"hold"`); an action is never longer than `longest`, and a round trip at least is between
-//! two, so that a wrong prediction costs little; the length of a suspension is the mean of those that were seen.
+//! The paper stops at the prediction: act at half-way of the sleep average's saw-tooth. Choices where it is silent:
+//! until the predicted suspension has passed, the rate is lowered so that the receiver's socket buffer takes what comes
+//! ( ` act = "lower"`), or nothing is sent (`"hold"`); an action is never longer than `longest ` , and a round trip at
+//! least is between two, so that a wrong prediction costs little; the length of a suspension is the mean of those that
+//! were seen.
 
 use haul_base::{Bytes, Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec};
@@ -212,8 +213,8 @@ mod tests {
             for act in ["lower", "hold"] {
                 let (loss, goodput) = outcome(&[("predictor", predictor), ("act", act)]);
                 assert!(loss < 0.05, "{predictor}, {act}: {loss} lost");
-                // A hold sends nothing in a quarter of the time, of which the socket could have taken a part. At half-way of
-                // the saw-tooth half of the run is not used: that is the paper's rule.
+                // A hold sends nothing in a quarter of the time, of which the socket could have taken a part. At
+                // half-way of the saw-tooth half of the run is not used: that is the paper's rule.
                 let least = if predictor == "sleep_average" { 0.3 } else { 0.85 };
                 assert!(goodput > plain.goodput.mul_f64(least), "{predictor}, {act}: {goodput}");
             }

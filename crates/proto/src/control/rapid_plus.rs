@@ -10,10 +10,11 @@
 //!
 //! Choices where the paper is silent or contradicts itself:
 //! - The figure prints `g` from `a_(n-1) / a_n`, which at least doubles the rate each time, although the text says
-//!   "proportionate": this takes `(a_(n-1) - a_n) / a_(n-1)`, and `probe` where both are 0, or a loss-free path would never
-//!   speed up.
-//! - Before the first iteration nothing was lost, so losses in the first one are a rise. The drain rate of that iteration
-//!   itself then stands for the one before. It never makes the rate higher, nor lower than the share `least` of the first.
+//!   "proportionate": this takes `(a_(n-1) - a_n) / a_(n-1)`, and `probe` where both are 0, or a loss-free path would
+//!   never speed up.
+//! - Before the first iteration nothing was lost, so losses in the first one are a rise. The drain rate of that
+//!   iteration itself then stands for the one before. It never makes the rate higher, nor lower than the share `least`
+//!   of the first.
 //! - An iteration is a round, as in the paper's implementation, or an interval of time, as its text allows.
 
 use haul_base::{Rate, Span, Time};

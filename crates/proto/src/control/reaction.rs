@@ -1,5 +1,5 @@
-//! What laws that judge by their own interval of time share: the measurements of an interval, and the reaction of ASYNCH
-//! to them (asynch, section 3).
+//! What laws that judge by their own interval of time share: the measurements of an interval, and the reaction of
+//! ASYNCH to them (asynch, section 3).
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -167,9 +167,10 @@ impl Sums {
     }
 }
 
-/// The rate of ASYNCH. Loss is *raised* if it is higher than the reference: that of the last interval whose loss was not
-/// raised, or of the one at which the rate fell last, so that a loss which the lower rate does not change is no reason
-/// to fall again. One raised interval alone is a passing spike. Nothing is heard during an outage, so that it is one.
+/// The rate of ASYNCH. Loss is *raised* if it is higher than the reference: that of the last interval whose loss was
+/// not raised, or of the one at which the rate fell last, so that a loss which the lower rate does not change is no
+/// reason to fall again. One raised interval alone is a passing spike. Nothing is heard during an outage, so that it is
+/// one.
 #[derive(Debug)]
 pub(super) struct Reaction {
     pub(super) rate: Rate,

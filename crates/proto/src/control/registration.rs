@@ -79,7 +79,7 @@ pub enum ControllerError {
     /// No controller has this name.
     #[error("there is no controller named `{name}`; known are: {known}")]
     Unknown {
-        /// The name.
+        /// The name that was asked for.
         name: String,
         /// All names.
         known: String,

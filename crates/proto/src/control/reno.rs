@@ -1,6 +1,6 @@
-//! TCP Reno's response as QUIC has it (RFC 5681, RFC 6582; RFC 9002, section 7): a packet more each round trip, half after a
-//! loss event. With one loss each `1/p` packets the mean window is `sqrt(3 / (2 p))` (RFC 5681's growth by bytes acknowledged:
-//! `b` = 1 in the formula of Mathis et al., 1997).
+//! TCP Reno's response as QUIC has it (RFC 5681, RFC 6582; RFC 9002, section 7): a packet more each round trip, half
+//! after a loss event. With one loss each `1/p` packets the mean window is `sqrt(3 / (2 p))` (RFC 5681's growth by
+//! bytes acknowledged: `b` = 1 in the formula of Mathis et al., 1997).
 
 use haul_stack::{ParameterKind, ParameterSpec};
 

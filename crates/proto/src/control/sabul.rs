@@ -22,8 +22,8 @@
 //! - SABUL's shortest period, 10 us, is here the ceiling; it starts there, here at the longest, 1,000 us. Much slower
 //!   it could not rise, as a SYN without a packet changes nothing.
 //! - Its fixed window of packets in flight is that of the recipe (`retransmit.window`).
-//! - Where reports are rarer than SYN, one stands for all SYNs since the last. One that comes late makes the next SYN begin late:
-//!   over the whole transport 0.96 of `n` at `N = 1,000`, 0.6 at 300.
+//! - Where reports are rarer than SYN, one stands for all SYNs since the last. One that comes late makes the next SYN
+//!   begin late: over the whole transport 0.96 of `n` at `N = 1,000`, 0.6 at 300.
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};

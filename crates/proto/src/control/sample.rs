@@ -7,9 +7,9 @@ use crate::rtt::RttEstimator;
 /// A batch that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct SentBatch {
-    /// When it left.
+    /// When the batch left.
     pub now: Time,
-    /// Its packets.
+    /// Packets of the batch.
     pub packets: u64,
     /// UDP payload bytes.
     pub bytes: u64,
@@ -30,9 +30,9 @@ pub struct OwnHost {
     pub socket_drops: u64,
 }
 
-/// What one feedback packet brought, as every controller sees it. Counts are what this feedback adds; what was said before
-/// is in earlier samples. They are no more than what was sent; rates, times and the rest are as the peer says, who may be
-/// wrong or lie: whatever a law derives from them must stay bounded.
+/// What one feedback packet brought, as every controller sees it. Counts are what this feedback adds; what was said
+/// before is in earlier samples. They are no more than what was sent; rates, times and the rest are as the peer says,
+/// who may be wrong or lie: whatever a law derives from them must stay bounded.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedbackSample<'a> {
     /// When it was processed.
@@ -43,7 +43,8 @@ pub struct FeedbackSample<'a> {
     pub lost_packets: u64,
     /// Packets newly declared lost that `cause_aware` took out of `lost_packets`; 0 without it.
     pub host_lost_packets: u64,
-    /// The losses as runs of packets that left one behind the other. Without those that `cause_aware` took out if it took all.
+    /// The losses as runs of packets that left consecutively. Without those that `cause_aware` took out if it
+    /// took all.
     pub loss: &'a LossRuns,
     /// UDP payload bytes in flight after it.
     pub in_flight: u64,
@@ -55,21 +56,23 @@ pub struct FeedbackSample<'a> {
     pub sent_packets: u64,
     /// The packet number that the next packet will have: what leaves from now on has no lower one.
     pub next_pn: u64,
-    /// The largest packet number known to have arrived: everything sent before it, but what is only late, has been judged.
+    /// The largest packet number known to have arrived: everything sent before it, but what is only late, has been
+    /// judged.
     pub largest_acked_pn: u64,
-    /// Round-trip time: latest, smoothed, and the minimum of the last 10 s; without the time for which packets waited to be
-    /// read at either end.
+    /// Round-trip time: latest, smoothed, and the minimum of the last 10 s; without the time for which packets waited
+    /// to be read at either end.
     pub rtt: &'a RttEstimator,
-    /// The rate at which data packets came to the receiver's kernel, by its clock, over about one round trip, UDP payload.
-    /// Packets that the kernel dropped are not in it. `None` while too little is known, and for feedback that came late.
+    /// The rate at which data packets came to the receiver's kernel, by its clock, over about one round trip, UDP
+    /// payload. Packets that the kernel dropped are not in it. `None` while too little is known, and for feedback that
+    /// came late.
     pub arrival_rate: Option<Rate>,
-    /// The rate at which the receiver read them, by its clock, over about one round trip. Lower than `arrival_rate` while
-    /// its socket buffer fills, higher while it empties.
+    /// The rate at which the receiver read them, by its clock, over about one round trip. Lower than `arrival_rate`
+    /// while its socket buffer fills, higher while it empties.
     pub drain_rate: Option<Rate>,
     /// How long the packet that came last waited in the receiver's socket before it was read. `None` for late feedback.
     pub read_delay: Option<Span>,
-    /// How much longer than the least of the last 10 s the newest packet was under way to the receiver's kernel: what the
-    /// queues of the way there hold. The difference of two clocks, so their drift over 10 s is in it.
+    /// How much longer than the least of the last 10 s the newest packet was under way to the receiver's kernel: what
+    /// the queues of the way there hold. The difference of two clocks, so their drift over 10 s is in it.
     pub queue_delay: Option<Span>,
     /// How fast `queue_delay` grows, seconds per second, smoothed over 8 feedbacks; below 0 while it shrinks.
     pub delay_trend: f64,
@@ -94,12 +97,12 @@ pub struct FeedbackSample<'a> {
     pub sender_absent: bool,
 }
 
-/// Packets lost one behind the other.
+/// Consecutive lost packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossRun {
     /// Number of the first.
     pub first_pn: u64,
-    /// How many.
+    /// Packets of the run, at least 1.
     pub packets: u64,
     /// When the first of them left, wrapped microseconds of the sender's clock.
     pub sent_at: u32,
@@ -129,7 +132,7 @@ impl LossRun {
 /// A packet that is taken for lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LostPacket {
-    /// Its number.
+    /// Packet number of the lost transmission.
     pub(crate) pn: u64,
     /// When it left, wrapped microseconds of the sender's clock.
     pub(crate) sent_at: u32,
@@ -137,8 +140,8 @@ pub(crate) struct LostPacket {
     pub(crate) without_data: u64,
 }
 
-/// Losses as runs. Packets count as one run if their numbers follow on each other; those of control packets between them
-/// part a run.
+/// Losses as runs. Packets count as one run if their numbers follow on each other; those of control packets between
+/// them part a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LossRuns {
     list: Vec<LossRun>,
@@ -257,8 +260,8 @@ impl Unit {
     pub const ALL: [Self; 4] = [Self::Window, Self::Segment, Self::Chunk, Self::Round];
 }
 
-/// A stretch of the transmission has ended, and the outcome of its packets is known: about a round trip after the last of
-/// them left.
+/// A stretch of the transmission has ended, and the outcome of its packets is known: about a round trip after the last
+/// of them left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Boundary {
     /// What has ended.

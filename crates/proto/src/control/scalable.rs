@@ -1,10 +1,10 @@
 //! Scalable TCP (Kelly, CCR 33(2), 2003): `w += a` for each acknowledged packet, `w -= b w` after a loss event, so that
 //! recovery takes the same number of round trips at each rate.
 //!
-//! With one loss each `1/p` packets the window before a loss is `(a / b) / p`, 0.08 / p, and its mean over time less by the
-//! factor `b / -ln(1 - b)`, 0.0749 / p. Both hold if packets acknowledged during recovery count, which they do here: the
-//! derivation counts them, the text of the paper ("a round trip in which congestion has not been detected") does not say.
-//! Below the legacy window it is Reno (section 3 of the paper).
+//! With one loss each `1/p` packets the window before a loss is `(a / b) / p`, 0.08 / p, and its mean over time less by
+//! the factor `b / -ln(1 - b)`, 0.0749 / p. Both hold if packets acknowledged during recovery count, which they do
+//! here: the derivation counts them, the text of the paper ("a round trip in which congestion has not been detected")
+//! does not say. Below the legacy window it is Reno (section 3 of the paper).
 
 use haul_stack::{ParameterKind, ParameterSpec};
 

@@ -1,12 +1,12 @@
-//! The state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2): once a segment, from the present state and
-//! the present loss only. Green, Yellow and Red are excellent, moderate and poor conditions; each has its own limits, steps
-//! and conditions for leaving it. Negligible or massive loss moves the rate far and at once.
+//! The state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2): once a segment, from the present
+//! state and the present loss only. Green, Yellow and Red are excellent, moderate and poor conditions; each has its own
+//! limits, steps and conditions for leaving it. Negligible or massive loss moves the rate far and at once.
 //!
-//! The paper gives none of the numbers. They are shares of the path's capacity, chosen so that one bad segment costs little
-//! and a path that is half as fast is reached within three. Further choices: where it starts (the capacity, Green); *far* is
-//! a share of the way to the highest rate of the state, or down to the lowest of Red; a segment most of which left before
-//! the last change says nothing about the present rate; and one during which nothing was heard for three probe timeouts in
-//! a row says nothing either: an outage is no load.
+//! The paper gives none of the numbers. They are shares of the path's capacity, chosen so that one bad segment costs
+//! little and a path that is half as fast is reached within three. Further choices: where it starts (the capacity,
+//! Green); *far* is a share of the way to the highest rate of the state, or down to the lowest of Red; a segment most
+//! of which left before the last change says nothing about the present rate; and one during which nothing was heard for
+//! three probe timeouts in a row says nothing either: an outage is no load.
 
 use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};

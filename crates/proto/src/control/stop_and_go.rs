@@ -1,20 +1,20 @@
-//! Stop and go: a given rate, and pauses for as long as the receiving process is guessed to be suspended (RAPID and RBUDP+, as
-//! datta-rapid-plus, section 3, and asynch, section 4, tell of them). Both papers say that the guess cannot be right: the
-//! law is here to be compared with.
+//! Stop and go: a given rate, and pauses for as long as the receiving process is guessed to be suspended (RAPID and
+//! RBUDP+, as datta-rapid-plus, section 3, and asynch, section 4, tell of them). Both papers say that the guess cannot
+//! be right: the law is here to be compared with.
 //!
-//! - `rapid`: the dynamic priority of the receiving process when a loss occurred is kept. When its priority comes to one less,
-//!   sending stops for a time proportional to its average sleep time. The O(1) scheduler derives the dynamic priority
-//!   from that average (ten levels of 100 ms), which is what the host's sample carries; schedulers of today have neither, and
-//!   then there are no pauses.
-//! - `rbudp+`: the process is taken to run for one time slice and then to be suspended for the time of the scheduler model
-//!   ([`super::suspension`]), fed with the mean of the last suspensions (run delay per involuntary switch).
+//! - `rapid`: the dynamic priority of the receiving process when a loss occurred is kept. When its priority comes to
+//!   one less, sending stops for a time proportional to its average sleep time. The O(1) scheduler derives the dynamic
+//!   priority from that average (ten levels of 100 ms), which is what the host's sample carries; schedulers of today
+//!   have neither, and then there are no pauses.
+//! - `rbudp+`: the process is taken to run for one time slice and then to be suspended for the time of the scheduler
+//!   model ([`super::suspension`]), fed with the mean of the last suspensions (run delay per involuntary switch).
 //!
-//! In the papers a process beside the receiver guesses, and tells the sender to pause: `guess_at = "receiver"`. Otherwise the
-//! sender guesses, from what feedback says of the receiving host.
+//! In the papers a process beside the receiver guesses, and tells the sender to pause: `guess_at = "receiver"`.
+//! Otherwise the sender guesses, from what feedback says of the receiving host.
 //!
-//! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only call another
-//! one: the case of the model, its share and `D`, the time in wait queues, which is why it also pauses for an idle receiver.
-//! Suspensions that were seen count for eight pauses.
+//! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only call
+//! another one: the case of the model, its share and `D`, the time in wait queues, which is why it also pauses for an
+//! idle receiver. Suspensions that were seen count for eight pauses.
 
 use haul_base::{HostSample, Probability, Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -391,7 +391,8 @@ mod tests {
             let (mut sends, mut receives) =
                 (built("stop_and_go", &given, RATE), built("stop_and_go", &given, RATE));
             let go = Permit::Go(Limits::at_rate(RATE));
-            // Priorities 2, 4, 6 of 10 with a loss at the last one, 3 and 5: RAPID stops there. RBUDP+ after a slice of 100 ms.
+            // Priorities 2, 4, 6 of 10 with a loss at the last one, 3 and 5: RAPID stops there. RBUDP+ after a slice of
+            // 100 ms.
             let mut advice = Vec::new();
             for (n, (millis, drops)) in
                 [(800, 0), (600, 0), (450, 9), (700, 0), (540, 0)].into_iter().enumerate()

@@ -1,9 +1,9 @@
 //! For how long the process that receives stays without a processor: the scheduler models of RAPID+ (section 5.2,
 //! cases I to VI).
 //!
-//! The O(1) scheduler of Linux 2.6 keeps runnable tasks in two arrays of priority levels, *active* and *expired*. A task
-//! that has used up its time slice gets a new priority and enters one of them again. The paper derives how long the
-//! receiving task is suspended, given where it and the others go, and concludes that nobody can know: the share of
+//! The O(1) scheduler of Linux 2.6 keeps runnable tasks in two arrays of priority levels, *active* and *expired*. A
+//! task that has used up its time slice gets a new priority and enters one of them again. The paper derives how long
+//! the receiving task is suspended, given where it and the others go, and concludes that nobody can know: the share of
 //! tasks that re-enter the active array is decided only when their slices end. The stop-and-go laws guess all the same.
 //!
 //! Three choices where the paper is silent or its sums contradict each other:

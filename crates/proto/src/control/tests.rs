@@ -449,8 +449,8 @@ fn a_share_of_the_losses_is_taken_out_and_nothing_without_a_verdict() {
 
 #[test]
 fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
-    // It says that its host drains 10 Gbit/s and loses everything that is lost; 100 packets of 1,472 bytes arrive each 10 ms.
-    // It tells of losses each time, or now and then; of arrivals at once, or of those of 60 ms together.
+    // It says that its host drains 10 Gbit/s and loses everything that is lost; 100 packets of 1,472 bytes arrive each
+    // 10 ms. It tells of losses each time, or now and then; of arrivals at once, or of those of 60 ms together.
     for (losses_each, told_each) in [(1, 1), (7, 1), (1, 6), (30, 6)] {
         let mut law = CauseAware::new(build_fixed(Rate::from_mbps(1_000)));
         let mut rtt = RttEstimator::new(Span::from_millis(20));
@@ -487,7 +487,8 @@ fn build_fixed(rate: Rate) -> Box<dyn RateController> {
     Box::new(Fixed::new(rate))
 }
 
-/// What the probe timer has found lost is told before anything arrives again. A window was lowered for it when the silence began.
+/// What the probe timer has found lost is told before anything arrives again. A window was lowered for it when the
+/// silence began.
 #[test]
 fn losses_that_are_told_in_silence_leave_what_is_known_of_the_path() {
     let (mut rtt, now) = (RttEstimator::new(Span::from_millis(40)), Time::ZERO + Span::from_secs(1));

@@ -4,10 +4,10 @@
 //! X = s / (R sqrt(2 b p / 3) + t_RTO (3 sqrt(3 b p / 8)) p (1 + 32 p^2)),  t_RTO = 4 R, b = 1
 //! ```
 //!
-//! Loss intervals as in section 5.4; what is the same for other equations is in [`super::equation`]. Left out, as the RFC allows:
-//! history discounting (section 5.5) and the reduction of oscillation (section 4.5).
-//! The limit of twice the receive rate (section 4.3) is not there either, which the RFC asks for: the window in flight bounds what a
-//! path that delivers less can be sent.
+//! Loss intervals as in section 5.4; what is the same for other equations is in [`super::equation`]. Left out, as the
+//! RFC allows: history discounting (section 5.5) and the reduction of oscillation (section 4.5). The limit of twice the
+//! receive rate (section 4.3) is not there either, which the RFC asks for: the window in flight bounds what a path that
+//! delivers less can be sent.
 
 use haul_stack::{ParameterKind, ParameterSpec};
 

@@ -1,17 +1,18 @@
-//! UDT's native control (Gu and Grossman, Computer Networks 51(7), 2007, section 3; draft-gg-udt-03, section 6; the authors' UDT 4):
-//! additive increase that decreases, multiplicative decrease. All steps come at a fixed interval, SYN = 10 ms, so that the round trip
-//! has no part in them.
+//! UDT's native control (Gu and Grossman, Computer Networks 51(7), 2007, section 3; draft-gg-udt-03, section 6; the
+//! authors' UDT 4): additive increase that decreases, multiplicative decrease. All steps come at a fixed interval, SYN
+//! = 10 ms, so that the round trip has no part in them.
 //!
 //! ```text
 //! each SYN without loss:    rate += inc / SYN,  inc = max(10^ceil(log10((B - C) MSS 8)) 1.5e-6 / MSS, 1 / MSS) packets
-//! first loss of an epoch:   rate /= 1.125, and again after DecRandom, 2 DecRandom ... further reports of loss, 5 times at most
+//! first loss of an epoch:   rate /= 1.125, and again after DecRandom, 2 DecRandom ... further reports of loss, at most 5
+//!                           times
 //! window:                   arrival speed (RTT + SYN) + 16 packets
 //! ```
 //!
-//! `B` is the capacity of the path, `C` the present rate, both in packets per second. From a ninth below the rate of the last decrease on,
-//! `B - C` counts as `B / 9` at most, which is what a decrease leaves free. `DecRandom` is drawn from 1 to the mean number of reports of
-//! loss in an epoch, so that flows which lose together do not fall together. An epoch ends with the packets that left before its
-//! last decrease.
+//! `B` is the capacity of the path, `C` the present rate, both in packets per second. From a ninth below the rate of
+//! the last decrease on, `B - C` counts as `B / 9` at most, which is what a decrease leaves free. `DecRandom` is drawn
+//! from 1 to the mean number of reports of loss in an epoch, so that flows which lose together do not fall together. An
+//! epoch ends with the packets that left before its last decrease.
 //!
 //! It has nine tenths of a path after 7.5 s, whatever its rate and round trip, as each step is 0.12 % of the decade
 //! that `B - C` lies in; there are none while the window is full. Flows that know the capacity share it whatever
@@ -19,14 +20,16 @@
 //! had 160 and the other 23 of 200 Mbit/s, where with the parameter both had 93.
 //!
 //! Choices, since the sources have something that is not here or differ:
-//! - UDT measures `B` with pairs of packets, which nothing here sends. If the parameter does not say it, it is the highest arrival rate
-//!   of 10 s and a ninth, and no more than the ceiling: the share of `B` that UDT takes for free after a decrease.
-//! - A feedback with losses counts as one NAK. Where reports are rarer than SYN, one stands for all SYNs since the last, and the window
-//!   covers their interval instead of SYN.
-//! - Where the draft and the code differ (which NAKs of an epoch decrease the rate), it is the draft; the code rounds intervals to
-//!   microseconds, which is left out.
+//! - UDT measures `B` with pairs of packets, which nothing here sends. If the parameter does not say it, it is the
+//!   highest arrival rate of 10 s and a ninth, and no more than the ceiling: the share of `B` that UDT takes for free
+//!   after a decrease.
+//! - A feedback with losses counts as one NAK. Where reports are rarer than SYN, one stands for all SYNs since the
+//!   last, and the window covers their interval instead of SYN.
+//! - Where the draft and the code differ (which NAKs of an epoch decrease the rate), it is the draft; the code rounds
+//!   intervals to microseconds, which is left out.
 //! - Where a feedback says nothing of the speed at which packets arrive, it is the arrival rate of a round trip.
-//! - In slow start UDT sends as fast as it can within the window. Here the window is spread over half the time that it lasts.
+//! - In slow start UDT sends as fast as it can within the window. Here the window is spread over half the time that it
+//!   lasts.
 //! - Silence changes nothing but that slow start ends, as in the code.
 
 use haul_base::{Rate, Rng, Span, Time};
@@ -518,7 +521,8 @@ mod tests {
 
     #[test]
     fn a_bottleneck_is_found_and_used_with_little_loss() {
-        // Where a queue overflows, an epoch may lower it five times: between 0.55 of the path and all of it, 0.78 is the mean.
+        // Where a queue overflows, an epoch may lower it five times: between 0.55 of the path and all of it, 0.78 is
+        // the mean.
         for (mbps, least) in [(20, 0.78), (100, 0.85), (1_000, 0.85)] {
             let capacity = Rate::from_mbps(mbps);
             let path = PathModel::bottleneck(capacity, Span::from_millis(40), 1.0);

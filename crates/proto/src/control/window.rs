@@ -1,11 +1,11 @@
-//! What the laws of a window share, so that each is its formula: slow start that ends before it overshoots (`HyStart`++,
-//! RFC 9406), one reaction to the losses of a round trip (RFC 6582, RFC 9002, section 7.3.2), growth by what was acknowledged
-//! (RFC 3465), none while the window is not used (RFC 9002, section 7.8), a restart after idleness (RFC 5681, section 4.1) and
-//! after silence (RFC 9002, section 7.6), which is taken back if all was only late (as in RFC 4015, section 3.2), and pacing
-//! (RFC 9002, section 7.7).
+//! What the laws of a window share, so that each is its formula: slow start that ends before it overshoots
+//! (`HyStart`++, RFC 9406), one reaction to the losses of a round trip (RFC 6582, RFC 9002, section 7.3.2), growth by
+//! what was acknowledged (RFC 3465), none while the window is not used (RFC 9002, section 7.8), a restart after
+//! idleness (RFC 5681, section 4.1) and after silence (RFC 9002, section 7.6), which is taken back if all was only late
+//! (as in RFC 4015, section 3.2), and pacing (RFC 9002, section 7.7).
 //!
-//! Windows are counted in packets, so that the formulas are those of the papers. Marks of congestion (ECN CE) count as loss
-//! (RFC 9002, section 7.1).
+//! Windows are counted in packets, so that the formulas are those of the papers. Marks of congestion (ECN CE) count as
+//! loss (RFC 9002, section 7.1).
 
 use std::fmt::Debug;
 
@@ -42,11 +42,11 @@ const PACING: f64 = 1.25;
 const START_PACING: f64 = 2.0;
 /// A window counts as used if so much of it was in flight. A choice: with less pacing would be taken for idleness.
 const USED: f64 = 0.75;
-/// Round trips that may go unreported and are made good. Our choice: reports are a round trip apart at most, but for narrow
-/// ways back and paths of less than some milliseconds.
+/// Round trips that may go unreported and are made good. Our choice: reports are a round trip apart at most, but for
+/// narrow ways back and paths of less than some milliseconds.
 const MOST_UNREPORTED: f64 = 1.0;
-/// Silent probe timeouts in a row that are persistent congestion: the second comes after three times the first (RFC 9002,
-/// section 7.6.1).
+/// Silent probe timeouts in a row that are persistent congestion: the second comes after three times the first (RFC
+/// 9002, section 7.6.1).
 const PERSISTENT: u32 = 2;
 /// RFC 7661, section 4.4.2 (after RFC 2861): what an idle sender remembers of its window.
 const REMEMBERED: f64 = 0.75;
@@ -208,9 +208,9 @@ impl<F: Formula> Windowed<F> {
         }
     }
 
-    /// If the parameter [`LONGER_PATH`] says so, slow start begins anew where the path has become more than twice as long: what it
-    /// holds then is as unknown as at the start. The sources grow to it at their usual pace: Reno from 34 to 340 packets in 300
-    /// round trips.
+    /// If the parameter [`LONGER_PATH`] says so, slow start begins anew where the path has become more than twice as
+    /// long: what it holds then is as unknown as at the start. The sources grow to it at their usual pace: Reno from 34
+    /// to 340 packets in 300 round trips.
     pub(super) fn with_longer_path(self, parameters: &Parameters) -> Self {
         Self { path: parameters.flag(LONGER_PATH.name).then(LongerPath::default), ..self }
     }
@@ -244,8 +244,8 @@ impl<F: Formula> Windowed<F> {
         self.events.close(next_pn);
     }
 
-    /// Something has arrived. If it left before the silence was answered and nothing was lost, it was late, as on a path that
-    /// has become longer.
+    /// Something has arrived. If it left before the silence was answered and nothing was lost, it was late, as on a
+    /// path that has become longer.
     fn end_silence(&mut self, silence: Silence, sample: &FeedbackSample<'_>) {
         if sample.lost_packets == 0 && sample.largest_acked_pn < silence.next_pn {
             (self.window, self.threshold) = (silence.window, silence.threshold);
@@ -383,7 +383,8 @@ mod tests {
 
     const RTT: Span = Span::from_millis(40);
 
-    /// Packets of the window after a window of 50 was sent, reported at once after so long, and more was sent after so long again.
+    /// Packets of the window after a window of 50 was sent, reported at once after so long, and more was sent after so
+    /// long again.
     fn left_after(unreported: Span, pause: Span) -> f64 {
         let (mut law, mut rtt) = (built("reno", &[], Rate::from_mbps(10_000)), RttEstimator::new(RTT));
         let start = Time::ZERO + Span::from_secs(1);

@@ -7,8 +7,8 @@ use haul_base::{Span, Time};
 use crate::control::{FeedbackSample, LossRun};
 use crate::micro::events::DroppedGap;
 
-/// Drops that no loss was found for in this time, or in this many round trips if that is longer, were of other packets: copies,
-/// packets without data. Our choice: losses are found within two round trips.
+/// Drops that no loss was found for in this time, or in this many round trips if that is longer, were of other packets:
+/// copies, packets without data. Our choice: losses are found within two round trips.
 const FORGET: Span = Span::from_millis(500);
 const FORGET_ROUNDS: u64 = 4;
 
@@ -70,7 +70,8 @@ struct OpenGap {
 }
 
 impl OpenGap {
-    /// So many of them are found lost. Nobody knows which the kernel has dropped, and some may be found late: each part has its share.
+    /// So many of them are found lost. Nobody knows which the kernel has dropped, and some may be found late: each part
+    /// has its share.
     fn claim(&mut self, packets: u64) -> u64 {
         let of = self.missing.max(packets);
         let share = packets.saturating_mul(self.unclaimed).saturating_add(of / 2) / of.max(1);
@@ -82,8 +83,8 @@ impl OpenGap {
 }
 
 impl Named {
-    /// In a gap with fewer drops than packets the others were lost on the way, if a buffer holds one packet. If it holds several, of
-    /// which only the mean is known, a gap is taken to be the kernel's from half of the mean on.
+    /// In a gap with fewer drops than packets the others were lost on the way, if a buffer holds one packet. If it
+    /// holds several, of which only the mean is known, a gap is taken to be the kernel's from half of the mean on.
     fn add(&mut self, gap: DroppedGap, per_buffer: f64) {
         let expected = f64::from(gap.drops) * per_buffer;
         let most = if per_buffer > 1.0 && expected * 2.0 >= gap.missing as f64 {
@@ -164,9 +165,9 @@ impl Claim {
     }
 }
 
-/// What the receiving host counts. Its kernel counts socket buffers, each of one or more packets; one that was dropped has as many
-/// as those that were read have on average, and at least one. Drops at its network interface and in its backlog are counted in packets,
-/// and are weaker evidence: they need not be this session's.
+/// What the receiving host counts. Its kernel counts socket buffers, each of one or more packets; one that was dropped
+/// has as many as those that were read have on average, and at least one. Drops at its network interface and in its
+/// backlog are counted in packets, and are weaker evidence: they need not be this session's.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     socket: Dropped,

@@ -7,10 +7,10 @@ use haul_base::{Cause, CauseCounts, Verdict};
 use super::kernel::Claim;
 use crate::control::{LossRun, LossRuns};
 
-/// Packets lost one behind the other, and what they are put down to.
+/// Consecutive lost packets and their diagnosed cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
-    /// Which packets.
+    /// The consecutive lost packets.
     pub run: LossRun,
     /// The probability of each cause, the same for each of them.
     pub causes: Verdict,

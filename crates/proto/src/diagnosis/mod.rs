@@ -1,6 +1,6 @@
-//! The diagnosis of a transfer that runs: why its packets were lost, told from the signature of each transmission window
-//! (dickens-classifier), from what the receiver's kernel says that it dropped (weaker: what no socket saw), and from the queue of the path. It is formed before
-//! the control law hears of the losses.
+//! The diagnosis of a transfer that runs: why its packets were lost, told from the signature of each transmission
+//! window (dickens-classifier), from what the receiver's kernel says that it dropped (weaker: what no socket saw), and
+//! from the queue of the path. It is formed before the control law hears of the losses.
 
 mod kernel;
 mod losses;
@@ -77,8 +77,8 @@ pub struct DiagnosedWindow {
     pub number: u64,
     /// The packet number of its first packet: with a position in the signature added, that of any other.
     pub first_pn: u64,
-    /// Which of its packets were lost. Empty if that was not recorded: the evidence was changed in the middle of the window, or
-    /// more than 65,535 packets were lost.
+    /// Which of its packets were lost. Empty if that was not recorded: the evidence was changed in the middle of the
+    /// window, or more than 65,535 packets were lost.
     pub signature: Signature,
     /// What is measured of that.
     pub sample: Sample,
@@ -105,7 +105,7 @@ pub(crate) struct Told {
 pub struct WindowCounts {
     /// The receiving host has lost it.
     pub host: u64,
-    /// The network.
+    /// The network has lost it.
     pub network: u64,
     /// Neither was certain.
     pub inconclusive: u64,
@@ -125,8 +125,9 @@ impl WindowCounts {
     }
 }
 
-/// A signature is not believed that puts a window on the host of which the path's queue and outages explain more than this share:
-/// an outage, and bursts that a short queue drops whole, look like a receiver that did not read. Our choice.
+/// A signature is not believed that puts a window on the host of which the path's queue and outages explain more than
+/// this share: an outage, and bursts that a short queue drops whole, look like a receiver that did not read. Our
+/// choice.
 const CONTESTED: f64 = 0.2;
 
 /// Whether the path explains so much of a window's losses.
@@ -135,8 +136,8 @@ fn is_contested(counts: &CauseCounts) -> bool {
     by_path as f64 > CONTESTED * counts.whole() as f64
 }
 
-/// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds nothing.
-/// Our choice.
+/// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds
+/// nothing. Our choice.
 const COUNTED: f64 = 0.2;
 /// Where it counts buffers of several packets, it is known only on average of how many. Of a window that the signature
 /// puts on the host, losses that nothing else explains are the host's too, up to this share of those that the count
@@ -284,8 +285,8 @@ impl Diagnostician {
         self.verdict
     }
 
-    /// Of so many losses that nothing else explains, those that the host says that it dropped before a socket saw them. Never those of a
-    /// queue.
+    /// Of so many losses that nothing else explains, those that the host says that it dropped before a socket saw them.
+    /// Never those of a queue.
     fn claim_early(&mut self, unexplained: u64) -> u64 {
         if !self.evidence.has_kernel() {
             return 0;
@@ -295,8 +296,8 @@ impl Diagnostician {
         early
     }
 
-    /// Nothing comes to the socket while a path is down: if the kernel dropped lately, it dropped more than its count of buffers let
-    /// expect.
+    /// Nothing comes to the socket while a path is down: if the kernel dropped lately, it dropped more than its count
+    /// of buffers let expect.
     fn cause_of_outages(&self, sample: &FeedbackSample<'_>) -> Cause {
         if self.kernel.has_dropped_lately(sample) { Cause::ReceiverHost } else { Cause::Outage }
     }
@@ -324,7 +325,8 @@ impl Diagnostician {
         lost
     }
 
-    /// Keeps a feedback's losses at a queue for a second look at the end of the window, if the host's among them are known.
+    /// Keeps a feedback's losses at a queue for a second look at the end of the window, if the host's among them are
+    /// known.
     fn defer(&mut self, sample: &FeedbackSample<'_>) {
         if sample.ecn_ce == 0 && self.claim.unnamed() == 0 {
             let runs = sample.loss.list().iter().zip(self.claim.explained());
@@ -333,8 +335,9 @@ impl Diagnostician {
         }
     }
 
-    /// How many packets of a feedback's losses left when the queue was too short to drop them; those that a socket or an outage
-    /// explains do not count. 0 where the queue also marks packets, or where it is not known which ones the socket has dropped.
+    /// How many packets of a feedback's losses left when the queue was too short to drop them; those that a socket or
+    /// an outage explains do not count. 0 where the queue also marks packets, or where it is not known which ones the
+    /// socket has dropped.
     fn before_onset(&self, sample: &FeedbackSample<'_>) -> u64 {
         if sample.ecn_ce > 0 || self.claim.unnamed() > 0 {
             return 0;
@@ -349,7 +352,8 @@ impl Diagnostician {
         let by_queue = self.queue.cause(sample);
         match (self.evidence, self.by_signature) {
             (Evidence::Signature, cause) => cause,
-            // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains losses better.
+            // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains
+            // losses better.
             (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random && !self.rates.has_onset() => {
                 Cause::ReceiverHost
             }
@@ -373,7 +377,8 @@ impl Diagnostician {
         self.settle(end.now);
         self.rates.end_window();
         let (counts, attributions) = self.close(&by_signature);
-        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
+        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they
+        // differ.
         let by_last = (sample.lost > 0).then(|| Verdict::of(self.by_signature));
         end.verdict = counts.verdict().or(by_last);
         self.verdict = end.verdict.or(self.verdict);

@@ -1,5 +1,5 @@
-//! Outages: times in which nothing came through. They are told by when the lost packets left, not by how many they are: a law with
-//! a window sends no more than that, and then what its probe timer repeats.
+//! Outages: times in which nothing came through. They are told by when the lost packets left, not by how many they are:
+//! a law with a window sends no more than that, and then what its probe timer repeats.
 
 use std::collections::VecDeque;
 
@@ -10,13 +10,13 @@ use crate::control::{FeedbackSample, LossRun};
 
 /// An outage lasts at least this long, and a round trip. Our choice.
 const LEAST: Span = Span::from_millis(100);
-/// The lost packets left over at least this share of that time: the last ones before a pause, which leave together, prove no
-/// outage. Our choice: a window leaves within a round trip.
+/// The lost packets left over at least this share of that time: the last ones before a pause, which leave together,
+/// prove no outage. Our choice: a window leaves within a round trip.
 const LEAST_SHARE: f64 = 0.2;
 /// Fewer lost packets prove none either. Our choice.
 const LEAST_PACKETS: u64 = 4;
-/// Where a feedback brings no more than one arrival for so many losses, what left between them did not arrive either: it is found
-/// lost later. Our choice.
+/// Where a feedback brings no more than one arrival for so many losses, what left between them did not arrive either:
+/// it is found lost later. Our choice.
 const LOST_PER_ARRIVED: u64 = 8;
 
 /// The newest packets of so many feedbacks are remembered. Our choice: those of the seconds before the losses.
@@ -163,8 +163,8 @@ mod tests {
     use crate::control::{LossRuns, LostPacket};
     use crate::rtt::RttEstimator;
 
-    /// How many packets are an outage's of those that a feedback finds lost. A packet leaves each millisecond, is acknowledged 20 ms
-    /// later, and has the number of that millisecond.
+    /// How many packets are an outage's of those that a feedback finds lost. A packet leaves each millisecond, is
+    /// acknowledged 20 ms later, and has the number of that millisecond.
     fn found(of: &mut Outages, millis: u64, acked: u64, lost: &[u64]) -> u64 {
         let (mut rtt, mut loss) = (RttEstimator::new(Span::from_millis(100)), LossRuns::default());
         rtt.on_sample(Time::ZERO, Span::from_millis(20));

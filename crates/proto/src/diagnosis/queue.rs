@@ -11,8 +11,8 @@ use crate::longer_path::LongerPath;
 
 /// A queue that never held packets for longer than this is none: bursts of the sender's own make as much.
 const LEAST_QUEUE: Span = Span::from_millis(1);
-/// A queue that drops holds at least this share of the deepest that was seen lately. Early drops (RED, `CoDel`) come at much less
-/// than the deepest: with a half, a tenth of those of `CoDel` were taken for the medium's. Our choice.
+/// A queue that drops holds at least this share of the deepest that was seen lately. Early drops (RED, `CoDel`) come at
+/// much less than the deepest: with a half, a tenth of those of `CoDel` were taken for the medium's. Our choice.
 const FULL_SHARE: f64 = 0.25;
 /// The deepest queue counts for one to two times this long.
 const MEMORY: Span = Span::from_secs(10);
@@ -127,8 +127,9 @@ impl Queue {
         self.stretches.is_settling_due()
     }
 
-    /// Corrects the causes of the losses since it was done last, at the end of a window or when it is due: what the delays of later
-    /// packets say was not known when each loss was attributed. `is_policed`: the path drops what exceeds a rate, without a queue.
+    /// Corrects the causes of the losses since it was done last, at the end of a window or when it is due: what the
+    /// delays of later packets say was not known when each loss was attributed. `is_policed`: the path drops what
+    /// exceeds a rate, without a queue.
     pub(super) fn settle(&mut self, now: Time, is_policed: bool, losses: &mut Losses) {
         let (packets, marked) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.marked));
         self.stretches.settle();
@@ -140,8 +141,8 @@ impl Queue {
         losses.settle();
     }
 
-    /// Corrects what is not settled, by how losses go with the delay. `is_otherwise_known`: a path that marks packets, or drops what
-    /// exceeds a rate, congests without a delay.
+    /// Corrects what is not settled, by how losses go with the delay. `is_otherwise_known`: a path that marks packets,
+    /// or drops what exceeds a rate, congests without a delay.
     fn correct(&mut self, packets: u64, is_otherwise_known: bool, losses: &mut Losses) {
         let finding = self.stretches.finding();
         match finding.dependence {
@@ -164,8 +165,8 @@ impl Queue {
         }
     }
 
-    /// Of losses that count as congestion for now, the medium has those at delays too short for the queue to drop, as far as is
-    /// known, if their stretches have lost no more than it would.
+    /// Of losses that count as congestion for now, the medium has those at delays too short for the queue to drop, as
+    /// far as is known, if their stretches have lost no more than it would.
     fn attribute_early(&mut self, losses: &mut Losses) {
         self.deferred.retain(|run| self.stretches.is_mediums(run.first_pn));
         losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);

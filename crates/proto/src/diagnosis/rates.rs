@@ -1,4 +1,5 @@
-//! The rates of sending of the last seconds, and what was lost at each without a queue: a policer drops what exceeds its rate.
+//! The rates of sending of the last seconds, and what was lost at each without a queue: a policer drops what exceeds
+//! its rate.
 
 use std::collections::VecDeque;
 
@@ -11,8 +12,8 @@ use crate::control::FeedbackSample;
 
 /// Stretches that are remembered: 20 s with the shortest ones. Our choice.
 const REMEMBERED: usize = 1_024;
-/// A stretch lasts half of a round trip, but no less and no more than this. Our choice: bursts of the pacer are 3 ms apart at
-/// most.
+/// A stretch lasts half of a round trip, but no less and no more than this. Our choice: bursts of the pacer are 3 ms
+/// apart at most.
 const SHORTEST: Span = Span::from_millis(20);
 const LONGEST: Span = Span::from_millis(100);
 /// One that lasted this many times as long has no rate: nothing was heard, or nothing left. Our choice.
@@ -79,8 +80,8 @@ impl SentRates {
         self.finding.onset.is_some()
     }
 
-    /// Takes what has left since the feedback before. A sender that had less to send than it might has left no more than the
-    /// bursts that a policer drops, so its mean rate says nothing.
+    /// Takes what has left since the feedback before. A sender that had less to send than it might has left no more
+    /// than the bursts that a policer drops, so its mean rate says nothing.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         let Some(open) = self.open else {
             self.open = Some(Open::begin(sample));
@@ -186,8 +187,8 @@ impl SentRates {
         self.finding = RateFinding::of(&self.tested, &mut self.order);
     }
 
-    /// Puts the losses of stretches above the policer's rate down to congestion, but for as many as the medium loses of them:
-    /// nobody knows which.
+    /// Puts the losses of stretches above the policer's rate down to congestion, but for as many as the medium loses of
+    /// them: nobody knows which.
     fn attribute(&mut self, known: Time, present: &mut Losses, past: &mut CauseCounts) {
         let RateFinding { medium_rate, onset: Some(onset) } = self.finding else { return };
         let mut exceeding = Vec::new();

@@ -58,8 +58,8 @@ impl Stretches {
         self.finding
     }
 
-    /// Whether the packet left when the queue was too short to drop it, as far as is known. Not in a stretch of excessive losses:
-    /// the queue may have filled in it.
+    /// Whether the packet left when the queue was too short to drop it, as far as is known. Not in a stretch of
+    /// excessive losses: the queue may have filled in it.
     pub(super) fn is_before_onset(&self, pn: u64) -> bool {
         self.finding.onset.is_some() && self.is_mediums(pn)
     }
@@ -147,7 +147,8 @@ impl Stretches {
         }
     }
 
-    /// Whether all that is remembered has come since [`settle`](Self::settle): the next stretch replaces the first of them.
+    /// Whether all that is remembered has come since [`settle`](Self::settle): the next stretch replaces the first of
+    /// them.
     pub(super) fn is_settling_due(&self) -> bool {
         self.unsettled >= REMEMBERED
     }

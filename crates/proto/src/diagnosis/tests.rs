@@ -59,8 +59,8 @@ fn gap(first_pn: u64, packets: u64, missing: u64, drops: u32) -> DroppedGap {
     DroppedGap { first_pn, packets, missing, drops }
 }
 
-/// The losses of a feedback by cause, and the likeliest cause of each run: `named` by the receiver, of buffers of so many packets, of
-/// which it counts these drops.
+/// The losses of a feedback by cause, and the likeliest cause of each run: `named` by the receiver, of buffers of so
+/// many packets, of which it counts these drops.
 fn put_down(
     named: &[DroppedGap],
     per_buffer: f64,
@@ -125,7 +125,8 @@ fn each_of_many_runs_of_a_feedback_is_put_down_to_what_has_lost_it() {
 }
 
 proptest! {
-    /// Whatever is named and counted, no more is put down to anybody than was lost, and each packet is put down to causes that add up.
+    /// Whatever is named and counted, no more is put down to anybody than was lost, and each packet is put down to
+    /// causes that add up.
     #[test]
     fn gaps_of_a_lying_receiver_claim_no_more_than_was_lost(
         named in vec((0u64..2_000, 1u64..100, 1u64..100, any::<u32>()), 0..20),
@@ -216,8 +217,8 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
 }
 
-/// Two clocks that drift apart by 200 ppm differ by 2 ms more after the 10 s of which the least difference is remembered, and a clock
-/// may be set. The round trip is by one clock.
+/// Two clocks that drift apart by 200 ppm differ by 2 ms more after the 10 s of which the least difference is
+/// remembered, and a clock may be set. The round trip is by one clock.
 #[test]
 fn clocks_that_drift_apart_or_jump_make_no_queue() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
@@ -262,8 +263,8 @@ fn left_at(pn: u64, millis: u32) -> LostPacket {
     LostPacket { sent_at: 1_000 * millis, ..lost_packet(pn) }
 }
 
-/// What is told of these losses, each a packet number and when it left in milliseconds, a second after the first left. There is a full
-/// queue.
+/// What is told of these losses, each a packet number and when it left in milliseconds, a second after the first left.
+/// There is a full queue.
 fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCounts {
     let mut of = Diagnostician::new(Evidence::All);
     hear(&mut of, 1, 0, 0, 0);
@@ -308,7 +309,8 @@ fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0, "nor what comes after it");
 }
 
-/// What is late may have been reordered, so the last packets of an outage are found lost a little later than the others.
+/// What is late may have been reordered, so the last packets of an outage are found lost a little later than the
+/// others.
 #[test]
 fn the_end_of_an_outage_is_found_later_and_belongs_to_it() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
@@ -365,7 +367,8 @@ fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
     assert!(of.counts().of(Cause::Congestion) >= counts.of(Cause::Congestion) + 91, "{:?}", of.counts());
 }
 
-/// A queue grows in the first 400 of each 1,000 ms, and is full in the last 40 of them; a medium loses one packet in 500 all the time.
+/// A queue grows in the first 400 of each 1,000 ms, and is full in the last 40 of them; a medium loses one packet in
+/// 500 all the time.
 #[test]
 fn losses_at_a_queue_that_is_too_short_to_drop_are_the_mediums_also_those_from_before_that_was_known() {
     let mut of = Diagnostician::new(Evidence::All);

@@ -12,9 +12,9 @@ pub(crate) const SPAN: u64 = 1 << 16;
 /// repeats it later.
 const MOST_RANGES: usize = 1_024;
 
-/// Everything below `below` has come (or does not matter any more), and `beyond` too. Kept as ranges, because that is
-/// what acknowledgements say and many thousand receivers have none; a [`Window`](super::window::Window) tells duplicates
-/// in the same time however many gaps there are.
+/// Everything below `below` and in `beyond` has arrived or was given up. Stored as ranges: acknowledgements consist of
+/// ranges, and most of many thousand receivers have none; a [`Window`](super::window::Window) tells
+/// duplicates in the same time however many gaps there are.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     below: u64,
@@ -65,7 +65,7 @@ impl Arrived {
         true
     }
 
-    /// What is missing below `floor` will not come any more.
+    /// Gives up what is missing below `floor`: the sender does not repeat it.
     pub(crate) fn settle_below(&mut self, floor: u64) {
         let below = self.below.max(floor);
         let below = self.beyond.containing(below).map_or(below, |range| range.end);

@@ -1,8 +1,8 @@
 //! `deadline`: what is too late is not sent, and not delivered.
 //!
 //! The sender drops messages whose life is over before they are cut. The rest of life goes with every segment; the
-//! receiver adds what it can know of the way: by how much the packet took longer than the fastest one lately. How long an empty
-//! path takes it cannot know, and does not count. What is lost after its end is not repeated (`retransmit`).
+//! receiver adds what it can know of the way: by how much the packet took longer than the fastest one lately. How long
+//! an empty path takes it cannot know, and does not count. What is lost after its end is not repeated (`retransmit`).
 
 use haul_base::{Span, Time};
 use haul_stack::{
@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(pair.a.deadline(), None);
     }
 
-    /// A sender that offers more than the path carries has nothing but such messages: each leaves at the end of its life.
+    /// A sender that offers more than the path carries has nothing but such messages: each leaves at the end of its
+    /// life.
     #[test]
     fn what_is_lost_after_its_end_is_not_repeated() {
         let recipe = Recipe::new("x")

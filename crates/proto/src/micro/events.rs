@@ -2,11 +2,11 @@
 
 use haul_base::{HostSample, Rate, Span, Time};
 
-/// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack, handled
-/// by `rate_control`.
+/// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack,
+/// handled by `rate_control`.
 pub const QUOTA: &str = "quota";
 
-/// The notice of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
+/// The argument of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota(pub Rate);
 
@@ -14,7 +14,7 @@ pub struct Quota(pub Rate);
 /// `retransmit`, which fills in what it meant.
 pub const ACKNOWLEDGED: &str = "acknowledged";
 
-/// The notice of [`ACKNOWLEDGED`].
+/// The argument of [`ACKNOWLEDGED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// Everything below this sequence number has arrived.
@@ -27,7 +27,7 @@ pub struct Acknowledgement {
     pub loss: Option<LossBoundary>,
     /// Segments that came again since the acknowledgement before.
     pub duplicates: u64,
-    /// Filled in by whoever keeps what is outstanding.
+    /// Filled in by `retransmit`.
     pub outcome: Outcome,
 }
 
@@ -79,10 +79,10 @@ pub struct Outcome {
     pub nothing_outstanding: bool,
 }
 
-/// A round trip was measured; raised by whoever measures, after it has written `context.path_mut()`.
+/// A round trip was measured; raised after `context.path_mut()` has been updated.
 pub const RTT_SAMPLE: &str = "rtt sample";
 
-/// The notice of [`RTT_SAMPLE`].
+/// The argument of [`RTT_SAMPLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttSample {
     /// When the acknowledgement came.
@@ -92,14 +92,14 @@ pub struct RttSample {
 }
 
 /// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback` with a
-/// [`haul_base::Rate`], obeyed by whoever limits the rate.
+/// [`haul_base::Rate`], obeyed by the micro-protocol that limits the rate.
 pub const RATE: &str = "rate";
 
-/// Segments are kept no longer, whether they have arrived or not: where only what is missing is said, nobody knows.
+/// Segments were dropped after their retention time. Negative acknowledgements do not tell whether they have arrived.
 /// Raised by `negative_ack`, handled by `retransmit`.
 pub const FORGOTTEN: &str = "forgotten";
 
-/// The notice of [`FORGOTTEN`].
+/// The argument of [`FORGOTTEN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
     /// Everything below this sequence number.
@@ -108,7 +108,7 @@ pub struct Forgotten {
 /// A report of the other side was processed; raised by `bitmap_ack` behind [`ACKNOWLEDGED`].
 pub const PEER_REPORT: &str = "peer report";
 
-/// The notice of [`PEER_REPORT`].
+/// The argument of [`PEER_REPORT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerReport {
     /// What it meant for what is outstanding.
@@ -133,10 +133,10 @@ pub struct Newest {
     pub limit: u64,
     /// The path MTU probe that arrived there last, UDP payload bytes; 0 before the first.
     pub last_probe: u16,
-    /// Wrapped microseconds of the other side's clock when its kernel got the last packet, and UDP payload bytes that had
-    /// arrived by then; `None` before the first.
+    /// Wrapped microseconds of the other side's clock when its kernel got the last packet, and UDP payload bytes that
+    /// had arrived by then; `None` before the first.
     pub arrived: Option<(u32, u64)>,
-    /// Its counters.
+    /// The receiver's counters, as totals.
     pub receiver: ReceiverCounters,
     /// The load of its host, if it was looked at anew: totals as they stand there.
     pub host: Option<HostSample>,
@@ -159,7 +159,8 @@ pub struct ReceiverCounters {
     pub read_delay_us: u32,
 }
 
-/// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by `bitmap_ack`.
+/// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by
+/// `bitmap_ack`.
 pub const HOST_SAMPLE: &str = "host sample";
 
 /// The receiver's kernel has dropped packets; raised by `witness` at the sender, handled by `rate_control`.
@@ -185,15 +186,15 @@ impl DroppedGap {
     }
 }
 
-/// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the other
-/// side by `bitmap_ack`.
+/// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the
+/// other side by `bitmap_ack`.
 pub(crate) const PAUSE_WANTED: &str = "pause wanted";
 
-/// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled by
-/// `rate_control`.
+/// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled
+/// by `rate_control`.
 pub(crate) const PAUSE_ASKED: &str = "pause asked";
 
-/// The notice of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
+/// The argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause(pub(crate) Span);
 
@@ -205,17 +206,17 @@ pub const VERDICT: &str = "verdict";
 /// [`crate::ChosenLaw`], handled by `rate_control`.
 pub const LAW_CHOSEN: &str = "law chosen";
 
-/// A blast round has ended: all of it has left. Raised by `bitmap_ack`, no notice.
+/// A blast round has ended: all of it has left. Raised by `bitmap_ack`, without an argument.
 pub const ROUND_ENDED: &str = "round ended";
 
-/// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of an
-/// acknowledgement, no notice.
+/// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of
+/// an acknowledgement, without an argument.
 pub const ABANDONED: &str = "segments abandoned";
 
 /// A report to the other side is about to be written; whoever has something to say in it fills it in.
 pub const REPORT: &str = "report";
 
-/// The notice of [`REPORT`].
+/// The argument of [`REPORT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnReport {
     /// The other side may send bytes of the object below this offset.
@@ -224,13 +225,13 @@ pub struct OwnReport {
     pub last_probe: u16,
 }
 
-/// Something has happened that the other side should know soon; no notice.
+/// Something has happened that the other side should know soon; it has no argument.
 pub const REPORT_SOON: &str = "report soon";
 
 /// A part of a segment has arrived, or a whole one in parts; raised by `object`, counted by `bitmap_ack`.
 pub const PART_ARRIVED: &str = "part arrived";
 
-/// The notice of [`PART_ARRIVED`].
+/// The argument of [`PART_ARRIVED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartArrived {
     /// Its packet number.
@@ -248,7 +249,7 @@ pub struct PartArrived {
 /// Nothing was acknowledged for a probe timeout; raised by `retransmit`.
 pub const PROBE_TIMEOUT: &str = "probe timeout";
 
-/// The notice of [`PROBE_TIMEOUT`].
+/// The argument of [`PROBE_TIMEOUT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeTimeout {
     /// How many there were in a row, this one included.
@@ -257,10 +258,10 @@ pub struct ProbeTimeout {
     pub packets: u32,
 }
 
-/// All of the object that was to be sent has arrived; raised by `object`, no notice.
+/// All of the object that was to be sent has arrived; raised by `object`, without an argument.
 pub const DELIVERED: &str = "object delivered";
 
-/// Nothing more will be heard of what was sent; raised by the stack's runner, no notice.
+/// Nothing more will be heard of what was sent; raised by the stack's runner, without an argument.
 pub const ENDED: &str = "transmission ended";
 
 /// A datagram of this size was refused by the local interface; raised by the stack's runner with a `u16`.

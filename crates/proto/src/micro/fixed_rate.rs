@@ -98,8 +98,8 @@ impl MicroProtocol for FixedRate {
         self.pacer.on_idle(context.now());
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             permit.burst = permit.burst.min(self.burst);
             let release = self.pacer.release_at();
             permit.late = context.now().since(release);
@@ -110,7 +110,7 @@ impl MicroProtocol for FixedRate {
                 permit.at_most(0);
                 context.resume_at(release);
             }
-        } else if let Some(&mut rate) = self.changed.expect("declared").of(event, notice) {
+        } else if let Some(&mut rate) = self.changed.expect("declared").of(event, argument) {
             self.set_rate(rate, context);
             context.emit(StackEvent::Rate(rate));
         }

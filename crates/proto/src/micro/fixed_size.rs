@@ -233,8 +233,8 @@ impl FixedSize {
         Segment { message, offset, last, sequence, data }
     }
 
-    /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
-    /// always finds room: some senders repeat nothing else before it has come.
+    /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing
+    /// first always finds room: some senders repeat nothing else before it has come.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let Some(first_missing) = self.first_missing.filter(|_| self.sequence.is_some()) else { return };
         // All below have come or never will.

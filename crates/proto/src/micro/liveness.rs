@@ -1,5 +1,5 @@
-//! `liveness`: says when nothing has come from the other side for a while. To an end that sends, reports that tell of no
-//! new arrivals are silence too.
+//! `liveness`: says when nothing has come from the other side for a while. To an end that sends, reports that tell of
+//! no new arrivals are silence too.
 
 use std::any::Any;
 
@@ -136,8 +136,8 @@ impl MicroProtocol for Liveness {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(report) = self.bindings().peer_report.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(report) = self.bindings().peer_report.of(event, argument) {
             self.on_report(report, context);
         } else if self.role == Role::Sends {
             self.role = Role::Done;

@@ -107,8 +107,9 @@ impl Turns {
     }
 }
 
-/// Notices that a sender has given up what is waited for. One that repeats until it is acknowledged is known to have
-/// done so only when it is further ahead than its window lets it be; one that is told what is missing forgets sooner.
+/// Detects that a sender has given up the segments that this receiver waits for. A sender that repeats until it is
+/// acknowledged has given up only if it is further ahead than its window allows; one that repeats what is reported
+/// missing (`negative_ack`) gives up sooner.
 #[derive(Debug, Default)]
 struct StallDetector {
     /// Whether senders forget what was not missed in time (`negative_ack`).
@@ -117,8 +118,8 @@ struct StallDetector {
     seconds: u32,
 }
 
-/// Whether a sender that has sent `newest` cannot repeat anything of a message any more of which it once sent `sequence`:
-/// that lies back by more than the widest window and the longest message together.
+/// Whether the message with segment `sequence` lies further behind `newest` than the widest window and the longest
+/// message together, so that its sender can no longer repeat any of it.
 fn is_abandoned(sequence: u64, newest: u64) -> bool {
     newest.saturating_sub(sequence) > arrived::SPAN
 }

@@ -1,7 +1,7 @@
 //! `pacing`: what leaves back to back is no more than a short time's worth of the rate in force, so that packets leave
-//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. What a
-//! sender that woke late makes good at once is one batch: it leaves back to back anyway, and a busy host has no time for
-//! many calls.
+//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. What
+//! a sender that woke late makes good at once is one batch: it leaves back to back anyway, and a busy host has no time
+//! for many calls.
 
 use std::any::Any;
 
@@ -43,8 +43,8 @@ impl MicroProtocol for Pacing {
         resolution.on_event(SEND_PERMIT, Order::LATE);
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             let SendingRate(rate) = *context.shared(self.rate.expect("declared"));
             permit.burst = permit.burst.min(rate.bytes_in(self.interval + permit.late));
         }

@@ -152,21 +152,21 @@ impl MicroProtocol for PathMtu {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let bindings = self.bindings();
-        if let Some(report) = bindings.peer_report.of(event, notice) {
+        if let Some(report) = bindings.peer_report.of(event, argument) {
             self.on_report(report, context);
-        } else if let Some(report) = bindings.report.of(event, notice) {
+        } else if let Some(report) = bindings.report.of(event, argument) {
             report.last_probe = self.last_probe;
-        } else if let Some(timeout) = bindings.timeout.of(event, notice) {
+        } else if let Some(timeout) = bindings.timeout.of(event, argument) {
             if timeout.in_row == BLACK_HOLE_TIMEOUTS && self.mtu.current() > BASE_DATAGRAM {
                 self.mtu.on_black_hole(context.now());
                 self.settle(context);
             }
-        } else if let Some(size) = bindings.refused.of(event, notice) {
+        } else if let Some(size) = bindings.refused.of(event, argument) {
             self.mtu.on_refused(context.now(), *size);
             self.settle(context);
-        } else if let Some(size) = bindings.passed.of(event, notice) {
+        } else if let Some(size) = bindings.passed.of(event, argument) {
             self.mtu.on_passed(context.now(), *size);
             self.settle(context);
         } else if bindings.delivered.is(event) {

@@ -1,5 +1,5 @@
-//! `rate_feedback`: the receiver tells the sender its rate, also while running. The wish is repeated until the sender has
-//! confirmed it; of two wishes the younger one counts.
+//! `rate_feedback`: the receiver tells the sender its rate, also while running. The wish is repeated until the sender
+//! has confirmed it; of two wishes the younger one counts.
 
 use std::any::Any;
 
@@ -101,8 +101,8 @@ impl MicroProtocol for RateFeedback {
         resolution.on_event(RATE_WANTED, Order::NORMAL);
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(&mut rate) = RATE_WANTED.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(&mut rate) = RATE_WANTED.of(event, argument) {
             self.say(rate, context);
         }
     }

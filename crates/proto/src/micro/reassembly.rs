@@ -8,7 +8,7 @@ use haul_stack::{Buffer, Pool};
 /// A segment of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'s> {
-    /// Which message.
+    /// Number of the message.
     pub(crate) message: u64,
     /// Where in it, bytes.
     pub(crate) offset: usize,

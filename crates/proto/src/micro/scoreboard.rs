@@ -10,7 +10,7 @@ pub(crate) const KEPT_PLACES: usize = 1_024;
 
 /// Where a segment stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// On its way, or lost without our knowing.
     Waiting,
     /// Taken for lost; leaves again at the next opportunity.
@@ -28,7 +28,7 @@ pub(crate) struct Slot {
     pub(crate) sent: Time,
     /// How often it was sent.
     pub(crate) tries: u16,
-    pub(crate) state: State,
+    pub(crate) state: SegmentState,
 }
 
 /// Segments in the order of their sequence numbers; the first one is not done.
@@ -86,7 +86,7 @@ impl Scoreboard {
 
     /// From `sequence` on, the end of the segments that are done or left in packets before `pn`.
     pub(crate) fn end_of_earlier(&self, sequence: u64, pn: u64) -> u64 {
-        let is_earlier = |slot: &Slot| slot.state == State::Done || slot.pn < pn;
+        let is_earlier = |slot: &Slot| slot.state == SegmentState::Done || slot.pn < pn;
         (sequence..self.next()).find(|&at| !self.get(at).is_some_and(is_earlier)).unwrap_or(self.next())
     }
 
@@ -99,7 +99,7 @@ impl Scoreboard {
         if sequence != self.next() {
             return false;
         }
-        self.slots.push_back(Slot { pn, sent: now, tries: 1, state: State::Waiting });
+        self.slots.push_back(Slot { pn, sent: now, tries: 1, state: SegmentState::Waiting });
         self.open += 1;
         true
     }
@@ -107,10 +107,10 @@ impl Scoreboard {
     /// A segment leaves again.
     pub(crate) fn repeat(&mut self, sequence: u64, pn: u64, now: Time) {
         if let Some(slot) = self.get_mut(sequence)
-            && slot.state != State::Done
+            && slot.state != SegmentState::Done
         {
-            let was_lost = slot.state == State::Lost;
-            *slot = Slot { pn, sent: now, tries: slot.tries.saturating_add(1), state: State::Waiting };
+            let was_lost = slot.state == SegmentState::Lost;
+            *slot = Slot { pn, sent: now, tries: slot.tries.saturating_add(1), state: SegmentState::Waiting };
             self.lost -= usize::from(was_lost);
         }
     }
@@ -118,8 +118,8 @@ impl Scoreboard {
     /// Takes a segment for lost; whether it was thought to be on its way.
     pub(crate) fn lose(&mut self, sequence: u64) -> bool {
         match self.get_mut(sequence) {
-            Some(slot) if slot.state == State::Waiting => {
-                slot.state = State::Lost;
+            Some(slot) if slot.state == SegmentState::Waiting => {
+                slot.state = SegmentState::Lost;
                 self.lost += 1;
                 true
             }
@@ -129,12 +129,12 @@ impl Scoreboard {
 
     /// A segment is done; gives what it was before if that is news.
     pub(crate) fn finish(&mut self, sequence: u64) -> Option<Slot> {
-        let slot = self.get_mut(sequence).filter(|slot| slot.state != State::Done)?;
+        let slot = self.get_mut(sequence).filter(|slot| slot.state != SegmentState::Done)?;
         let before = *slot;
-        slot.state = State::Done;
+        slot.state = SegmentState::Done;
         self.open -= 1;
-        self.lost -= usize::from(before.state == State::Lost);
-        while self.slots.front().is_some_and(|slot| slot.state == State::Done) {
+        self.lost -= usize::from(before.state == SegmentState::Lost);
+        while self.slots.front().is_some_and(|slot| slot.state == SegmentState::Done) {
             self.slots.pop_front();
             self.base += 1;
         }
@@ -152,7 +152,7 @@ impl Scoreboard {
     /// Segments that are not done, with their sequence numbers, oldest first.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = (u64, &Slot)> {
         let numbered = (self.base..).zip(&self.slots);
-        numbered.filter(|(_, slot)| slot.state != State::Done)
+        numbered.filter(|(_, slot)| slot.state != SegmentState::Done)
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
         assert!(scoreboard.lose(0));
         assert!(!scoreboard.lose(0));
         let (_, slot) = scoreboard.outstanding().next().unwrap();
-        assert_eq!((slot.state, scoreboard.lost()), (State::Lost, 1));
+        assert_eq!((slot.state, scoreboard.lost()), (SegmentState::Lost, 1));
         let later = Time::ZERO + Span::from_millis(3);
         scoreboard.repeat(0, 9, later);
         let (sequence, slot) = scoreboard.outstanding().next().unwrap();

@@ -1,5 +1,5 @@
-//! `selective_transfer`: suppresses a reading that differs too little from the last one that was sent (wu-h-ctp section 4,
-//! "Sensor"). A reading is a message of numbers, one behind the other; messages of another length are sent as they
+//! `selective_transfer`: suppresses a reading that differs too little from the last one that was sent (wu-h-ctp section
+//! 4, "Sensor"). A reading is a message of numbers, one behind the other; messages of another length are sent as they
 //! are, and are compared with nothing.
 
 use std::any::Any;
@@ -275,8 +275,8 @@ impl MicroProtocol for SelectiveTransfer {
     }
 
     /// The other side does not have what later readings would be compared with: the next one is sent.
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let settled = MESSAGE_SETTLED.of(event, notice).filter(|settled| !settled.arrived);
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        let settled = MESSAGE_SETTLED.of(event, argument).filter(|settled| !settled.arrived);
         let is_last = |last: &mut Last| settled.is_some_and(|settled| settled.message == last.message);
         if let Some(last) = self.last.take_if(is_last) {
             context.pool().put(last.data);

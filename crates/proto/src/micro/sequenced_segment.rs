@@ -76,8 +76,8 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
 }
 
 impl SequencedSegment {
-    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after the
-    /// other, and what one of them sends by the wider ones must not look given up to the other.
+    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after
+    /// the other, and what one of them sends by the wider ones must not look given up to the other.
     fn cover(&mut self) {
         if self.reliable {
             self.window.widen_to(SPAN);

@@ -60,7 +60,7 @@ impl Default for RateNow {
 /// `rate_control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LawNow {
-    /// Its name.
+    /// Name of the law in the registry.
     pub name: &'static str,
     /// The rate that it may not exceed.
     pub ceiling: Option<Rate>,
@@ -93,8 +93,8 @@ impl PeerHost {
     }
 }
 
-/// Transmission windows that were diagnosed and that nobody has taken yet, the newest ones, from when they are first asked for.
-/// Written by `rate_control`, taken by the stack's runner.
+/// The newest diagnosed transmission windows that the stack's runner has not taken yet. `rate_control` records them
+/// once the runner has asked for one.
 #[derive(Clone, Debug, Default)]
 pub struct DiagnosedWindows {
     are_wanted: bool,
@@ -102,7 +102,7 @@ pub struct DiagnosedWindows {
 }
 
 impl DiagnosedWindows {
-    /// Of windows that nobody takes, all but these are forgotten.
+    /// Windows kept if the runner does not take them.
     const MOST: usize = 8;
 
     pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: Told) {
@@ -200,11 +200,12 @@ impl Waiting {
     }
 }
 
-/// A sender that goes on so late has had no processor; timers are less late, and the pacer makes up for as much at once.
+/// A sender that goes on so late has had no processor; timers are less late, and the pacer makes up for as much at
+/// once.
 const PROMPT: Span = Span::from_millis(1);
 
 /// Where a sender's time goes while it cannot send: the evidence behind "Limited by". Attributes each stretch of time
-/// to the reason that was in force at its start; written by whoever stops or starts sending.
+/// to the reason that was in force at its start; written by micro-protocols that stop or start sending.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     waiting: Waiting,
@@ -240,8 +241,8 @@ impl Clock {
         }
     }
 
-    /// At `now`, the sender reads what had come to its host at `arrived`. A round trip later nothing was under way any more, and
-    /// the path had nothing to do.
+    /// At `now`, the sender reads what had come to its host at `arrived`. A round trip later nothing was under way any
+    /// more, and the path had nothing to do.
     pub fn heard(&mut self, now: Time, arrived: Time, round_trip: Span) {
         if self.reason == Some(WaitingFor::Window) {
             self.note_absence(now, arrived);

@@ -114,7 +114,7 @@ impl Window {
         words * 64 - u64::from(had)
     }
 
-    /// Gives memory back that no gap needs any more.
+    /// Frees the memory of gaps that have closed.
     pub(crate) fn release_idle(&mut self) {
         self.rest.take_if(|rest| rest.is_empty());
     }

@@ -1,8 +1,9 @@
-//! `witness`: the receiver tells which packets its kernel has dropped. Each packet comes with the count of buffers that the
-//! socket has dropped before it (`SO_RXQ_OVFL`): where the count has grown, the packets that are missing there died in this host.
+//! `witness`: the receiver tells which packets its kernel has dropped. Each packet comes with the count of buffers that
+//! the socket has dropped before it (`SO_RXQ_OVFL`): where the count has grown, the packets that are missing there died
+//! in this host.
 //!
-//! A message names gaps: the first missing packet u48, packets of the gap u16, how many of them are missing u16, and how
-//! much the count has grown u32. Each gap is in two messages, so that a lost one costs nothing.
+//! A message names gaps: the first missing packet u48, packets of the gap u16, how many of them are missing u16, and
+//! how much the count has grown u32. Each gap is in two messages, so that a lost one costs nothing.
 
 use std::collections::VecDeque;
 

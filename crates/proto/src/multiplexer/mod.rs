@@ -1,6 +1,6 @@
 //! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean,
-//! which frames wait to be sent, and what has changed for those who wait. Below are messages that come exactly once and in
-//! any order.
+//! which frames wait to be sent, and what has changed for those who wait. Below are messages that come exactly once and
+//! in any order.
 
 mod reassembly;
 mod send_buffer;
@@ -33,7 +33,7 @@ pub enum PendingFrame {
     Streams,
     /// That more bytes of a stream may come.
     StreamLimit(StreamId),
-    /// That nobody reads a stream any more.
+    /// That the application stopped reading a stream.
     Stop(StreamId),
     /// That a stream has been given up.
     Reset(StreamId),
@@ -82,7 +82,7 @@ struct Messages {
 /// What a task may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wait {
-    /// A message.
+    /// For a message to read.
     Message,
     /// Room for one.
     MessageRoom,
@@ -90,7 +90,7 @@ pub enum Wait {
     Stream,
     /// The permission to open one.
     Permit,
-    /// That no frame is pending any more.
+    /// Until no frame is pending.
     Flushed,
     /// Bytes of a stream, or its end.
     Bytes(StreamId),
@@ -267,7 +267,7 @@ impl Multiplexer {
         true
     }
 
-    /// Nobody reads the stream any more.
+    /// The application stops reading the stream.
     pub fn stop(&mut self, number: StreamId) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         self.changed.push(Wait::Bytes(number));

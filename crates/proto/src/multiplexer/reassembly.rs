@@ -32,7 +32,7 @@ impl Reassembly {
         self.arrived.len()
     }
 
-    /// Nothing comes any more, and everything has been read.
+    /// Whether the stream has ended and all of it has been read.
     pub fn is_at_end(&self) -> bool {
         self.end == Some(self.read)
     }
@@ -56,8 +56,8 @@ impl Reassembly {
         })
     }
 
-    /// Takes bytes. False if the sender may not send them: they were read already, lie beyond its limit or behind the end
-    /// of the stream.
+    /// Takes bytes. False if the sender may not send them: they were read already, lie beyond its limit or behind the
+    /// end of the stream.
     #[must_use]
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let Some(end) = offset.checked_add(bytes.len() as u64) else { return false };

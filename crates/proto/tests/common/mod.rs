@@ -159,7 +159,7 @@ impl Channel {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Flight {
+struct InTransit {
     at: Time,
     id: u64,
     to_receiver: bool,
@@ -189,7 +189,7 @@ pub(crate) struct World {
     /// The sink's limit grows by this much every 10 ms from the start, up to all; `None`: no limit.
     pub(crate) drain: Option<u64>,
     rng: Rng,
-    flights: BinaryHeap<Reverse<Flight>>,
+    in_transit: BinaryHeap<Reverse<InTransit>>,
     free_at: [Time; 2],
     ids: u64,
     pub(crate) out: Outcome,
@@ -243,7 +243,7 @@ impl World {
             outage: None,
             drain,
             rng: Rng::from_seed(seed),
-            flights: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             free_at: [now; 2],
             ids: 0,
             out: Outcome {
@@ -296,27 +296,27 @@ impl World {
 
     fn advance(&mut self) {
         let deadlines = [self.sender.deadline(), self.receiver.deadline()];
-        let next_flight = self.flights.peek().map(|f| f.0.at);
+        let next_arrival = self.in_transit.peek().map(|f| f.0.at);
         let drain_tick = self.drain.map(|_| self.now + Span::from_millis(10));
-        let next = deadlines.into_iter().flatten().map(|d| d.at).chain(next_flight).chain(drain_tick).min();
+        let next = deadlines.into_iter().flatten().map(|d| d.at).chain(next_arrival).chain(drain_tick).min();
         // A machine may ask for the present; time still has to move.
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         self.sender.on_deadline(self.now);
         self.receiver.on_deadline(self.now);
-        while self.flights.peek().is_some_and(|f| f.0.at <= self.now) {
-            let Some(Reverse(mut flight)) = self.flights.pop() else {
+        while self.in_transit.peek().is_some_and(|f| f.0.at <= self.now) {
+            let Some(Reverse(mut packet)) = self.in_transit.pop() else {
                 break;
             };
-            let stride = flight.data.len();
+            let stride = packet.data.len();
             let mut batch = Received {
-                data: &mut flight.data,
+                data: &mut packet.data,
                 stride,
-                arrival: Some(flight.at),
+                arrival: Some(packet.at),
                 path: PathId::default(),
                 ecn: Ecn::NotEct,
                 socket_drops: None,
             };
-            if flight.to_receiver {
+            if packet.to_receiver {
                 self.receiver.on_receive(self.now, &mut batch);
             } else {
                 self.sender.on_receive(self.now, &mut batch);
@@ -362,7 +362,12 @@ impl World {
         let copies = 1 + usize::from(self.rng.chance(channel.duplicate));
         for _ in 0..copies {
             self.ids += 1;
-            self.flights.push(Reverse(Flight { at, id: self.ids, to_receiver: forward, data: data.clone() }));
+            self.in_transit.push(Reverse(InTransit {
+                at,
+                id: self.ids,
+                to_receiver: forward,
+                data: data.clone(),
+            }));
         }
     }
 

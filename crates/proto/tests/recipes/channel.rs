@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_stack::{
-    CompiledStack, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+    Coalesced, CompiledStack, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Unauthentic,
 };
 
 pub(crate) const TAG: usize = 8;
@@ -89,8 +89,8 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// Cuts that begin within the first two seconds, half of them at once, and are not longer than `longest`, most of them
-    /// much shorter.
+    /// Cuts that begin within the first two seconds, half of them at once, and are not longer than `longest`, most of
+    /// them much shorter.
     pub(crate) fn any(seed: u64, longest: Span) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0xC075);
         let mut cut = || {
@@ -116,7 +116,7 @@ impl Cuts {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Flight {
+struct InTransit {
     at: Time,
     number: u64,
     to: usize,
@@ -138,7 +138,7 @@ pub(crate) struct Run {
     /// How many changes each end has begun.
     pub(crate) begun: [usize; 2],
     pub(crate) cuts: Cuts,
-    flights: BinaryHeap<Reverse<Flight>>,
+    in_transit: BinaryHeap<Reverse<InTransit>>,
     whims: Whims,
     rng: Rng,
     number: u64,
@@ -171,7 +171,7 @@ impl Run {
             changes: Vec::new(),
             begun: [0; 2],
             cuts: Cuts::default(),
-            flights: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             whims,
             rng: Rng::from_seed(seed),
             number: 0,
@@ -197,7 +197,7 @@ impl Run {
         let (mut steps, mut now) = (0u32, Time::ZERO);
         loop {
             let next = (0..2).filter_map(|end| self.due(end, now)).chain(self.cuts.ends_after(now));
-            let next = next.chain(self.flights.peek().map(|flight| flight.0.at));
+            let next = next.chain(self.in_transit.peek().map(|packet| packet.0.at));
             let next = next.chain(orders.peek().map(|order| order.at));
             let next = next.chain(self.changes.last().map(|change| change.at)).min();
             now = match next {
@@ -214,9 +214,9 @@ impl Run {
                     self.change(now, &change);
                 }
             }
-            while self.flights.peek().is_some_and(|flight| flight.0.at <= now) {
-                if let Some(Reverse(flight)) = self.flights.pop() {
-                    self.arrive(now, flight);
+            while self.in_transit.peek().is_some_and(|packet| packet.0.at <= now) {
+                if let Some(Reverse(packet)) = self.in_transit.pop() {
+                    self.arrive(now, packet);
                 }
             }
             for end in 0..2 {
@@ -252,18 +252,18 @@ impl Run {
         }
     }
 
-    fn arrive(&mut self, now: Time, mut flight: Flight) {
-        let stride = flight.data.len();
+    fn arrive(&mut self, now: Time, mut packet: InTransit) {
+        let stride = packet.data.len();
         let mut received = Received {
-            data: &mut flight.data,
+            data: &mut packet.data,
             stride,
             arrival: None,
             path: PathId::default(),
             ecn: Ecn::NotEct,
             socket_drops: None,
         };
-        self.ends[flight.to].on_receive(now, &mut received);
-        self.drain(now, flight.to);
+        self.ends[packet.to].on_receive(now, &mut received);
+        self.drain(now, packet.to);
     }
 
     fn drain(&mut self, now: Time, end: usize) {
@@ -273,7 +273,7 @@ impl Run {
             // One end sends as sessions do, the other as connections do.
             let sent = match end {
                 0 => self.ends[end].poll_transmit(now, &mut slot),
-                _ => self.ends[end].poll_transmit_together(now, &mut slot).map(Together::batch),
+                _ => self.ends[end].poll_transmit_coalesced(now, &mut slot).map(Coalesced::batch),
             };
             let Some(sent) = sent else { break };
             batches += 1;
@@ -308,7 +308,7 @@ impl Run {
             let late = Span::from_nanos(self.rng.below(spread.as_nanos() + 1));
             self.number += 1;
             let at = self.cuts.awake(to, now + Span::from_millis(10) + late);
-            self.flights.push(Reverse(Flight { at, number: self.number, to, data }));
+            self.in_transit.push(Reverse(InTransit { at, number: self.number, to, data }));
         }
     }
 }

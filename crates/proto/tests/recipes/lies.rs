@@ -1,6 +1,6 @@
 //! A receiver that acknowledges what was never sent, in each way in which a recipe acknowledges, over UDP: each lie is
-//! refused, counted and changes nothing, and too many of them end the session by the name of the micro-protocol that they
-//! were for.
+//! refused, counted and changes nothing, and too many of them end the session by the name of the micro-protocol that
+//! they were for.
 
 use std::sync::{Arc, Mutex};
 
@@ -226,7 +226,7 @@ impl Joined {
         }
     }
 
-    /// A millisecond.
+    /// Advances the clock by 1 ms.
     fn step(&mut self) {
         self.now += Span::from_millis(1);
         let mut slot = vec![0; 65_536];

@@ -5,6 +5,7 @@
 
 mod changes;
 mod channel;
+mod coalesced;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
 mod common;
@@ -14,4 +15,3 @@ mod generator;
 mod lies;
 mod objects;
 mod promises;
-mod together;

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use crate::channel::{Change, Cuts, Order, Run, Whims};
 use crate::generator::{any_recipe, other_parameters};
 
-/// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is lost,
-/// hours pass.
+/// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is
+/// lost, hours pass.
 const CAP: Time = Time::from_nanos(100_000_000_000_000);
 /// Longer than anything is kept by a sender that is not told what has come; its receiver never stops asking.
 const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);

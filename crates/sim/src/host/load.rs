@@ -13,15 +13,15 @@ use super::scheduler::{Nice, SleepKind, TaskId, TaskSpec, Waker};
 pub enum Load {
     /// Processes that only compute.
     Computation {
-        /// How many.
+        /// Number of processes.
         processes: u32,
         /// How nice they are, and the sleep average with which they start.
         spec: TaskSpec,
     },
-    /// Processes that read and write files: they run, wait a little for the disk, and run again. Both spans vary by up to
-    /// half, evenly.
+    /// Processes that read and write files: they run, wait a little for the disk, and run again. Both spans vary by up
+    /// to half, evenly.
     SystemCalls {
-        /// How many.
+        /// Number of processes.
         processes: u32,
         /// How long they run on average.
         run: Span,
@@ -33,7 +33,7 @@ pub enum Load {
     /// Processes that read through a buffer larger than the cache (1 GB in the paper). They compute without end, and
     /// while they live the receivers on this core take longer for everything, as the cache is cold.
     Memory {
-        /// How many.
+        /// Number of processes.
         processes: u32,
         /// What receivers take, in thousandths of what they take otherwise; at least 1,000.
         slowdown_permille: u32,
@@ -47,8 +47,8 @@ pub enum Load {
         /// Packets per interrupt.
         burst: u32,
     },
-    /// The generator of the papers (dickens-classifier): 0 to `most` computing processes, evenly, for `run`; then a `pause`;
-    /// both even between their bounds.
+    /// The generator of the papers (dickens-classifier): 0 to `most` computing processes, evenly, for `run`; then a
+    /// `pause`; both even between their bounds.
     Generator {
         /// Most processes at a time.
         most: u32,

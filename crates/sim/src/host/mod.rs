@@ -60,7 +60,7 @@ pub enum Admission {
 pub enum HostOutput {
     /// The receiving program has read it.
     Delivered {
-        /// What.
+        /// The packets as they arrived.
         arrival: Incoming,
         /// When the program had it in its hands.
         at: Time,
@@ -73,11 +73,11 @@ pub enum HostOutput {
     },
     /// It was lost on the way.
     Dropped {
-        /// What.
+        /// The packets as they arrived.
         arrival: Incoming,
-        /// When.
+        /// When they were dropped.
         at: Time,
-        /// Why.
+        /// The queue or limit that dropped them.
         reason: HostDrop,
     },
 }

@@ -14,7 +14,7 @@ use super::{Admission, HostDrop, HostOutput, Incoming};
 /// A receiving program: one task with one socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceiverConfig {
-    /// Its socket.
+    /// Size and accounting rule of its socket buffer.
     pub socket: SocketConfig,
     /// How nice it is.
     pub nice: Nice,
@@ -60,7 +60,7 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// A host.
+/// Everything that a receiving host is made of.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Who shares out the core.
@@ -192,8 +192,8 @@ impl ReceivingHost {
         (buffer.charged(), buffer.drops())
     }
 
-    /// What the program of receiver `socket` would find if it looked at the host now. Pressure averages, steal and disks are not
-    /// modelled.
+    /// What the program of receiver `socket` would find if it looked at the host now. Pressure averages, steal and
+    /// disks are not modelled.
     ///
     /// # Panics
     /// If there is no such receiver.
@@ -318,16 +318,17 @@ impl ReceivingHost {
         self.cpu.advance(now);
     }
 
-    /// Whether the program of `socket` has the core now, to act on a timer, and is not at work for what it has sent; it is
-    /// woken if it sleeps. If not, it will have it after one of the next events. Time must have been advanced to now.
+    /// Whether the program of `socket` has the core now, to act on a timer, and is not at work for what it has sent; it
+    /// is woken if it sleeps. If not, it will have it after one of the next events. Time must have been advanced to
+    /// now.
     pub fn may_run(&mut self, socket: u16) -> bool {
         let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return false };
         receiver.wake(&mut self.cpu);
         self.cpu.scheduler().running() == Some(receiver.task) && !receiver.is_sending()
     }
 
-    /// The program of `socket` has sent packets, and works for them before it does anything else. Time must have been advanced
-    /// to now.
+    /// The program of `socket` has sent packets, and works for them before it does anything else. Time must have been
+    /// advanced to now.
     pub fn on_sent(&mut self, socket: u16, packets: u64) {
         let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return };
         receiver.owed = receiver.owed + receiver.config.per_sent * packets;
@@ -416,7 +417,7 @@ impl Receiver {
             cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
         } else {
             cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
-            // Who has sent looks for more to send before it sleeps.
+            // A program that has just sent looks for more to send before it sleeps.
             if (read == 0 && !has_sent) || self.is_stopped {
                 self.phase = Phase::Asleep;
                 cpu.sleep(SleepKind::Interruptible);

@@ -111,8 +111,8 @@ impl SimulatedHost {
     }
 }
 
-/// Adds what was read to what was read before it, if both were in one merged buffer: those were queued at one time. Only
-/// packets of one batch of the sender become one again.
+/// Adds what was read to what was read before it, if both were in one merged buffer: those were queued at one time.
+/// Only packets of one batch of the sender become one again.
 fn merge(before: &mut HostExit, next: &HostExit) -> bool {
     let (
         HostExit::Read { parcel, arrived, socket_drops },

@@ -78,7 +78,7 @@ pub struct SocketConfig {
     pub asked: Bytes,
     /// What the system permits (`net.core.rmem_max`).
     pub permitted: Bytes,
-    /// Which kernel.
+    /// The kernel's rule for admitting a packet to a nearly full buffer.
     pub rule: AdmitRule,
     /// How packets lie in memory.
     pub layout: SkbLayout,
@@ -105,7 +105,7 @@ impl SocketConfig {
 /// A queued skb.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Skb<T> {
-    /// What it carries.
+    /// The packets in the skb.
     pub content: T,
     /// What it is charged with.
     pub truesize: u64,

@@ -50,7 +50,7 @@ impl BurstLossSpec {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChannelState {
     Good,
     Bad,
 }
@@ -58,7 +58,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct GilbertElliott {
     spec: Chances,
-    state: State,
+    state: ChannelState,
     rng: Rng,
 }
 
@@ -83,17 +83,20 @@ impl Chances {
 
 impl GilbertElliott {
     pub(super) fn new(spec: &GilbertElliottSpec, rng: Rng) -> Self {
-        Self { spec: Chances::new(spec), state: State::Good, rng }
+        Self { spec: Chances::new(spec), state: ChannelState::Good, rng }
     }
 
     fn loses(&mut self) -> bool {
         let Chances { to_bad, to_good, loss_good, loss_bad } = self.spec;
-        let (leave, other) =
-            if self.state == State::Good { (to_bad, State::Bad) } else { (to_good, State::Good) };
+        let (leave, other) = if self.state == ChannelState::Good {
+            (to_bad, ChannelState::Bad)
+        } else {
+            (to_good, ChannelState::Good)
+        };
         if leave.hits(&mut self.rng) {
             self.state = other;
         }
-        let loss = if self.state == State::Good { loss_good } else { loss_bad };
+        let loss = if self.state == ChannelState::Good { loss_good } else { loss_bad };
         loss.hits(&mut self.rng)
     }
 }

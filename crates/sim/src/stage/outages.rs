@@ -11,7 +11,7 @@ use crate::parcel::{DropReason, Parcel};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outage {
-    /// When it begins.
+    /// Virtual time at which the outage begins.
     #[serde(with = "crate::text")]
     pub at: Span,
     /// How long it lasts.

@@ -41,7 +41,7 @@ pub enum Distribution {
     Uniform(#[serde(with = "crate::text")] Span),
     /// Normal (the sum of twelve uniform numbers), never negative.
     Normal {
-        /// The mean.
+        /// Mean of the distribution.
         #[serde(with = "crate::text")]
         mean: Span,
         /// The standard deviation.
@@ -52,7 +52,7 @@ pub enum Distribution {
     Exponential(#[serde(with = "crate::text")] Span),
     /// Pareto: heavy-tailed.
     Pareto {
-        /// The mean.
+        /// Mean of the distribution.
         #[serde(with = "crate::text")]
         mean: Span,
         /// The tail index, above 1. The smaller, the heavier: below 2 the variance is infinite.

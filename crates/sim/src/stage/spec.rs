@@ -74,7 +74,7 @@ pub enum StageSpec {
 pub enum StageRef {
     /// The place in the path, from 0.
     Index(usize),
-    /// The name.
+    /// The name that the path gives the stage.
     Name(String),
 }
 
@@ -106,17 +106,17 @@ pub enum SpecError {
     /// The stage cannot be changed in this way.
     #[error("stage `{stage}` cannot take the change `{change}`; it takes: {takes}")]
     WrongChange {
-        /// The stage.
+        /// Name of the stage.
         stage: String,
-        /// The change.
+        /// Name of the change that was asked for.
         change: &'static str,
-        /// What it takes.
+        /// The changes that the stage takes.
         takes: &'static str,
     },
     /// The change's own parameters make no sense.
     #[error("change `{change}`: {problem}")]
     Change {
-        /// The change.
+        /// Name of the change that was asked for.
         change: &'static str,
         /// What is wrong, and what is allowed.
         problem: String,

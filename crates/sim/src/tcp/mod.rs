@@ -1,10 +1,10 @@
 //! Small models of TCP flows: Reno, CUBIC and BBR senders with a receiver that sends selective acknowledgements.
 //!
 //! Both ends are sans-IO machines ([`haul_base::Machine`]) and run wherever one does. A datagram of theirs has 24 bytes
-//! of header in front of the payload: with the 28 bytes of IP and UDP that a path adds this makes the 52 bytes of a real
-//! segment with timestamps (IPv4 20, TCP 20, options 12), so that packets have the size of real ones. The payload is
-//! never written nor read. Sequence numbers count segments. What is left out: connection set-up and tear-down, flow control
-//! by window updates (the receive window is constant), tail loss probes, and undoing of spurious reductions.
+//! of header in front of the payload: with the 28 bytes of IP and UDP that a path adds this makes the 52 bytes of a
+//! real segment with timestamps (IPv4 20, TCP 20, options 12), so that packets have the size of real ones. The payload
+//! is never written nor read. Sequence numbers count segments. What is left out: connection set-up and tear-down, flow
+//! control by window updates (the receive window is constant), tail loss probes, and undoing of spurious reductions.
 
 mod control;
 mod receiver;

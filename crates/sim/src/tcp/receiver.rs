@@ -7,7 +7,7 @@ use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, RangeSet, Receiv
 use super::sender::TcpEvent;
 use super::wire::{ACK_BLOCKS, Ack, read_data};
 
-/// When it acknowledges.
+/// The rule for delayed acknowledgements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpReceiverConfig {
     /// How long it waits for a second segment: 40 ms on Linux (`TCP_DELACK_MIN`).

@@ -8,7 +8,7 @@ use super::control::RateSample;
 use super::wire::Ack;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SegmentState {
     InFlight,
     Lost,
     Delivered,
@@ -17,7 +17,7 @@ enum State {
 /// A segment that was sent and not yet acknowledged cumulatively.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
-    state: State,
+    state: SegmentState,
     sent: Time,
     /// Which transmission of the flow carried it last.
     transmission: u64,
@@ -111,7 +111,7 @@ impl Scoreboard {
             (self.first_sent, self.delivered_at) = (now, now);
         }
         let record = Segment {
-            state: State::InFlight,
+            state: SegmentState::InFlight,
             sent: now,
             transmission: self.next_transmission,
             repeated: segment < self.next_new(),
@@ -165,13 +165,13 @@ impl Scoreboard {
     fn deliver(&mut self, now: Time, segment: u64, outcome: &mut Outcome, latest: &mut Option<Segment>) {
         let record = &mut self.segments[(segment - self.base) as usize];
         match record.state {
-            State::Delivered => return,
-            State::InFlight => self.in_flight -= 1,
-            State::Lost => {
+            SegmentState::Delivered => return,
+            SegmentState::InFlight => self.in_flight -= 1,
+            SegmentState::Lost => {
                 self.lost.remove(&segment);
             }
         }
-        record.state = State::Delivered;
+        record.state = SegmentState::Delivered;
         outcome.delivered += 1;
         self.delivered += 1;
         self.delivered_at = now;
@@ -214,10 +214,10 @@ impl Scoreboard {
     fn lose(&mut self, transmission: u64, segment: u64) -> bool {
         let Some(index) = segment.checked_sub(self.base) else { return false };
         let Some(record) = self.segments.get_mut(index as usize) else { return false };
-        if record.state != State::InFlight || record.transmission != transmission {
+        if record.state != SegmentState::InFlight || record.transmission != transmission {
             return false;
         }
-        record.state = State::Lost;
+        record.state = SegmentState::Lost;
         self.in_flight -= 1;
         self.lost.insert(segment);
         true

@@ -11,7 +11,7 @@ use super::{MSS, OVERHEAD, RtoBounds};
 /// What a sender sends and how.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TcpSenderConfig {
-    /// The law.
+    /// The congestion control law.
     pub control: ControlKind,
     /// How many segments there are to send; without end if `None`.
     pub segments: Option<u64>,

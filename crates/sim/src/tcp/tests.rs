@@ -19,14 +19,14 @@ struct Net {
     seed: u64,
 }
 
-/// A datagram under way: when it arrives, its number, where to, its bytes.
-type Flight = Reverse<(Time, u64, bool, Vec<u8>)>;
+/// A datagram in transit: when it arrives, its number, where to, its bytes.
+type InTransit = Reverse<(Time, u64, bool, Vec<u8>)>;
 
 struct Bench {
     net: Net,
     sender: TcpSender,
     receiver: TcpReceiver,
-    flights: BinaryHeap<Flight>,
+    in_transit: BinaryHeap<InTransit>,
     launched: u64,
     free_at: Time,
     rng: Rng,
@@ -41,7 +41,7 @@ impl Bench {
             net,
             sender: TcpSender::new(config),
             receiver: TcpReceiver::new(TcpReceiverConfig::default()),
-            flights: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             launched: 0,
             free_at: Time::ZERO,
             rng: Rng::from_seed(net.seed),
@@ -54,7 +54,7 @@ impl Bench {
     fn launch(&mut self, at: Time, forward: bool, bytes: &[u8]) {
         // The payload need not travel.
         let bytes = bytes[..bytes.len().min(64)].to_vec();
-        self.flights.push(Reverse((at, self.launched, forward, bytes)));
+        self.in_transit.push(Reverse((at, self.launched, forward, bytes)));
         self.launched += 1;
     }
 
@@ -87,13 +87,13 @@ impl Bench {
         loop {
             let deadlines = [self.sender.deadline(), self.receiver.deadline()];
             let deadline = deadlines.into_iter().flatten().map(|deadline| deadline.at.max(self.now)).min();
-            let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
+            let arrival = self.in_transit.peek().map(|Reverse((at, ..))| *at);
             let Some(next) = [deadline, arrival].into_iter().flatten().min().filter(|&at| at <= until) else {
                 break;
             };
             self.now = next;
             if arrival == Some(next) {
-                let Some(Reverse((_, _, forward, mut data))) = self.flights.pop() else { break };
+                let Some(Reverse((_, _, forward, mut data))) = self.in_transit.pop() else { break };
                 let (stride, path, ecn) = (data.len(), PathId::default(), Ecn::NotEct);
                 let data = &mut data[..];
                 let mut batch = Received { data, stride, arrival: None, path, ecn, socket_drops: None };

@@ -1,4 +1,4 @@
-//! Who is next.
+//! The queue of events: which actor is next, and when.
 
 use haul_base::Time;
 
@@ -46,7 +46,7 @@ impl Agenda {
         }
     }
 
-    /// Who is next, and when.
+    /// The actor with the earliest event, and its time.
     pub(super) fn first(&self) -> Option<(Time, u32)> {
         self.heap.first().map(|&actor| (self.key(actor).0, actor))
     }

@@ -58,7 +58,8 @@ impl Channel {
 }
 
 impl World {
-    /// Opens a control channel between two nodes, each of which has one at most. Messages do not wait for the CPU of a host.
+    /// Opens a control channel between two nodes, each of which has one at most. Messages do not wait for the CPU of a
+    /// host.
     ///
     /// # Errors
     /// If there is no such node.
@@ -96,7 +97,7 @@ impl World {
                     room,
                     now: self.now,
                     ahead: Span::ZERO,
-                    flights: &mut self.flights,
+                    transit_buffers: &mut self.transit_buffers,
                     launches: &mut self.launches,
                 };
                 slot.node.on_channel(self.now, &message, &mut out);

@@ -2,7 +2,7 @@
 
 use haul_base::{CauseCounts, HostSample, PathId, Received, Span, Time};
 
-use super::flights::Launch;
+use super::transit_buffers::Launch;
 use super::{
     Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, MOST_BATCHES, NodeId, Outbox, Parcel,
     Place, TraceEvent, World,
@@ -26,7 +26,7 @@ impl World {
 
     fn tell_arrived(&mut self, place: Place, parcel: &Parcel, exit: Exit, arrived: Time) {
         if let Some(trace) = &mut self.trace {
-            let (payload, stride) = self.flights.payload(parcel);
+            let (payload, stride) = self.transit_buffers.payload(parcel);
             trace(&TraceEvent { at: self.now, arrived, place, parcel, exit, payload, stride });
         }
     }
@@ -38,7 +38,7 @@ impl World {
         if let Some(cause) = reason.cause() {
             flow.losses.add(self.now, cause, u64::from(parcel.packets()));
         }
-        self.flights.finish(parcel);
+        self.transit_buffers.finish(parcel);
     }
 
     /// Something happens on a link.
@@ -63,7 +63,7 @@ impl World {
             Exit::Copied => {
                 self.tell(Place::Link(link), parcel, exit);
                 self.flows[parcel.flow().0 as usize].truth.copies += u64::from(parcel.packets());
-                self.flights.copied(parcel);
+                self.transit_buffers.copied(parcel);
             }
         }
     }
@@ -123,7 +123,7 @@ impl World {
         flow.truth.delivered_bytes += parcel.bytes();
         let (node, port) = (flow.to, flow.port);
         self.tell_arrived(Place::Node(node), parcel, Exit::Delivered, coming.arrived);
-        let mut lent = self.flights.lend(parcel);
+        let mut lent = self.transit_buffers.lend(parcel);
         for (first, count) in parcel.runs() {
             // Each damaged packet is one of its own.
             let (parts, each) = if lent.is_damaged() { (count, 1) } else { (1, count) };
@@ -144,8 +144,8 @@ impl World {
                 self.hand_over(node, &mut Arrival { batch, packets: each as u32, wire_bytes });
             }
         }
-        self.flights.give_back(parcel, lent);
-        self.flights.finish(parcel);
+        self.transit_buffers.give_back(parcel, lent);
+        self.transit_buffers.finish(parcel);
     }
 
     /// The node's process has the CPU: now and then it looks at what its host does.
@@ -184,7 +184,7 @@ impl World {
             room,
             now: self.now,
             ahead: Span::ZERO,
-            flights: &mut self.flights,
+            transit_buffers: &mut self.transit_buffers,
             launches: &mut self.launches,
         };
         slot.node.on_arrival(self.now, arrival, &mut out);
@@ -212,7 +212,7 @@ impl World {
             room,
             now: self.now,
             ahead: Span::ZERO,
-            flights: &mut self.flights,
+            transit_buffers: &mut self.transit_buffers,
             launches: &mut self.launches,
         };
         slot.node.on_deadline(self.now, &mut out);
@@ -277,10 +277,10 @@ impl World {
     }
 
     fn launch(&mut self, node: NodeId, launch: &Launch) {
-        debug_assert_eq!(u64::from(launch.flight), launch.parcel.id());
+        debug_assert_eq!(u64::from(launch.buffer), launch.parcel.id());
         let Some(id) = self.flow_of(node, launch.port) else {
             self.strays += u64::from(launch.parcel.packets());
-            return self.flights.finish(&launch.parcel);
+            return self.transit_buffers.finish(&launch.parcel);
         };
         let flow = &mut self.flows[id.0 as usize];
         flow.truth.offered += u64::from(launch.parcel.packets());

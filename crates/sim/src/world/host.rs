@@ -13,7 +13,7 @@ use crate::parcel::{DropReason, FlowId, Parcel};
 pub enum HostExit {
     /// The process reads them from its socket.
     Read {
-        /// The packets.
+        /// The packets that were read.
         parcel: Parcel,
         /// When the kernel took them from the wire.
         arrived: Time,
@@ -22,9 +22,9 @@ pub enum HostExit {
     },
     /// They died in the host.
     Dropped {
-        /// The packets.
+        /// The packets that were dropped.
         parcel: Parcel,
-        /// Why.
+        /// The queue or limit that dropped them.
         reason: DropReason,
     },
 }
@@ -42,8 +42,8 @@ pub trait HostModel: Any + Debug + Send {
     /// [`HostModel::next_event`] no later than when it has, and is asked again after it.
     fn may_run(&mut self, now: Time, node: NodeId) -> bool;
 
-    /// The process that runs `node` has sent packets, where [`HostModel::batches_at_once`] is bounded. As long as they keep it
-    /// at work, it has no CPU for its timer.
+    /// The process that runs `node` has sent packets, where [`HostModel::batches_at_once`] is bounded. As long as they
+    /// keep it at work, it has no CPU for its timer.
     fn on_sent(&mut self, _now: Time, _node: NodeId, _packets: u64) {}
 
     /// How many batches a process sends in one go. What it has beyond that it sends a moment later.

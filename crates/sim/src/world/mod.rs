@@ -3,12 +3,12 @@
 mod agenda;
 mod channel;
 mod deliver;
-mod flights;
 mod host;
 mod node;
 mod record;
 mod session;
 mod summary;
+mod transit_buffers;
 mod truth;
 
 use std::any::Any;
@@ -23,8 +23,8 @@ use crate::path::Path;
 use crate::stage::{PathSpec, SpecError, StageChange, StageRef};
 use agenda::Agenda;
 use channel::{Channel, ChannelId};
-use flights::{Flights, Launch};
 use record::Recorder;
+use transit_buffers::{Launch, TransitBuffers};
 use truth::RecentLosses;
 
 pub use channel::ChannelSpec;
@@ -63,13 +63,13 @@ pub enum Place {
 /// One line of the trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceEvent<'a> {
-    /// When.
+    /// Virtual time of the event.
     pub at: Time,
     /// When the packets had come to the kernel of the node's host; elsewhere as `at`.
     pub arrived: Time,
-    /// Where.
+    /// The node, link or host.
     pub place: Place,
-    /// Which packets.
+    /// The packets of one flow that it is about.
     pub parcel: &'a Parcel,
     /// What became of them there.
     pub exit: Exit,
@@ -112,9 +112,9 @@ pub enum WorldError {
     /// Two flows leave a node by the same port.
     #[error("port {port} of node `{node}` has a flow already")]
     PortTaken {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its port.
+        /// The port that is taken.
         port: u16,
     },
     /// A path cannot be built, or not be changed like that.
@@ -186,7 +186,7 @@ pub struct World {
     hosts: Vec<HostSlot>,
     flows: Vec<Flow>,
     channels: Vec<Channel>,
-    flights: Flights,
+    transit_buffers: TransitBuffers,
     launches: Vec<Launch>,
     /// What leaves its node later than it was written.
     later: Line<(NodeId, Launch)>,
@@ -235,7 +235,7 @@ impl World {
             hosts: Vec::new(),
             flows: Vec::new(),
             channels: Vec::new(),
-            flights: Flights::new(),
+            transit_buffers: TransitBuffers::new(),
             launches: Vec::new(),
             later: Line::default(),
             later_packets: 0,
@@ -401,7 +401,7 @@ impl World {
         self.trace = Some(Box::new(trace));
     }
 
-    /// The present.
+    /// The present virtual time.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -445,7 +445,7 @@ impl World {
 
     /// Buffers of packets that are under way.
     pub fn buffers_in_use(&self) -> usize {
-        self.flights.in_use()
+        self.transit_buffers.in_use()
     }
 
     /// Runs until `until`; what happens at that time happens.

@@ -5,7 +5,7 @@ use std::fmt::{self, Debug};
 
 use haul_base::{Ecn, HostSample, PathId, Rate, Received, Span, Time, Transmit, Verdict};
 
-use super::flights::{Flights, Launch};
+use super::transit_buffers::{Launch, TransitBuffers};
 
 /// Packets of one flow as a node gets them: neighbours that arrive together, all of one size but the last.
 pub struct Arrival<'a> {
@@ -74,7 +74,7 @@ pub struct Outbox<'a> {
     pub(super) now: Time,
     /// By how much the clock of the node that sends is ahead of `now`.
     pub(super) ahead: Span,
-    pub(super) flights: &'a mut Flights,
+    pub(super) transit_buffers: &'a mut TransitBuffers,
     pub(super) launches: &'a mut Vec<Launch>,
     /// Batches that may still leave now.
     pub(super) room: usize,
@@ -89,7 +89,7 @@ impl Outbox<'_> {
         self.ahead = by;
     }
 
-    /// Whether no more batches may leave now. Who has more to send sends it a moment later.
+    /// Whether no more batches may leave now. A node with more to send is asked again a moment later.
     pub fn is_full(&self) -> bool {
         self.room == 0
     }
@@ -100,14 +100,14 @@ impl Outbox<'_> {
         if self.is_full() {
             return false;
         }
-        let buffer = self.flights.slot();
+        let buffer = self.transit_buffers.slot();
         let Some(transmit) = write(buffer) else {
             return false;
         };
         self.room -= 1;
         let at = (transmit.release - self.ahead).max(self.now);
-        self.flights.launch_slot(&transmit, overhead, |flight, parcel| {
-            self.launches.push(Launch { at, flight, parcel, port: transmit.path });
+        self.transit_buffers.launch_slot(&transmit, overhead, |buffer, parcel| {
+            self.launches.push(Launch { at, buffer, parcel, port: transmit.path });
         });
         true
     }
@@ -116,8 +116,8 @@ impl Outbox<'_> {
     /// modelled protocol), or nothing.
     pub fn send(&mut self, port: PathId, wire_bytes: u32, count: usize, ecn: Ecn, note: &[u8]) {
         let at = self.now;
-        self.flights.launch_note(wire_bytes, count, ecn, note, |flight, parcel| {
-            self.launches.push(Launch { at, flight, parcel, port });
+        self.transit_buffers.launch_note(wire_bytes, count, ecn, note, |buffer, parcel| {
+            self.launches.push(Launch { at, buffer, parcel, port });
         });
     }
 }

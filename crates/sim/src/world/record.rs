@@ -24,10 +24,11 @@ pub struct Rates {
     pub goodput_bps: Vec<Vec<u64>>,
     /// The rate of each node's control law at the end of the interval; empty lists for nodes that have none.
     pub law_bps: Vec<Vec<u64>>,
-    /// For how much of the interval each node's process was ready to run and had no core, in thousandths; empty lists for
-    /// nodes on no host.
+    /// For how much of the interval each node's process was ready to run and had no core, in thousandths; empty lists
+    /// for nodes on no host.
     pub waited: Vec<Vec<u64>>,
-    /// The sleep average of each node's process at the end of the interval, microseconds; empty lists where there is none.
+    /// The sleep average of each node's process at the end of the interval, microseconds; empty lists where there is
+    /// none.
     pub sleep_average_us: Vec<Vec<u64>>,
     /// How full the socket buffer of each node's process is at the end of the interval, thousandths; empty lists for
     /// nodes on no host.

@@ -68,7 +68,7 @@ impl<M: Machine> SessionNode<M> {
         self
     }
 
-    /// The machine.
+    /// The machine that the node runs.
     pub fn machine(&self) -> &M {
         &self.machine
     }

@@ -34,7 +34,7 @@ impl FlowTruth {
 /// One flow of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowSummary {
-    /// Its name.
+    /// The name given when the flow was made.
     pub name: String,
     /// Bits per second on the wire that arrived, over the whole run.
     pub delivered_bps: u64,
@@ -45,7 +45,7 @@ pub struct FlowSummary {
 /// One link of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LinkSummary {
-    /// Its name.
+    /// The name given when the link was made.
     pub name: String,
     /// What it did to packets.
     pub counters: PathCounters,
@@ -54,7 +54,7 @@ pub struct LinkSummary {
 /// One node of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeSummary {
-    /// Its name.
+    /// The name given when the node was made.
     pub name: String,
     /// Bytes that served their purpose, if the node counts them.
     pub goodput_bytes: Option<u64>,
@@ -65,7 +65,7 @@ pub struct NodeSummary {
 /// A run in numbers. Serialised it is the same, byte by byte, for equal worlds and seeds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// The seed.
+    /// Seed of all random numbers of the run.
     pub seed: u64,
     /// Virtual time that passed, nanoseconds.
     pub elapsed_ns: u64,

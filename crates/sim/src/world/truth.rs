@@ -6,8 +6,8 @@ use haul_base::{Cause, CauseCounts, Span, Time};
 
 /// Losses count together in stretches of this length.
 const STRETCH: Span = Span::from_millis(100);
-/// A verdict is about so many of them, back from the newest loss: a sender finds its losses a round trip after they happen, and some
-/// of them later. Our choice.
+/// A verdict is about so many of them, back from the newest loss: a sender finds its losses a round trip after they
+/// happen, and some of them later. Our choice.
 const STRETCHES: u64 = 10;
 
 /// What a flow lost in the last second in which it lost anything.

@@ -245,7 +245,8 @@ impl Session {
         world.add_node(&format!("{name} receiver"), node.with_host_sample(Receiver::on_host_sample))
     }
 
-    /// The same for machines of a recipe. A sender that is `cause_aware` and does not diagnose itself is told why packets died.
+    /// The same for machines of a recipe. A sender that is `cause_aware` and does not diagnose itself is told why
+    /// packets died.
     pub(crate) fn of_recipe(world: &mut World, recipe: &Recipe, len: u64, rtt: Span) -> Self {
         let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
         let source = Box::new(PatternSource { len, released: 0 });

@@ -131,8 +131,8 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
     }
 }
 
-/// A transfer of 3 s: in its slow start a few packets leave, with no queue, and then many, with one that is full for a moment in
-/// some runs.
+/// A transfer of 3 s: in its slow start a few packets leave, with no queue, and then many, with one that is full for a
+/// moment in some runs.
 #[test]
 fn random_losses_of_a_short_transfer_are_told_as_such() {
     let recipe = recipe("bulk", &[("controller", "bbr")]);
@@ -154,7 +154,8 @@ fn random_losses_of_a_short_transfer_are_told_as_such() {
     assert!(overflows > 0, "no queue was full");
 }
 
-/// A network card with few slots, and a kernel that takes 30 us for each packet: batches overflow the ring, of which no socket knows.
+/// A network card with few slots, and a kernel that takes 30 us for each packet: batches overflow the ring, of which no
+/// socket knows.
 #[test]
 fn what_a_full_ring_drops_is_the_hosts() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "250Mbit")]);
@@ -169,7 +170,8 @@ fn what_a_full_ring_drops_is_the_hosts() {
     assert!(told >= 0.99, "{told}: {}", describe(&run));
 }
 
-/// Bursts that are lost whole, as of a radio link, look like a receiver that did not read. Its host counts what it drops: nothing.
+/// Bursts that are lost whole, as of a radio link, look like a receiver that did not read. Its host counts what it
+/// drops: nothing.
 #[test]
 fn bursts_that_a_medium_loses_whole_are_not_put_on_a_host_that_counts_its_drops() {
     let set = [("controller", "fixed"), ("rate", "700Mbit"), ("max_batch", "4"), ("unit_window", "53MB")];

@@ -39,7 +39,8 @@ impl Watched {
         watched
     }
 
-    /// Of the packets of ended windows that died of a cause, and of those that are put down to it, how many are right: F1.
+    /// Of the packets of ended windows that died of a cause, and of those that are put down to it, how many are right:
+    /// F1.
     pub(super) fn f1(&self, cause: Cause) -> f64 {
         let windows = self.windows.lock().unwrap();
         let last = windows.last().unwrap();
@@ -72,8 +73,8 @@ fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watch
     watched
 }
 
-/// A socket's drops are named by the receiver, so they are told apart from losses beside them. Between a queue that is always full and a
-/// medium nothing tells whose a single packet was, so that is not asked here.
+/// A socket's drops are named by the receiver, so they are told apart from losses beside them. Between a queue that is
+/// always full and a medium nothing tells whose a single packet was, so that is not asked here.
 #[test]
 fn each_packet_is_put_down_to_what_has_lost_it() {
     let at = |rate| recipe("bulk", &[("controller", "fixed"), ("rate", rate)]);
@@ -95,8 +96,8 @@ fn each_packet_is_put_down_to_what_has_lost_it() {
     }
 }
 
-/// Of transfers that are shorter than one window, of one, and of one and a bit, the windows have each packet that died, once, and so have
-/// the counts by cause.
+/// Of transfers that are shorter than one window, of one, and of one and a bit, the windows have each packet that died,
+/// once, and so have the counts by cause.
 #[test]
 fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);
@@ -124,8 +125,8 @@ fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
     }
 }
 
-/// Of one packet to 200, of which the last are often lost: then nothing that comes behind them shows it, and the probe timer repeats
-/// them. So it does in an outage.
+/// Of one packet to 200, of which the last are often lost: then nothing that comes behind them shows it, and the probe
+/// timer repeats them. So it does in an outage.
 #[test]
 fn what_the_probe_timer_finds_lost_is_put_down_too() {
     let down = Outage { at: Span::from_millis(15), length: Span::from_millis(150), every: None };

@@ -9,7 +9,8 @@ use haul_sim::{ChannelSpec, World};
 use crate::common::{Channel, Session};
 
 const RTT: Span = Span::from_millis(50);
-/// As TCP has it without other packets behind the lost one: the least timeout of RFC 6298 as Linux has it, and a round trip.
+/// As TCP has it without other packets behind the lost one: the least timeout of RFC 6298 as Linux has it, and a round
+/// trip.
 const RECOVERY: Span = Span::from_millis(250);
 
 /// What a transfer came to.

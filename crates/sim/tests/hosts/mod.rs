@@ -148,8 +148,8 @@ fn the_fill_of_a_socket_is_recorded_over_time() {
     assert!(lost[..5].iter().all(|&lost| lost == 0) && lost[8] > 0, "{lost:?}");
 }
 
-/// What limited a sender on a path of 200 Mbit/s whose packets cost so much, beside a load; the packets that it sent in 4 s, and
-/// where its time went.
+/// What limited a sender on a path of 200 Mbit/s whose packets cost so much, beside a load; the packets that it sent in
+/// 4 s, and where its time went.
 fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64, Waiting) {
     let mut world = World::new(11);
     let (rtt, limit) = (Span::from_millis(40), u64::MAX >> 16);

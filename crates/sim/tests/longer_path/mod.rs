@@ -1,4 +1,5 @@
-//! Laws that measure the queue by the round trip: a path that becomes longer is no queue, and the queue of others is no longer path.
+//! Laws that measure the queue by the round trip: a path that becomes longer is no queue, and the queue of others is no
+//! longer path.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,5 +1,5 @@
-//! The laws that may be the default on paths that change, with the whole transport: what each takes of a phase once 3 s or ten
-//! round trips have passed. `cargo test -p haul-sim --test transfer moving -- --nocapture` prints the table.
+//! The laws that may be the default on paths that change, with the whole transport: what each takes of a phase once 3 s
+//! or ten round trips have passed. `cargo test -p haul-sim --test transfer moving -- --nocapture` prints the table.
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
@@ -294,8 +294,8 @@ fn a_path_that_holds_few_packets_is_probed_often_though_reports_are_rare() {
     }
 }
 
-/// Mbit/s that arrive from 3 to 13 s on a path of up to 100 Mbit/s whose capacity is another one after each `step`, by chance
-/// one of `mbps`.
+/// Mbit/s that arrive from 3 to 13 s on a path of up to 100 Mbit/s whose capacity is another one after each `step`, by
+/// chance one of `mbps`.
 fn on_varying_path(path: &Channel, step: u64, mbps: &[u64], seed: u64) -> f64 {
     let mut run = Run::new(seed, 4 << 30, "bbr", None, path, path);
     let mut rng = Rng::from_seed(seed);

@@ -149,8 +149,8 @@ fn of_a_constant_rate_nothing_is_claimed() {
     assert_eq!(outcome.told.lost_by_cause.of(Cause::Congestion), 0, "{outcome:?}");
 }
 
-/// Also where the law goes slower for each of them, and where it looks for more. Bursts of losses beside the sender's own bursts can
-/// look like a queue's, which is not of interest here.
+/// Also where the law goes slower for each of them, and where it looks for more. Bursts of losses beside the sender's
+/// own bursts can look like a queue's, which is not of interest here.
 #[test]
 fn what_a_medium_loses_stays_random_whatever_the_law() {
     let single = [(0.01, 1.0), (0.08, 1.0)];

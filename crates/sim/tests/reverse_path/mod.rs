@@ -10,8 +10,8 @@ fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// An object on a path of `forth` and `back` with a round trip of 40 ms that takes about `seconds`; a tail-drop queue of 100 ms
-/// forth and 2 s back.
+/// An object on a path of `forth` and `back` with a round trip of 40 ms that takes about `seconds`; a tail-drop queue
+/// of 100 ms forth and 2 s back.
 fn start(seed: u64, law: &str, (forth, back): (Rate, Rate), loss: f64, seconds: f64) -> Run {
     let there = Channel { loss, queue: ms(100), ..Channel::clean(ms(20), forth) };
     let back = Channel { queue: ms(2_000), ..Channel::clean(ms(20), back) };

@@ -1,6 +1,6 @@
-//! The share of reports over rates, round trips and losses, once the start is over: at most 1 % of the data packets from 100 Mbit/s
-//! on, 2 % below. The one exception: four reports a second, or one a round trip if that is longer, come in any case. With fewer the
-//! law could not find within 3 s what a path has become.
+//! The share of reports over rates, round trips and losses, once the start is over: at most 1 % of the data packets
+//! from 100 Mbit/s on, 2 % below. The one exception: four reports a second, or one a round trip if that is longer, come
+//! in any case. With fewer the law could not find within 3 s what a path has become.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

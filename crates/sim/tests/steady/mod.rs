@@ -37,7 +37,8 @@ fn packets_in_flight(law: &str, loss: f64, rtt: Span, seconds: u64) -> f64 {
 #[test]
 fn windows_are_what_their_sources_derive_whatever_the_reports() {
     let (short, long) = (Span::from_millis(40), Span::from_millis(100));
-    // Reno: RFC 5681 and Mathis' formula; CUBIC where it is Reno's friend (RFC 9438, section 4.3); Scalable TCP: its paper.
+    // Reno: RFC 5681 and Mathis' formula; CUBIC where it is Reno's friend (RFC 9438, section 4.3); Scalable TCP: its
+    // paper.
     let reno = |p: f64| (1.5 / p).sqrt();
     // LEDBAT++ below its target, at 40 ms: a third of a packet each round trip, and a tenth of the time for slowdowns.
     let ledbat = |p: f64| 0.9 * (0.5 / p).sqrt();

@@ -1,5 +1,5 @@
-//! Laws whose steps come at fixed intervals, with one loss in each so many packets: they have the rate that their sources
-//! derive, within 5 %.
+//! Laws whose steps come at fixed intervals, with one loss in each so many packets: they have the rate that their
+//! sources derive, within 5 %.
 
 use haul_base::Span;
 
@@ -19,9 +19,9 @@ fn case<'a>(preset: &'a str, law: &'a str, set: &'a [(&'a str, &'a str)], every:
     Case { preset, law, set, every, rtt, skipped, measured }
 }
 
-/// UDT4 (draft-gg-udt-03, section 6.1): a ninth less at a loss, and `step` packets a SYN more in each other one. With `N`
-/// packets from loss to loss and `n` in a SYN, between 8/9 and 1 of the highest, `x`: `x / 9 = step (N / n - 1)`, and
-/// `n = 17 x / 18`.
+/// UDT4 (draft-gg-udt-03, section 6.1): a ninth less at a loss, and `step` packets a SYN more in each other one. With
+/// `N` packets from loss to loss and `n` in a SYN, between 8/9 and 1 of the highest, `x`: `x / 9 = step (N / n - 1)`,
+/// and `n = 17 x / 18`.
 #[test]
 fn udt_falls_by_a_ninth_at_each_loss_and_rises_by_a_step_in_each_other_syn() {
     // Below 1 Gbit/s free: 10^9 bits times 1.5e-6, in packets of 1,472 bytes.

@@ -44,9 +44,9 @@ fn fast_tcp_has_alpha_packets_in_the_queue() {
     }
 }
 
-/// draft-irtf-iccrg-ledbat-plus-plus, section 4.2: `gain = w (d / target - 1)`, so that `d` is the target but for a share of
-/// `gain / w`. A step answers to the delay of a round trip before, or more as the least of four samples counts: on paths that are about
-/// as long as the target or longer the window swings, and the mean delay is less.
+/// draft-irtf-iccrg-ledbat-plus-plus, section 4.2: `gain = w (d / target - 1)`, so that `d` is the target but for a
+/// share of `gain / w`. A step answers to the delay of a round trip before, or more as the least of four samples
+/// counts: on paths that are about as long as the target or longer the window swings, and the mean delay is less.
 #[test]
 fn ledbat_plus_plus_has_its_target_in_the_queue() {
     for (target, millis) in [(60, 10), (100, 20)] {

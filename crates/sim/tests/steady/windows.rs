@@ -1,7 +1,8 @@
-//! Laws that follow from losses, with one in each so many packets: packets a round trip as their sources derive them, within
-//! 5 %. Derivations of a window leave out the round trips of recovery; where the source has them they are counted here.
-//! A round trip is a whole number of report intervals on these paths. Where it is not, a window sends up to 7 % more than its
-//! source derives (Reno at 110 ms), as pacing leaves the end of an interval empty that counts as unreported.
+//! Laws that follow from losses, with one in each so many packets: packets a round trip as their sources derive them,
+//! within 5 %. Derivations of a window leave out the round trips of recovery; where the source has them they are
+//! counted here. A round trip is a whole number of report intervals on these paths. Where it is not, a window sends up
+//! to 7 % more than its source derives (Reno at 110 ms), as pacing leaves the end of an interval empty that counts as
+//! unreported.
 
 use haul_base::Span;
 
@@ -10,8 +11,8 @@ use super::each_nth::{Case, all_have};
 /// So many packets from loss to loss, and milliseconds of a round trip.
 type Losses = (u64, u64);
 
-/// `law` on each of the paths for so many losses after so many: the packets of a round trip are those that `derived` gives for
-/// the packets from loss to loss and the seconds of a round trip.
+/// `law` on each of the paths for so many losses after so many: the packets of a round trip are those that `derived`
+/// gives for the packets from loss to loss and the seconds of a round trip.
 #[track_caller]
 fn has(law: &str, set: &[(&str, &str)], losses: &[Losses], measured: u64, derived: impl Fn(f64, f64) -> f64) {
     let cases = losses.iter().map(|&(every, millis)| {
@@ -34,9 +35,9 @@ fn root(grows: impl Fn(f64) -> f64) -> f64 {
     low
 }
 
-/// A window that grows from `factor` times the highest, `w`, to that by `increase` packets a round trip, after a recovery: in
-/// flight is as much as it allows after `1 - factor` round trips, and what is sent then is acknowledged after one more, which
-/// ends the recovery (RFC 9002, section 7.3.2).
+/// A window that grows from `factor` times the highest, `w`, to that by `increase` packets a round trip, after a
+/// recovery: in flight is as much as it allows after `1 - factor` round trips, and what is sent then is acknowledged
+/// after one more, which ends the recovery (RFC 9002, section 7.3.2).
 fn additive(n: f64, factor: f64, increase: f64) -> f64 {
     let packets = |w: f64| (1.0 - factor * factor) * w * w / (2.0 * increase) + factor * w;
     let w = root(|w| packets(w) - n);
@@ -57,7 +58,8 @@ fn cubic_is_renos_friend_where_that_has_more() {
     has("cubic", &[], &losses, 40, |n, _| additive(n, 0.7, 3.0 * 0.3 / 1.7));
 }
 
-/// RFC 9438, section 5.1: `K = cbrt(W (1 - b) / C)` seconds up to `W`, with a mean window of `W (3 + b) / 4`, and a recovery.
+/// RFC 9438, section 5.1: `K = cbrt(W (1 - b) / C)` seconds up to `W`, with a mean window of `W (3 + b) / 4`, and a
+/// recovery.
 #[test]
 fn cubic_reaches_its_last_maximum_with_each_loss() {
     let derived = |n: f64, rtt: f64| {
@@ -68,8 +70,8 @@ fn cubic_reaches_its_last_maximum_with_each_loss() {
     has("cubic", &[], &[(1_000, 400), (2_000, 200), (4_000, 100)], 150, derived);
 }
 
-/// Kelly (2003): `w` before a loss is `(a / b) / p` with `a` = 0.01 and `b` = 1/8, and less by `b / -ln(1 - b)` in the mean. It
-/// grows in recovery, too.
+/// Kelly (2003): `w` before a loss is `(a / b) / p` with `a` = 0.01 and `b` = 1/8, and less by `b / -ln(1 - b)` in the
+/// mean. It grows in recovery, too.
 #[test]
 fn scalable_tcp_has_a_window_in_proportion_to_the_packets_between_losses() {
     let derived = |n: f64, _| 0.01 / 0.125 * n * 0.125 / -f64::ln(0.875);
@@ -93,9 +95,9 @@ fn tfrc_has_the_rate_of_its_equation() {
     has("tfrc", &[], &[(300, 40), (1_000, 40), (10_000, 100)], 40, derived);
 }
 
-/// draft-irtf-iccrg-ledbat-plus-plus, sections 4.1 to 4.4, below the target: half of the window at a loss, `gain` more each round
-/// trip, which is 1 from 120 ms on, half at 100 and a third at 40 ms; no recovery. A tenth of the time is for slowdowns, in which next to nothing is
-/// sent.
+/// draft-irtf-iccrg-ledbat-plus-plus, sections 4.1 to 4.4, below the target: half of the window at a loss, `gain` more
+/// each round trip, which is 1 from 120 ms on, half at 100 and a third at 40 ms; no recovery. A tenth of the time is
+/// for slowdowns, in which next to nothing is sent.
 #[test]
 fn ledbat_plus_plus_is_a_slower_reno_that_slows_down_for_a_tenth_of_the_time() {
     let derived = |n: f64, rtt: f64| 0.9 * (1.5 * n / (0.12 / rtt).ceil()).sqrt();

@@ -226,8 +226,8 @@ pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> 
     took
 }
 
-/// What `positive_ack` documents as the mean turn-around of its policy if all is known and nothing varies: a round trip,
-/// and for each way and each transmission k the time to the next one, with the probability that k were lost.
+/// What `positive_ack` documents as the mean turn-around of its policy if all is known and nothing varies: a round
+/// trip, and for each way and each transmission k the time to the next one, with the probability that k were lost.
 pub(crate) fn ideal(rtt: Span, loss: f64) -> Span {
     let first = (rtt + Span::from_micros(500)).as_secs_f64();
     let wait = |k: i32| loss.powi(k) * first * f64::from(1 << (k - 6).clamp(0, 20));

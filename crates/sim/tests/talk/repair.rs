@@ -1,4 +1,5 @@
-//! A stream over a lossy path, whatever its recipe does about losses: what comes in time, what comes at all, at what cost.
+//! A stream over a lossy path, whatever its recipe does about losses: what comes in time, what comes at all, at what
+//! cost.
 
 use haul_base::{Probability, Span, Time};
 use haul_proto::presets;

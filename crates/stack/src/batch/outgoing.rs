@@ -72,8 +72,8 @@ impl Batch<'_> {
         u64::from(kind.0 | self.generation) << 56 | self.next_pn() << 16 >> 8
     }
 
-    /// Takes in `added` packets that were written behind the others, at least one, of which only the last may be shorter:
-    /// it has `last` bytes. Gives the place of the first.
+    /// Takes in `added` packets that were written behind the others, at least one, of which only the last may be
+    /// shorter: it has `last` bytes. Gives the place of the first.
     #[inline]
     fn note_row(&mut self, kind: Kind, added: usize, len: usize, last: usize) -> usize {
         let first = self.count;

@@ -18,7 +18,7 @@ pub enum RecipeError {
     Unknown {
         /// The line, if there is one.
         place: String,
-        /// The name.
+        /// The name that the recipe gives.
         name: String,
         /// The nearest name.
         hint: String,
@@ -38,7 +38,7 @@ pub enum RecipeError {
         place: String,
         /// Whose it would be.
         protocol: String,
-        /// Its name.
+        /// The name that the recipe gives.
         parameter: String,
         /// What there is.
         allowed: String,
@@ -50,7 +50,7 @@ pub enum RecipeError {
         place: String,
         /// Whose it is.
         protocol: String,
-        /// Its name.
+        /// Name of the parameter.
         parameter: String,
         /// What was given.
         value: String,
@@ -70,9 +70,9 @@ pub enum RecipeError {
     Conflict {
         /// One.
         first: String,
-        /// The other.
+        /// The micro-protocol that the first excludes.
         second: String,
-        /// Why.
+        /// Why they exclude each other.
         reason: String,
     },
     /// `set` names nothing in the recipe.
@@ -89,9 +89,9 @@ pub enum RecipeError {
     /// A micro-protocol could not be made from its parameters.
     #[error("{protocol}: {message}")]
     Unbuildable {
-        /// Which.
+        /// Name of the micro-protocol.
         protocol: String,
-        /// Why.
+        /// What it says of its parameters.
         message: String,
     },
     /// The headers leave no room for data.
@@ -115,9 +115,9 @@ pub enum RecipeError {
         "the recipe has {len} bytes as text, and {max} fit into a packet while running; leave out defaults"
     )]
     TooLong {
-        /// Its length.
+        /// Length of the text, bytes.
         len: usize,
-        /// The longest.
+        /// Longest text that is read, bytes.
         max: usize,
     },
     /// What a running session cannot change.
@@ -134,7 +134,7 @@ pub enum RecipeError {
         "the other side has version {theirs} of `{protocol}`, this one has {ours}; install the same release on both"
     )]
     Version {
-        /// Which.
+        /// Name of the micro-protocol.
         protocol: String,
         /// Here.
         ours: u16,

@@ -24,7 +24,7 @@ pub(crate) use text::place;
 /// A stack written as data. Not checked yet: [`Registry::compile`](crate::Registry::compile) does that.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recipe {
-    /// Its name.
+    /// The name that users choose it by.
     pub name: String,
     /// A line for people.
     pub summary: String,

@@ -35,7 +35,7 @@ pub enum ParameterKind {
 /// A parameter of a micro-protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ParameterSpec {
-    /// Its name.
+    /// Name in the micro-protocol's table of the recipe.
     pub name: &'static str,
     /// What it may be.
     pub kind: ParameterKind,
@@ -175,15 +175,15 @@ impl Parameters {
     }
 
     getters! {
-        /// A rate.
+        /// The value of a rate.
         rate: Rate -> Rate;
-        /// A size.
+        /// The value of a size.
         bytes: Bytes -> Bytes;
-        /// A time.
+        /// The value of a time.
         span: Span -> Span;
         /// A whole number.
         integer: Integer -> u64;
-        /// A number.
+        /// The value of a number.
         number: Number -> f64;
         /// Yes or no.
         flag: Flag -> bool;

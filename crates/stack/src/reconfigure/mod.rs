@@ -8,12 +8,12 @@
 //!
 //! *Who wins.* Either end may begin a change, one at a time; each numbers its own. Every packet of the negotiation says
 //! which change of the other end was dealt with last, so that both know which of two changes knew of the other:
-//! - Of two that did not, the one of the end that opened the session wins. That end passes the other request over, and the
-//!   other end drops its own as soon as it has checked the winner; what still comes of the dropped one is too old.
+//! - Of two that did not, the one of the end that opened the session wins. That end passes the other request over, and
+//!   the other end drops its own as soon as it has checked the winner; what still comes of the dropped one is too old.
 //! - A change that knows of this end's, which still waits for its answer, waits until that has come.
 //!
 //! *No end is left alone.* A change is taken back by another one, back to the recipe before, and that is said until it
-//! is answered. From READY and COMMIT on nobody gives up: the other end may have changed over.
+//! is answered. After READY and COMMIT neither end gives up: the other may have changed over.
 
 mod message;
 mod negotiation;

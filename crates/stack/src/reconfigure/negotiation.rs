@@ -17,8 +17,8 @@ const TIMEOUT: Span = Span::from_secs(30);
 pub(super) enum Change {
     #[default]
     None,
-    /// New parameters are in force here; the other side has not confirmed. With what was in force before, unless this
-    /// takes an earlier change back, of which nobody is told any more.
+    /// New parameters are in force here; the other side has not confirmed them. With the parameters from before, unless
+    /// this undoes an earlier change, of which the other side was not told.
     Applying(Box<RepeatedMessage>, Option<Arc<CompiledStack>>),
     /// The other side has been asked, and nothing new is sent.
     Proposed(Box<RepeatedMessage>, Arc<CompiledStack>),

@@ -13,8 +13,8 @@ use super::pool::Slot;
 /// Bytes of a UDP payload that are logged: in packets of `haul`, the kind, the packet number and one more.
 const LOGGED: usize = 8;
 
-/// The file, which both directions share. A line is `SECONDS WAY REASON udp FROM TO PAYLOAD`: ports, and the first bytes of the payload as
-/// hexadecimal digits; or `SECONDS WAY REASON PROTOCOL`, its number, for what is not UDP.
+/// The file, which both directions share. A line is `SECONDS WAY REASON udp FROM TO PAYLOAD`: ports, and the first
+/// bytes of the payload as hexadecimal digits; or `SECONDS WAY REASON PROTOCOL`, its number, for what is not UDP.
 #[derive(Clone, Debug)]
 pub(crate) struct DropLog(Arc<Mutex<BufWriter<File>>>);
 

@@ -127,7 +127,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.ask(Request::Stop);
         if let Some(thread) = self.thread.take() {
-            // Nobody has asked how it went, and nothing is to be done about it any more.
+            // The owner did not ask for the result, and `drop` cannot return it.
             let _ = thread.join();
         }
     }

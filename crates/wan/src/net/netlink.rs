@@ -30,7 +30,7 @@ const IFF_MULTICAST: u32 = 0x1000;
 /// An address and the length of its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// The address.
+    /// The address without its prefix length.
     pub ip: IpAddr,
     /// Bits of the network.
     pub prefix: u8,

@@ -119,7 +119,7 @@ impl Direction {
         }
     }
 
-    /// Lets time pass up to `now`: nothing may arrive earlier than that any more.
+    /// Advances the path to `now`; later arrivals must not be earlier than that.
     pub(super) fn advance(&mut self, now: Time) {
         let Self { path, kept, due, room, counts, .. } = self;
         path.advance(now, &mut |_, parcel, exit| {
@@ -152,7 +152,7 @@ impl Direction {
                 }
                 Err(SendError::WouldBlock(_)) => return false,
                 Err(error) => {
-                    // Nobody listens any more, or the like: the packets are gone, as on a real path.
+                    // The receiver has closed its socket, for example: the packets are lost, as on a real path.
                     tracing::debug!(%error, "emulated path: packets dropped at its end");
                     self.counts.drops.count(DropReason::Carrier, batch.packets as u64);
                     batch.packets

@@ -1,5 +1,5 @@
-//! A relay on the loopback interface with one port toward the client, which carries UDP to the server through the stages
-//! of a path, and TCP with its delay. It needs no privilege.
+//! A relay on the loopback interface with one port toward the client, which carries UDP to the server through the
+//! stages of a path, and TCP with its delay. It needs no privilege.
 
 mod direction;
 

@@ -18,7 +18,7 @@ pub enum FrameError {
     /// The frame to read claims to be longer than permitted.
     #[error("the peer announced a control message of {len} bytes; {limit} are permitted")]
     TooLong {
-        /// What it claims.
+        /// Length in the frame's header, bytes.
         len: usize,
         /// What is permitted.
         limit: usize,

@@ -39,8 +39,8 @@ pub struct CountedSending {
 }
 
 impl CountedSending {
-    /// The lost packets by cause; those without one are inconclusive. A peer may say anything: there are never more than
-    /// it has lost.
+    /// The lost packets by cause; those without one are inconclusive. A peer may say anything: there are never more
+    /// than it has lost.
     pub fn causes(&self) -> CauseCounts {
         let told = [
             (Cause::ReceiverHost, self.lost_by_host),

@@ -76,11 +76,11 @@ pub enum Keep {
 /// What was asked for beside contents, permissions and time.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Extras {
-    /// Whose it is; `None` if nobody asked.
+    /// The owner; `None` if not requested.
     pub owner: Option<Owner>,
-    /// Extended attributes, in byte order of their names; `None` if nobody asked.
+    /// Extended attributes, in byte order of their names; `None` if not requested.
     pub xattrs: Option<Vec<Xattr>>,
-    /// Access control lists, as the extended attributes `system.posix_acl_*` hold them; `None` if nobody asked.
+    /// Access control lists, as the extended attributes `system.posix_acl_*` hold them; `None` if not requested.
     pub acls: Option<Vec<Xattr>>,
     /// How many extended attributes could not be read, or were more than [`MAX_EXTRAS`].
     pub left_out: u32,
@@ -104,7 +104,7 @@ pub struct Owner {
 pub struct Xattr {
     /// Its name with the name space, for example `user.comment`.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value, uninterpreted bytes.
     pub value: Vec<u8>,
 }
 
@@ -134,8 +134,8 @@ impl Extras {
     }
 }
 
-/// What could not be preserved although it was asked for, and what was left alone at the destination. Files are where they
-/// belong all the same.
+/// What could not be preserved although it was asked for, and what was left alone at the destination. Files are where
+/// they belong all the same.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Notes {
     /// How many there are.

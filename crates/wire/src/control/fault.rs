@@ -14,8 +14,8 @@ pub struct Fault {
     pub hint: String,
     /// Whether the same command may succeed when it is repeated unchanged.
     pub retryable: bool,
-    /// The machine that it happened on, where that was found out. It is no part of what travels to a peer: the side that
-    /// receives a fault knows better whom it is from.
+    /// The machine that it happened on, where that was found out. It is no part of what travels to a peer: the side
+    /// that receives a fault knows better whom it is from.
     pub host: Option<Host>,
 }
 
@@ -55,7 +55,8 @@ impl Fault {
         self
     }
 
-    /// A fault with a message and a hint, which are cut if they are too long to travel; [`FaultCode::is_retryable`] says whether it is retryable.
+    /// A fault with a message and a hint, which are cut if they are too long to travel; [`FaultCode::is_retryable`]
+    /// says whether it is retryable.
     pub fn new(code: FaultCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
         let (message, hint) = (shortened(message.into(), MAX_MESSAGE), shortened(hint.into(), MAX_HINT));
         Self { code, message, hint, retryable: code.is_retryable(), host: None }
@@ -72,8 +73,8 @@ fn shortened(mut text: String, max: usize) -> String {
     text
 }
 
-/// The machine if it is known, the message, and the hint in parentheses; all of it is [`Printable`], because the text may
-/// come from a peer and go to a terminal.
+/// The machine if it is known, the message, and the hint in parentheses; all of it is [`Printable`], because the text
+/// may come from a peer and go to a terminal.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {

@@ -18,7 +18,7 @@ pub const MAX_HOLES: usize = 4096;
 pub struct Entry {
     /// Where it belongs, relative to the destination.
     pub path: RelPath,
-    /// What it is.
+    /// The kind, with what only that kind has.
     pub kind: EntryKind,
     /// Permission bits, at most [`MAX_MODE`].
     pub mode: u32,
@@ -41,7 +41,7 @@ pub enum EntryKind {
         /// Where it has no bytes and reads as zeros, in order; at most [`MAX_HOLES`].
         holes: Vec<Stretch>,
     },
-    /// A directory.
+    /// A directory; its contents follow as entries of their own.
     Directory,
     /// A symbolic link.
     Symlink {

@@ -4,8 +4,9 @@ use std::mem::size_of;
 
 use super::{
     Accept, ControlMessage, Counted, DestinationAttributes, DestinationLineage, DirectoryId, Entry,
-    EntryKind, Extras, Fault, FileDigest, Hello, Item, More, Notes, Outcome, Owner, Proof, RecipeOffer,
-    RelPath, Removal, Request, Rule, Selection, Settings, Stretch, Summary, Want, WantRun, Withheld, Xattr,
+    EntryKind, Extras, Fault, FileDigest, Filtered, Hello, Item, More, Notes, Outcome, Owner, Proof,
+    RecipeOffer, RelPath, Removal, Request, Rule, Selection, Settings, Stretch, Summary, Want, WantRun,
+    Xattr,
 };
 
 /// What a value holds beside itself.
@@ -38,7 +39,7 @@ impl Held for ControlMessage {
             Self::Items(list) => list.held(),
             Self::Removed(removal) => removal.held(),
             Self::LeftOut(list) => list.held(),
-            Self::Withheld(withheld) => withheld.held(),
+            Self::Filtered(filtered) => filtered.held(),
             Self::DestinationLineage(lineage) => lineage.held(),
             Self::DestinationAttributes(attributes) => attributes.held(),
             Self::Transport(bytes) => bytes.held(),
@@ -123,7 +124,7 @@ held! {
     Proof: values;
     Item: path;
     Removal: fault;
-    Withheld: paths;
+    Filtered: paths;
     DestinationLineage: directories name;
     DestinationAttributes: extras;
 }

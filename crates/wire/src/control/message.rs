@@ -4,8 +4,8 @@ use super::files::validate_fault;
 use super::selection::validate_rules;
 use super::{
     Accept, Counted, Destination, DestinationAttributes, DestinationLineage, Entry, Extent, Fault,
-    FileDigest, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary, WantRun,
-    Withheld,
+    FileDigest, Filtered, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary,
+    WantRun,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -40,7 +40,7 @@ pub enum ControlMessage {
     Finish(Summary),
     /// Bench, sender to receiver: how long the object turned out to be.
     ObjectSent {
-        /// Its length.
+        /// Length of the object.
         bytes: u64,
     },
     /// Are you there? Any number.
@@ -79,12 +79,12 @@ pub enum ControlMessage {
         /// Bits per second of UDP payload; the largest number: no bound.
         rate_bps: u64,
     },
-    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set; those
-    /// of several messages stand one behind the other. What they leave out is not taken for what the set does not have.
+    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set;
+    /// several messages are appended. The receiver does not delete what the rules leave out.
     LeftOut(Vec<Rule>),
     /// Sender to receiver, before [`ControlMessage::Extent`]: names that were left out of the set by other means than
-    /// rules; those of several messages together.
-    Withheld(Withheld),
+    /// rules; several messages add up.
+    Filtered(Filtered),
     /// Receiver to sender, before [`ControlMessage::Ready`]: where the set goes.
     DestinationLineage(DestinationLineage),
     /// Sender to receiver, before the entries of a source that stands for what is in it, of the first one only: what
@@ -93,8 +93,9 @@ pub enum ControlMessage {
     /// Either side, while data moves: a message of the transport, at most [`MAX_TRANSPORT`] bytes; what it means is the
     /// recipe's affair. Only where the recipe has reports on the control channel.
     Transport(Vec<u8>),
-    /// Receiver to sender, at any time, of a client to a server: parameters of the recipe's `rate_control` and their new
-    /// values, at most [`MAX_LAW_CHANGES`] with [`MAX_LAW_CHANGE_BYTES`]. What the server limits stays within its limits.
+    /// Receiver to sender, at any time, of a client to a server: parameters of the recipe's `rate_control` and their
+    /// new values, at most [`MAX_LAW_CHANGES`] with [`MAX_LAW_CHANGE_BYTES`]. What the server limits stays within its
+    /// limits.
     LawChange(Vec<(String, String)>),
 }
 
@@ -178,7 +179,7 @@ impl ControlMessage {
             Self::Extent(_) => "extent",
             Self::Removed(_) => "removed",
             Self::LeftOut(_) => "left-out",
-            Self::Withheld(_) => "withheld",
+            Self::Filtered(_) => "filtered",
             Self::DestinationLineage(_) => "destination-lineage",
             Self::DestinationAttributes(_) => "destination-attributes",
             Self::Transport(_) => "transport",

@@ -37,8 +37,8 @@ pub use lineage::{DestinationAttributes, DestinationLineage, DirectoryId, MAX_LI
 pub use message::{ControlMessage, MAX_LAW_CHANGE_BYTES, MAX_LAW_CHANGES, MAX_TRANSPORT};
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use selection::{
-    FileSystems, IgnoreFiles, InvalidSelection, LeftOutNames, LinkChoice, MAX_PATTERN, MAX_RULES,
-    MAX_SELECTION_BYTES, Rule, Selection, Verdict, Withheld,
+    FileSystems, Filtered, IgnoreFiles, InvalidSelection, LeftOutNames, LinkChoice, MAX_PATTERN, MAX_RULES,
+    MAX_SELECTION_BYTES, Rule, Selection, Verdict,
 };
 pub use setup::{
     Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, MAX_RATE_BPS, Newer,

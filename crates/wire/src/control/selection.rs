@@ -61,7 +61,7 @@ pub enum IgnoreFiles {
 /// What is sent for a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LinkChoice {
-    /// The link.
+    /// The symbolic link itself.
     #[default]
     Keep,
     /// What it points to.
@@ -84,14 +84,14 @@ pub enum LeftOutNames {
     /// It is not, and removes nothing.
     #[default]
     Untold,
-    /// It is, by [`Withheld`].
+    /// It is, by [`Filtered`].
     Told,
 }
 
-/// What the sources have and the set has not. Neither these names nor what is in them is taken for what the set does
-/// not have.
+/// Names that exist at the source but were left out of the set. The receiver does not delete them or anything below
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Withheld {
+pub struct Filtered {
     /// The names, as they would be in the set.
     pub paths: Vec<RelPath>,
     /// Whether ignore files of the set also speak of names that only the receiver has.

@@ -221,8 +221,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks the bounds that the types do not hold. Encoding and decoding check this too. The interval of feedback may be
-    /// any: whoever uses it brings it within its own bounds.
+    /// Checks the bounds that the types do not hold. Encoding and decoding check this too. Any interval of feedback
+    /// is valid: the stack clamps it to its own bounds.
     pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
         if self.chunk_bytes > MAX_OFFSET {
             return Err(InvalidEntry::Chunk);
@@ -256,7 +256,7 @@ pub enum BenchLimit {
 /// The server's answer to a [`Hello`] that it will serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accept {
-    /// Names the session in HELLO packets.
+    /// Identifies the session in the headers of its packets.
     pub session: u32,
     /// The cipher of the packets, one of those that the client offered.
     pub cipher: Cipher,

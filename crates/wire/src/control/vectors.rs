@@ -293,9 +293,9 @@ fn what_is_done_to_names() {
     let rules = vec![rule(Verdict::Include, b"a/"), rule(Verdict::Exclude, b"*\xff")];
     frozen(&ControlMessage::LeftOut(rules), b"\x18\x02\x00\x02a/\x01\x02*\xff");
     let paths = [&b"a"[..], b"b/\xff"].map(|path| RelPath::new(path).unwrap()).to_vec();
-    let withheld = Withheld { paths, ignore_files: IgnoreFiles::Obey };
-    frozen(&ControlMessage::Withheld(withheld), b"\x19\x02\x01a\x03b/\xff\x01");
-    frozen(&ControlMessage::Withheld(Withheld::default()), b"\x19\x00\x00");
+    let filtered = Filtered { paths, ignore_files: IgnoreFiles::Obey };
+    frozen(&ControlMessage::Filtered(filtered), b"\x19\x02\x01a\x03b/\xff\x01");
+    frozen(&ControlMessage::Filtered(Filtered::default()), b"\x19\x00\x00");
     let name = Some(RelPath::new(b"n").unwrap());
     let lineage = DestinationLineage { directories: vec![[1; 16], [2; 16]], name, removes: true };
     let body = joined(&[&[26, 2], &[1; 16], &[2; 16], &[1, 1, b'n', 1]]);

@@ -1,6 +1,6 @@
 //! The packets of a connection beside those of its stack: the initial header, and control frames.
 //!
-//! Both carry a message authentication code in place of a sealed body; computing it is for whoever has the key.
+//! Both carry a message authentication code in place of a sealed body; the holder of the key computes it.
 
 use super::PacketError;
 use super::field::{Reader, Writer, split};
@@ -62,11 +62,11 @@ impl ConnectionId {
     }
 }
 
-/// What stands in front of the client's packets until the server has shown that it knows the connection. A packet of the
-/// stack follows, or nothing.
+/// What stands in front of the client's packets until the server has shown that it knows the connection. A packet of
+/// the stack follows, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialHeader {
-    /// Which connection.
+    /// The connection that the client's packets belong to.
     pub id: ConnectionId,
     /// Authenticates the bytes before it.
     pub mac: [u8; FRAME_MAC_LEN],
@@ -100,19 +100,19 @@ impl InitialHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControlFrameKind {
-    /// Server: the connection is known; packets need no initial header any more.
+    /// Server: knows the connection, so packets need no initial header.
     Opened = 1,
-    /// The connection ends: nothing more will be sent.
+    /// Closes the connection: nothing more will be sent.
     Close = 2,
-    /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
+    /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::CloseAndDropResumption`].
     Closed = 3,
-    /// Client: the connection ends, and its resumption state will not be used again.
-    Forget = 4,
-    /// Is anybody there?
+    /// Client: closes the connection, and the server drops its resumption state.
+    CloseAndDropResumption = 4,
+    /// Asks for a [`ControlFrameKind::Pong`]: a keep-alive, or a check of a silent peer.
     Ping = 5,
     /// Answer to [`ControlFrameKind::Ping`], with its number.
     Pong = 6,
-    /// Whoever is at the address that this goes to shows it by sending the number back. Padded, it also asks whether
+    /// Asks the receiver to prove that it is at its address: it sends the number back. Padded, it also probes whether
     /// datagrams of its size pass.
     Challenge = 7,
     /// Answer to [`ControlFrameKind::Challenge`], with its number and of its size.
@@ -124,7 +124,7 @@ impl ControlFrameKind {
         Self::Opened,
         Self::Close,
         Self::Closed,
-        Self::Forget,
+        Self::CloseAndDropResumption,
         Self::Ping,
         Self::Pong,
         Self::Challenge,
@@ -139,9 +139,9 @@ impl ControlFrameKind {
 /// A control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
-    /// Which connection.
+    /// The connection that the frame is about.
     pub id: ConnectionId,
-    /// What it says.
+    /// What the frame says.
     pub kind: ControlFrameKind,
     /// Counts pings; what a challenge wants back; in a close 0 if it is graceful and 1 if it is abrupt; 0 in other
     /// frames.
@@ -189,12 +189,13 @@ impl ControlFrame {
         padding.fill(0);
     }
 }
-/// How one end closes: the number of [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
+/// How one end closes a connection: the number of [`ControlFrameKind::Close`] and
+/// [`ControlFrameKind::CloseAndDropResumption`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CloseReason {
-    /// All was said; over a control channel the peer is expected to answer in kind.
+    /// All data was sent; over a control channel the peer closes gracefully too.
     Graceful = 0,
-    /// It is broken off, and no answer is expected.
+    /// Ends at once; no answer is expected.
     Abort = 1,
 }

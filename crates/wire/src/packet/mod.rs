@@ -1,8 +1,8 @@
 //! What UDP datagrams carry.
 //!
 //! A packet of a stack is `kind u8 | pn u48 | body | tag`. What stands before the body is authenticated, the body is
-//! encrypted and authenticated. Initial headers and control frames are authenticated and in clear. This module reads and
-//! writes headers and plain bodies; it does not know ciphers. All integers are big-endian. Nothing here allocates.
+//! encrypted and authenticated. Initial headers and control frames are authenticated and in clear. This module reads
+//! and writes headers and plain bodies; it does not know ciphers. All integers are big-endian. Nothing here allocates.
 //!
 //! Writers check ranges in debug builds only: the values are the program's own.
 

@@ -5,10 +5,10 @@ use haul_base::{HostSample, Span};
 use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, DestinationAttributes,
     DestinationLineage, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Extras, Fault, FaultCode,
-    FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers, LinkChoice,
-    MAX_MODE, MAX_RATE_BPS, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback, ReceivePolicy,
-    RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict,
-    Want, WantRun, Withheld, Xattr, encode_frame,
+    FileDigest, FileSystems, Filtered, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers,
+    LinkChoice, MAX_MODE, MAX_RATE_BPS, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback,
+    ReceivePolicy, RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch,
+    Summary, Verdict, Want, WantRun, Xattr, encode_frame,
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS};
 use proptest::collection::vec;
@@ -78,12 +78,12 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 fn receive_policy() -> impl Strategy<Value = ReceivePolicy> {
-    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, itemise, late, disk]| ReceivePolicy {
+    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, list, late, disk]| ReceivePolicy {
         equal: if contents { Equal::Contents } else { Equal::Nothing },
         newer: if keep { Newer::Keep } else { Newer::Replace },
         extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
         leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
-        run: if itemise { RunMode::ListChanges } else { RunMode::Verbose },
+        run: if list { RunMode::ListChanges } else { RunMode::Verbose },
         durability: if late { Durability::AtEnd } else { Durability::Synced },
         readback: if disk { Readback::FromDisk } else { Readback::No },
     })
@@ -281,7 +281,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         selection().prop_map(|selection| ControlMessage::LeftOut(selection.rules)),
         (vec(rel_path(), 0..4), any::<bool>()).prop_map(|(paths, obey)| {
             let ignore_files = if obey { IgnoreFiles::Obey } else { IgnoreFiles::Disregard };
-            ControlMessage::Withheld(Withheld { paths, ignore_files })
+            ControlMessage::Filtered(Filtered { paths, ignore_files })
         }),
         (vec(any::<[u8; 16]>(), 0..4), option::of(rel_path()), any::<bool>()).prop_map(
             |(directories, name, removes)| {

@@ -1,5 +1,5 @@
-//! The transmission windows of a real run, each lost packet with what has truly lost it: what the emulator's drop log names died on the
-//! path, and what it does not name died in the receiving host.
+//! The transmission windows of a real run, each lost packet with what has truly lost it: what the emulator's drop log
+//! names died on the path, and what it does not name died in the receiving host.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -88,7 +88,8 @@ impl Labels {
 pub(crate) struct RealWindow {
     pub signature: Signature,
     pub labels: Labels,
-    /// What its sender told by the signature, with those of the windows before where it was too short; `None`: nothing can be.
+    /// What its sender told by the signature, with those of the windows before where it was too short; `None`: nothing
+    /// can be.
     pub p_host: Option<f64>,
 }
 

@@ -126,7 +126,8 @@ impl Real {
         }
     }
 
-    /// What is put down to what. Of a sender whose windows are kept, the drop log has the truth; else the receiver's socket has.
+    /// What is put down to what. Of a sender whose windows are kept, the drop log has the truth; else the receiver's
+    /// socket has.
     fn diagnosis(&self, truth: &FlowTruth) -> DiagnosisReport {
         let mut told = CauseCounts::default();
         for cause in Cause::ALL {

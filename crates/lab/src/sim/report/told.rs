@@ -19,8 +19,8 @@ pub(crate) struct KeptWindow {
     pub success_proportion: Option<f64>,
     /// The posterior probability that the receiving host lost it, if its signature can be told by.
     pub p_host: Option<f64>,
-    /// Whether it did: what nearly all packets of the run were lost to, of a real run those of the window. `None` if that is neither the
-    /// host nor a queue.
+    /// Whether it did: what nearly all packets of the run were lost to, of a real run those of the window. `None` if
+    /// that is neither the host nor a queue.
     pub by_host: Option<bool>,
     /// Its lost packets by cause, in truth and as told; of real runs only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub(crate) struct KeptWindow {
     /// What was told of which packet.
     #[serde(skip)]
     pub signature: Signature,
-    /// Its packets.
+    /// Packets sent in the window.
     pub packets: u64,
     /// Which of its packets were lost, from 0; of the first window of a run only.
     #[serde(skip_serializing_if = "Vec::is_empty")]

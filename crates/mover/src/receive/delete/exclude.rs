@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use haul_wire::control::{Fault, IgnoreFiles, RelPath, Rule, Verdict, Withheld};
+use haul_wire::control::{Fault, Filtered, IgnoreFiles, RelPath, Rule, Verdict};
 
 use crate::budget::of_place;
 use crate::entries::MAX_ENTRIES;
@@ -19,11 +19,11 @@ pub(crate) struct FilteredNames {
 
 impl FilteredNames {
     /// Bytes of memory that so many names take.
-    pub(crate) fn cost(filtered: &Withheld) -> u64 {
+    pub(crate) fn cost(filtered: &Filtered) -> u64 {
         filtered.paths.len() as u64 * of_place::<[u8; 16]>()
     }
 
-    pub(crate) fn take_in(&mut self, filtered: &Withheld) -> Result<(), Fault> {
+    pub(crate) fn take_in(&mut self, filtered: &Filtered) -> Result<(), Fault> {
         self.obeys_ignore_files |= filtered.ignore_files == IgnoreFiles::Obey;
         self.hashes.extend(filtered.paths.iter().map(RelPath::as_bytes).map(hash));
         if self.hashes.len() > MAX_ENTRIES {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use haul_wire::control::{
-    ControlMessage, Extent, Fault, FileSystems, IgnoreFiles, LeftOutNames, RelPath, Rule, Selection,
-    Withheld, encoded_len,
+    ControlMessage, Extent, Fault, FileSystems, Filtered, IgnoreFiles, LeftOutNames, RelPath, Rule,
+    Selection, encoded_len,
 };
 
 use crate::link::{ControlLink, send_list};
@@ -98,7 +98,7 @@ impl FilteredReporter {
         self.bytes = 0;
         let (paths, ignore_files) = (std::mem::take(&mut self.paths), self.ignore_files);
         if self.sent.is_ok() {
-            self.sent = self.link.send(ControlMessage::Withheld(Withheld { paths, ignore_files }));
+            self.sent = self.link.send(ControlMessage::Filtered(Filtered { paths, ignore_files }));
         }
     }
 }

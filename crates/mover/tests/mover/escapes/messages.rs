@@ -10,8 +10,8 @@ use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{
     Action, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Fault,
-    FaultCode, FileDigest, Item, Layout, Leftovers, More, Notes, Outcome, Proof, ReceivePolicy, RelPath,
-    Removal, RunMode, Selection, Stretch, Summary, Want, WantRun, Withheld,
+    FaultCode, FileDigest, Filtered, Item, Layout, Leftovers, More, Notes, Outcome, Proof, ReceivePolicy,
+    RelPath, Removal, RunMode, Selection, Stretch, Summary, Want, WantRun,
 };
 
 use super::world::World;
@@ -91,7 +91,7 @@ fn message(rng: &mut Rng) -> ControlMessage {
             ControlMessage::Proofs(vec![Proof { entry, first, values: vec![[0; 32]; some(rng) as usize] }])
         }
         10 => ControlMessage::Extent(Extent::Destination),
-        11 => ControlMessage::Withheld(Withheld::default()),
+        11 => ControlMessage::Filtered(Filtered::default()),
         12 | 13 => ControlMessage::Wants(vec![WantRun { count: entry_number(rng), want: want(rng) }]),
         14 => ControlMessage::More(More { entry: entry_number(rng), stretches: stretches(rng) }),
         15 => ControlMessage::WantsEnd { bytes: number(rng) },

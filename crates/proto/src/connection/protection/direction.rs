@@ -1,6 +1,6 @@
-//! The keys of one direction: a ratchet over generations, for whoever seals and for whoever opens. Those of a session
-//! are dropped once they are used: whoever takes over this end later learns nothing of earlier packets. Those of a
-//! connection can be made again, so they are dropped while it is idle.
+//! The keys of one direction, to seal or to open: a ratchet over generations. A session drops used keys, so that an
+//! attacker who takes over this end later cannot read earlier packets. The keys of a connection can be derived again;
+//! it drops them while it is idle.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Keys, derived from the secret that two ends share: those of a session, which drops the secret, and those of the
-//! connections that follow. Whoever holds the secret can derive the keys of every generation of a connection, so that
-//! dropping used ones, as sessions do, would protect nothing.
+//! connections that follow. Both ends keep the secret of a connection, from which the keys of every generation follow:
+//! dropping used keys, as sessions do, would protect nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
 pub struct FrameKeys {
     ours: Secret,
     theirs: Secret,
-    /// The connection.
+    /// The connection whose frames these keys authenticate.
     pub id: ConnectionId,
 }
 
@@ -131,7 +131,7 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// The connection.
+    /// The connection that these keys protect.
     pub fn id(&self) -> ConnectionId {
         match self {
             Self::Resumable(keys) => keys.id,

@@ -15,10 +15,10 @@ const MOST_ROUNDS: u64 = 63;
 /// (`neighbours`, 16 seeds).
 const LEAST_ROUNDS: u64 = 40;
 const MOST_LEAST_WAIT: Span = Span::from_secs(6);
-/// A path that holds fewer packets than [`MOST_ROUNDS`] is probed after as many rounds, as Reno grows by one in each; what only waits
-/// to be reported does not count. But not after fewer than these, and later after a probe that lost too much: on a short path a
-/// round is mostly the time between two reports, and a probe lasts some rounds. Our choices: with 4, queues of 10 packets lose 3 to
-/// 4 %.
+/// A path that holds fewer packets than [`MOST_ROUNDS`] is probed after as many rounds, as Reno grows by one in each;
+/// what only waits to be reported does not count. But not after fewer than these, and later after a probe that lost too
+/// much: on a short path a round is mostly the time between two reports, and a probe lasts some rounds. Our choices:
+/// with 4, queues of 10 packets lose 3 to 4 %.
 const FEWEST_ROUNDS: u64 = 10;
 const FEWEST_ROUNDS_AFTER_LOSS: u64 = 24;
 /// A probe that has found so much more has found another path.
@@ -100,7 +100,8 @@ impl Cycle {
         self.acks == Acks::Init
     }
 
-    /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins differ.
+    /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins
+    /// differ.
     fn pick_wait(&mut self, now: Time, rtt: Span, least_rtt: Span) {
         let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
         let rng = self.rng.get_or_insert_with(|| Rng::from_seed(seed));
@@ -122,8 +123,8 @@ impl Bbr {
     pub(super) fn begin_down(&mut self) {
         self.phase = Phase::Down;
         self.begin_trial();
-        self.round.lost = 0;
-        self.round.marked = 0;
+        self.rounds.totals.lost = 0;
+        self.rounds.totals.marked = 0;
         self.cycle.up_per_packet = u64::MAX;
         self.cycle.acks = Acks::Stopping;
         self.cycle.down_rounds = 0;
@@ -142,8 +143,8 @@ impl Bbr {
         self.start_round();
     }
 
-    /// Whether the pipe is not full yet and the window, which still grows, is why: what is lost of bursts into it is no bound of what
-    /// the path holds.
+    /// Whether the pipe is not full yet and the window, which still grows, is why: what is lost of bursts into it is no
+    /// bound of what the path holds.
     fn is_refilling(&self) -> bool {
         let held = volume(self.bandwidth(), 1.0, self.min_rtt());
         let is_bounded = self.long_term.is_some_and(|bound| self.window >= bound);
@@ -156,7 +157,7 @@ impl Bbr {
         self.cycle.acks = Acks::Starting;
         self.cycle.is_probe_sample = true;
         self.cycle.before = self.max_bandwidth.get();
-        self.plateau.reset(self.last.0);
+        self.plateau.reset(self.rounds.last.0);
         self.raise_slope();
         self.start_round();
     }
@@ -219,8 +220,8 @@ impl Bbr {
 
     /// What is known of the packets that left in the round trip up to now.
     pub(super) fn since(&self, mark: &Mark) -> LossCounts {
-        let lost = self.lost.saturating_sub(mark.lost);
-        let marked = self.marked.saturating_sub(mark.marked);
+        let lost = self.counts.lost.saturating_sub(mark.lost);
+        let marked = self.counts.marked.saturating_sub(mark.marked);
         LossCounts { lost, marked, packets: mark.in_flight / self.datagram, runs: 0 }
     }
 
@@ -229,7 +230,7 @@ impl Bbr {
         self.cycle.was_too_high = true;
         self.cycle.is_probe_sample = false;
         if !sample.app_limited {
-            let least = (self.target_in_flight() as f64 * self.beta) as u64;
+            let least = (self.target_in_flight() as f64 * self.settings.beta) as u64;
             self.long_term = Some(mark.in_flight.max(least));
         }
         let is_up = self.phase == Phase::Up;
@@ -250,7 +251,7 @@ impl Bbr {
     /// The draft's `IsTimeToCruise`, but not before a round has passed.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
-            && self.trial.is_none()
+            && self.policer.trial.is_none()
             && self.with_headroom().is_none_or(|most| self.in_flight <= most)
             && self.in_flight <= self.target(1.0)
     }
@@ -264,7 +265,7 @@ impl Bbr {
             }
             if self.is_window_full() && self.window >= bound {
                 // The bound holds the bandwidth down, not the path.
-                self.plateau.reset(self.last.0);
+                self.plateau.reset(self.rounds.last.0);
                 return false;
             }
         }

@@ -1,5 +1,5 @@
-//! What was known when packets left (the per-packet state of draft-ietf-ccwg-bbr, section "Delivery Rate Samples"), once a
-//! sixty-fourth of a round trip instead of once a packet.
+//! What was known when packets left (the per-packet state of draft-ietf-ccwg-bbr, section "Delivery Rate Samples"),
+//! once a sixty-fourth of a round trip instead of once a packet.
 
 use std::collections::VecDeque;
 

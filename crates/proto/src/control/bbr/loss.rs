@@ -1,9 +1,9 @@
 //! Which losses speak of congestion.
 //!
-//! The draft takes every loss for congestion: more than 2 % in a round trip while it probes, any at all while it does not. On a
-//! path that loses 15 % by chance that ends near nothing. Our deviation, which `tolerates = 0` turns off: a loss rate
-//! that the path has while no queue stands and the sender does not probe is the path's own (*base*). Losses count as
-//! congestion only if
+//! The draft takes every loss for congestion: more than 2 % in a round trip while it probes, any at all while it does
+//! not. On a path that loses 15 % by chance that ends near nothing. Our deviation, which `tolerates = 0` turns off: a
+//! loss rate that the path has while no queue stands and the sender does not probe is the path's own (*base*). Losses
+//! count as congestion only if
 //! - they exceed the base by more than the threshold while the sender probes: then they grow with what is in flight, or
 //! - they exceed the base while the round trip shows a queue, or
 //! - they exceed what is tolerated, whatever the queue.
@@ -25,8 +25,8 @@ pub(super) struct LossRule {
     runs: f64,
     /// The loss rate of which a trial has shown that it is the path's own.
     shown: f64,
-    /// Rounds since the last one after which nothing spoke for a higher loss rate, and what has spoken for it since: the
-    /// logarithm of a likelihood ratio.
+    /// Rounds since the last one after which nothing spoke for a higher loss rate, and what has spoken for it since:
+    /// the logarithm of a likelihood ratio.
     excess: LossCounts,
     evidence: f64,
 }
@@ -144,9 +144,9 @@ impl LossRule {
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 
-    /// Learns from a round without a queue in which the sender did not probe. Gives whether the path loses more than it did:
-    /// Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes. A round that loses more than is tolerated tells of
-    /// congestion or of an outage, and nothing of what the path loses by itself.
+    /// Learns from a round without a queue in which the sender did not probe. Gives whether the path loses more than it
+    /// did: Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes. A round that loses more than is
+    /// tolerated tells of congestion or of an outage, and nothing of what the path loses by itself.
     pub(super) fn learn(&mut self, told: LossCounts) -> bool {
         if told.exceeds(self.tolerates) {
             self.forget_excess();

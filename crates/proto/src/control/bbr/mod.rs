@@ -1,29 +1,35 @@
-//! BBR, version 3 (draft-ietf-ccwg-bbr): a model of the path, made of the bandwidth and the least round trip that it has shown lately,
-//! says how fast to send and how much to have in flight; losses, marks and rare probes correct it.
+//! BBR, version 3 (draft-ietf-ccwg-bbr): a model of the path, made of the bandwidth and the least round trip that it
+//! has shown lately, says how fast to send and how much to have in flight; losses, marks and rare probes correct it.
 //!
 //! Names follow the draft, `bw_shortterm` as [`ShortTerm`] and so on. What is different here, and why:
-//! - Bandwidth samples are the rate of arrival by the receiver's clock, over about a round trip, and no more than 1.05 times what
-//!   was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements is not needed.
-//! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the draft's
-//!   "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
-//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until the next probe: of capacity
-//!   that varies within a second they leave only the lowest.
-//! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this off.
-//! - A round trip that stays longer than the least one for two rounds and 0.4 s is looked into, with a short `ProbeRTT` out of turn, which the
-//!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
-//!   at once, not after 10 s, the bounds learnt on the old path are dropped, and the bandwidth holds for one more probe, as the window of the
-//!   old path has bounded what was delivered since; if it is more than twice as long, that probe comes at once. If it falls,
-//!   the queue was of our making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when it was, unless the last one was too high; then it is put
-//!   off, six times in a row at most. Soon after, only a round trip twice as long again is looked into. A probe for bandwidth ends for it, too,
-//!   where no window of such a probe makes a queue as long. `rtt_rise = 0` turns this off.
-//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft gives it one round: with the window of a path a tenth as long that is
-//!   not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose packets at a volume that the path holds well.
+//! - Bandwidth samples are the rate of arrival by the receiver's clock, over about a round trip, and no more than 1.05
+//!   times what was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements
+//!   is not needed.
+//! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the
+//!   draft's "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
+//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until the next
+//!   probe: of capacity that varies within a second they leave only the lowest.
+//! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this
+//!   off.
+//! - A round trip that stays longer than the least one for two rounds and 0.4 s is looked into, with a short `ProbeRTT`
+//!   out of turn, which the draft suggests for routes that change. If it is still long with next to nothing in flight,
+//!   the path has become longer: the least round trip is replaced at once, not after 10 s, the bounds learnt on the old
+//!   path are dropped, and the bandwidth holds for one more probe, as the window of the old path has bounded what was
+//!   delivered since; if it is more than twice as long, that probe comes at once. If it falls, the queue was of our
+//!   making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when
+//!   it was, unless the last one was too high; then it is put off, six times in a row at most. Soon after, only a round
+//!   trip twice as long again is looked into. A probe for bandwidth ends for it, too, where no window of such a probe
+//!   makes a queue as long. `rtt_rise = 0` turns this off.
+//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft gives it one round: with the window of a path a
+//!   tenth as long that is not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose packets at a volume
+//!   that the path holds well.
 //! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
 //! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
 //! - Rounds until the next probe are as many as the path holds packets, without those that wait to be reported.
 //! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
-//! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
-//!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
+//! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and
+//!   the volume at which losses began is taken at the start of the round trip, not interpolated: reports do not say
+//!   which packet was late.
 
 mod cycle;
 mod history;
@@ -33,6 +39,7 @@ mod parameters;
 mod phase;
 mod probe_rtt;
 mod round_trip;
+mod state;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -40,7 +47,6 @@ mod trial;
 use haul_base::{Rate, Span, Time};
 use haul_stack::Parameters;
 
-use super::window::INITIAL_WINDOW;
 use super::{
     ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
     burst_for, short_burst_for,
@@ -54,25 +60,25 @@ pub(super) use parameters::LAW;
 use phase::{Phase, STARTUP_PACING};
 use probe_rtt::RttProbe;
 use round_trip::RoundTrip;
-use trial::Trial;
+use state::{Counts, Pauses, PolicerSearch, Rounds, Settings};
 
 /// The draft's `PacingMarginPercent` of 1.
 const PACING_MARGIN: f64 = 0.99;
 /// The draft's `MinPipeCwnd`, packets.
 const MIN_PIPE: u64 = 4;
-/// A round without a queue that loses more than this share: the bottleneck may have no room for a burst. Bursts are short
-/// then for a while. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the usual bursts.
+/// A round without a queue that loses more than this share: the bottleneck may have no room for a burst. Bursts are
+/// short then for a while. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the usual bursts.
 const BURST_LOSS: f64 = 0.02;
 const SHORT_BURSTS_FOR: Span = Span::from_secs(60);
 /// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
 const STARTUP_LOSS_RUNS: u64 = 6;
-/// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit; `HyStart`++ (RFC
-/// 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it a queue of one
-/// bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
+/// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit;
+/// `HyStart`++ (RFC 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it
+/// a queue of one bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
 const STARTUP_QUEUED: u32 = 4;
-/// Below so many initial windows Startup's window also grows by what arrives, as in slow start (RFC 9002, section 7.3.1), while it is
-/// full and neither a queue nor a loss shows: few packets leave in a burst and a silence, of which a rate over a round trip makes
-/// less than they are. A choice: more make nothing faster.
+/// Below so many initial windows Startup's window also grows by what arrives, as in slow start (RFC 9002, section
+/// 7.3.1), while it is full and neither a queue nor a loss shows: few packets leave in a burst and a silence, of which
+/// a rate over a round trip makes less than they are. A choice: more make nothing faster.
 const SLOW_START_WINDOWS: u64 = 8;
 /// The draft: rounds after which Drain ends anyhow.
 const DRAIN_ROUNDS: u32 = 3;
@@ -83,40 +89,18 @@ const MOST_INTERVAL: Span = Span::from_millis(200);
 /// Probe timeouts in a row that are an outage (RFC 9002, section 7.6.1: persistent congestion).
 const OUTAGE: u32 = 2;
 
-/// What is counted in a round trip.
-#[derive(Clone, Copy, Debug, Default)]
-struct RoundTotals {
-    acked: u64,
-    lost: u64,
-    /// Of these, those that left since the last probe.
-    steady: LossCounts,
-    marked: u64,
-    runs: u64,
-}
-
 /// See the module's text.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a state that the draft keeps beside the phase")]
 pub(super) struct Bbr {
-    ceiling: Rate,
+    settings: Settings,
     initial_rtt: Span,
     /// Time between feedbacks: what was asked for, or more if they come more rarely.
     interval: Span,
-    beta: f64,
-    headroom: f64,
-    rtt_rise: f64,
     phase: Phase,
     cycle: Cycle,
     history: History,
     loss: LossRule,
-    trial: Option<Trial>,
-    /// A trial has shown lately that what exceeds a rate is lost.
-    policed_until: Time,
-    /// From this packet on the sender did not probe.
-    steady_pn: u64,
-    /// The rate of arrival that was measured last, and last between probes.
-    arrival_rate: Option<Rate>,
-    steady_arrival_rate: Option<Rate>,
+    policer: PolicerSearch,
     /// Until then bursts are short.
     short_bursts_until: Time,
     round_trip: RoundTrip,
@@ -140,30 +124,11 @@ pub(super) struct Bbr {
     /// Window before `ProbeRTT`.
     prior_window: u64,
     datagram: u64,
-    initial_window: u64,
-    /// Packets since the session began: arrived, lost, marked.
-    delivered: u64,
-    lost: u64,
-    marked: u64,
+    counts: Counts,
     next_pn: u64,
-    round_end_pn: u64,
-    rounds: u32,
-    drain_until: u32,
-    round: RoundTotals,
-    /// Highest sample and volume of the present round (the draft's `bw_latest` and `inflight_latest`).
-    latest: (Rate, u64),
-    /// The same of the round before.
-    last: (Rate, u64),
-    /// Whether the window was full in this round and in the one before.
-    is_full: [bool; 2],
+    rounds: Rounds,
     in_flight: u64,
-    sent_at: Time,
-    heard_at: Time,
-    /// Sending begins after idleness or silence: that has drained the queue.
-    idle_restart: bool,
-    in_outage: bool,
-    /// Losses of packets below this number say nothing.
-    ignore_below: u64,
+    pauses: Pauses,
     app_limited: bool,
     rtt: Span,
 }
@@ -171,24 +136,17 @@ pub(super) struct Bbr {
 impl Bbr {
     fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
         let datagram = 1_472;
-        let initial_window = parameters.integer(INITIAL_WINDOW.name) * datagram;
-        let loss = LossRule::new(parameters.number("loss_threshold"), parameters.number("tolerates"));
+        let settings = Settings::new(parameters, config, datagram);
+        let initial_window = settings.initial_window;
         let mut law = Self {
-            ceiling: config.ceiling.unwrap_or(Rate::MAX),
+            settings,
             initial_rtt: config.initial_rtt.max(Span::from_micros(1)),
             interval: config.feedback_interval,
-            beta: parameters.number("beta"),
-            headroom: parameters.number("headroom"),
-            rtt_rise: parameters.number("rtt_rise"),
             phase: Phase::Startup,
             cycle: Cycle::new(parameters.span("probe_wait")),
             history: History::default(),
-            loss,
-            trial: None,
-            policed_until: Time::ZERO,
-            steady_pn: 0,
-            arrival_rate: None,
-            steady_arrival_rate: None,
+            loss: LossRule::new(parameters.number("loss_threshold"), parameters.number("tolerates")),
+            policer: PolicerSearch::default(),
             short_bursts_until: Time::ZERO,
             round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
             max_bandwidth: TwoSlotMax::default(),
@@ -205,24 +163,11 @@ impl Bbr {
             window: initial_window,
             prior_window: initial_window,
             datagram,
-            initial_window,
-            delivered: 0,
-            lost: 0,
-            marked: 0,
+            counts: Counts::default(),
             next_pn: 0,
-            round_end_pn: 0,
-            rounds: 0,
-            drain_until: 0,
-            round: RoundTotals::default(),
-            latest: (Rate::ZERO, 0),
-            last: (Rate::ZERO, 0),
-            is_full: [false; 2],
+            rounds: Rounds::default(),
             in_flight: 0,
-            sent_at: Time::ZERO,
-            heard_at: Time::ZERO,
-            idle_restart: false,
-            in_outage: false,
-            ignore_below: 0,
+            pauses: Pauses::default(),
             app_limited: false,
             rtt: config.initial_rtt,
         };
@@ -234,7 +179,7 @@ impl Bbr {
     }
 
     fn bounded(&self, rate: Rate) -> Rate {
-        rate.max(MIN_RATE).min(self.ceiling)
+        rate.max(MIN_RATE).min(self.settings.ceiling)
     }
 
     fn min_rtt(&self) -> Span {
@@ -269,14 +214,14 @@ impl Bbr {
     /// The draft's `InflightWithHeadroom`.
     fn with_headroom(&self) -> Option<u64> {
         let left = |bound: u64| {
-            let headroom = ((bound as f64 * self.headroom) as u64).max(self.datagram);
+            let headroom = ((bound as f64 * self.settings.headroom) as u64).max(self.datagram);
             bound.saturating_sub(headroom).max(self.min_pipe())
         };
         self.long_term.map(left)
     }
 
     fn burst(&self) -> u64 {
-        let is_short = self.heard_at < self.short_bursts_until;
+        let is_short = self.pauses.heard_at < self.short_bursts_until;
         if is_short { short_burst_for(self.pacing) } else { burst_for(self.pacing) }
     }
 
@@ -288,7 +233,7 @@ impl Bbr {
 
     /// Whether the window was full lately (the draft's `is_cwnd_limited`).
     fn is_window_full(&self) -> bool {
-        self.is_full[0] || self.is_full[1]
+        self.rounds.is_full[0] || self.rounds.is_full[1]
     }
 
     /// Takes what one feedback brings; gives the mark under which its newest packet left and whether a round has ended.
@@ -298,29 +243,31 @@ impl Bbr {
         self.rtt = sample.rtt.smoothed();
         self.app_limited = sample.app_limited;
         self.next_pn = sample.next_pn;
-        let gap = sample.now.since(std::mem::replace(&mut self.heard_at, sample.now)).min(MOST_INTERVAL);
+        let gap =
+            sample.now.since(std::mem::replace(&mut self.pauses.heard_at, sample.now)).min(MOST_INTERVAL);
         self.interval = ((self.interval * 7 + gap) / 8).max(sample.report_interval);
-        if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
-            (self.ignore_below, self.steady_pn, self.trial) = (sample.next_pn, sample.next_pn, None);
-            self.idle_restart = true;
+        if sample.acked_packets > 0 && std::mem::take(&mut self.pauses.in_outage) {
+            (self.pauses.ignore_below, self.policer.steady_pn, self.policer.trial) =
+                (sample.next_pn, sample.next_pn, None);
+            self.pauses.is_restart = true;
         }
         let mark = self.history.of(sample.largest_acked_pn);
-        self.delivered = self.delivered.saturating_add(sample.acked_packets);
-        self.round.acked = self.round.acked.saturating_add(sample.acked_packets);
-        if sample.largest_acked_pn >= self.ignore_below {
-            self.lost = self.lost.saturating_add(sample.lost_packets);
-            self.marked = self.marked.saturating_add(sample.ecn_ce);
-            self.round.lost = self.round.lost.saturating_add(sample.lost_packets);
-            self.round.steady = self.round.steady.and(self.steady_losses(sample));
-            self.round.marked = self.round.marked.saturating_add(sample.ecn_ce);
-            self.round.runs = self.round.runs.saturating_add(sample.loss.count());
+        self.counts.delivered = self.counts.delivered.saturating_add(sample.acked_packets);
+        self.rounds.totals.acked = self.rounds.totals.acked.saturating_add(sample.acked_packets);
+        if sample.largest_acked_pn >= self.pauses.ignore_below {
+            self.counts.lost = self.counts.lost.saturating_add(sample.lost_packets);
+            self.counts.marked = self.counts.marked.saturating_add(sample.ecn_ce);
+            self.rounds.totals.lost = self.rounds.totals.lost.saturating_add(sample.lost_packets);
+            self.rounds.totals.steady = self.rounds.totals.steady.and(self.steady_losses(sample));
+            self.rounds.totals.marked = self.rounds.totals.marked.saturating_add(sample.ecn_ce);
+            self.rounds.totals.runs = self.rounds.totals.runs.saturating_add(sample.loss.count());
         }
-        (mark, sample.largest_acked_pn >= self.round_end_pn)
+        (mark, sample.largest_acked_pn >= self.rounds.end_pn)
     }
 
     /// The bandwidth that this feedback shows (the draft's `UpdateMaxBw`), with what the path loses by itself on top.
     fn on_rate(&mut self, sample: &FeedbackSample<'_>, mark: &Mark) {
-        let volume = self.delivered.saturating_sub(mark.delivered).saturating_mul(self.datagram);
+        let volume = self.counts.delivered.saturating_sub(mark.delivered).saturating_mul(self.datagram);
         // The receiver knows its rate after a round trip; until then what was acknowledged in one must do.
         let acked = || {
             if sample.sender_absent {
@@ -331,11 +278,11 @@ impl Bbr {
         };
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
         if arrived > Rate::ZERO {
-            self.arrival_rate = Some(arrived);
+            self.policer.arrival_rate = Some(arrived);
         }
         let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
-        self.latest = (self.latest.0.max(rate), self.latest.1.max(volume));
+        self.rounds.latest = (self.rounds.latest.0.max(rate), self.rounds.latest.1.max(volume));
         if rate > Rate::ZERO && (!sample.app_limited || rate >= self.max_bandwidth.get()) {
             self.max_bandwidth.on_value(rate);
         }
@@ -343,23 +290,23 @@ impl Bbr {
 
     /// What leaves from now on is another round.
     fn start_round(&mut self) {
-        self.round_end_pn = self.next_pn;
+        self.rounds.end_pn = self.next_pn;
     }
 
     /// A round has ended: judges its losses and looks whether faster sending still brings more.
     fn on_round(&mut self) {
         self.start_round();
         self.cycle.on_round();
-        self.rounds = self.rounds.wrapping_add(1);
+        self.rounds.count = self.rounds.count.wrapping_add(1);
         let serialization = self.serialization();
-        self.round_trip.on_round(self.heard_at, serialization, self.rtt_rise);
+        self.round_trip.on_round(self.pauses.heard_at, serialization, self.settings.rtt_rise);
         let is_queued = self.round_trip.is_queued(serialization);
-        let told = std::mem::take(&mut self.round);
+        let told = std::mem::take(&mut self.rounds.totals);
         let packets = told.acked.saturating_add(told.lost);
         let judged = LossCounts { lost: told.lost, marked: told.marked, packets, runs: told.runs };
-        self.last = std::mem::take(&mut self.latest);
+        self.rounds.last = std::mem::take(&mut self.rounds.latest);
         if !is_queued && judged.exceeds(BURST_LOSS) {
-            self.short_bursts_until = self.heard_at + SHORT_BURSTS_FOR;
+            self.short_bursts_until = self.pauses.heard_at + SHORT_BURSTS_FOR;
         }
         if self.phase.is_probing() {
             self.judge_startup(judged, told.runs, is_queued);
@@ -369,16 +316,17 @@ impl Bbr {
             let has_queue = is_queued || self.round_trip.has_standing_queue();
             self.judge_losses(steady, !has_queue && self.is_filled && self.cycle.is_clean());
         }
-        if !self.app_limited && self.last.0 > Rate::ZERO {
-            self.plateau.on_round(self.last.0);
+        if !self.app_limited && self.rounds.last.0 > Rate::ZERO {
+            self.plateau.on_round(self.rounds.last.0);
         }
         self.aggregation.on_round(!self.is_filled);
         self.paced.advance();
         self.paced.on_value(self.pacing);
-        self.is_full = [false, self.is_full[0]];
+        self.rounds.is_full = [false, self.rounds.is_full[0]];
     }
 
-    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts the bounds.
+    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts the
+    /// bounds.
     fn bound_short_term(&mut self, judged: LossCounts, is_queued: bool) {
         if !self.loss.is_congestion(judged, is_queued) {
             if !is_queued {
@@ -386,7 +334,11 @@ impl Bbr {
             }
         } else if self.cycle.is_clean() {
             // Losses of a probe are judged with the probe.
-            self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
+            self.short_term.lower(
+                (self.max_bandwidth.get(), self.window),
+                self.rounds.last,
+                self.settings.beta,
+            );
         }
     }
 
@@ -396,7 +348,7 @@ impl Bbr {
         let is_loud = runs >= STARTUP_LOSS_RUNS || is_most || judged.marked > 0;
         if self.phase == Phase::Startup && is_loud && self.loss.ends_startup(judged, is_queued) {
             self.is_filled = true;
-            self.long_term = Some(self.target(1.0).max(self.last.1));
+            self.long_term = Some(self.target(1.0).max(self.rounds.last.1));
         }
     }
 
@@ -413,10 +365,10 @@ impl Bbr {
             if self.is_filled {
                 self.phase = Phase::Drain;
                 self.cycle.acks = Acks::Stopping;
-                self.drain_until = self.rounds.wrapping_add(DRAIN_ROUNDS);
+                self.rounds.drain_until = self.rounds.count.wrapping_add(DRAIN_ROUNDS);
             }
         }
-        let is_over = self.rounds.wrapping_sub(self.drain_until).cast_signed() > 0;
+        let is_over = self.rounds.count.wrapping_sub(self.rounds.drain_until).cast_signed() > 0;
         if self.phase == Phase::Drain && (self.in_flight <= self.target(1.0) || is_over) {
             self.enter_down(now);
         }
@@ -428,12 +380,12 @@ impl Bbr {
         if bandwidth == Rate::ZERO {
             return;
         }
-        let is_from_idle = self.idle_restart && self.phase.is_probe_bw();
+        let is_from_idle = self.pauses.is_restart && self.phase.is_probe_bw();
         let gain = if is_from_idle { 1.0 } else { self.phase.gains().0 };
         let rate = self.bounded(bandwidth.mul_f64(gain * PACING_MARGIN));
         // What was guessed at the start holds until a window has been acknowledged.
-        let is_measured =
-            !self.app_limited && self.delivered.saturating_mul(self.datagram) >= self.initial_window;
+        let is_measured = !self.app_limited
+            && self.counts.delivered.saturating_mul(self.datagram) >= self.settings.initial_window;
         if self.is_filled || is_measured || rate > self.pacing {
             self.pacing = rate;
         }
@@ -444,7 +396,7 @@ impl Bbr {
     fn max_in_flight(&self) -> u64 {
         let bandwidth = self.bandwidth();
         if bandwidth == Rate::ZERO {
-            return self.initial_window;
+            return self.settings.initial_window;
         }
         let gain = self.phase.gains().1.max(1.0);
         // What waits to be reported needs no gain.
@@ -458,16 +410,16 @@ impl Bbr {
 
     /// Whether Startup's window may grow beyond what the bandwidth says.
     fn is_slow_start(&self, latest: Span) -> bool {
-        let is_small = self.window < SLOW_START_WINDOWS * self.initial_window;
+        let is_small = self.window < SLOW_START_WINDOWS * self.settings.initial_window;
         let has_no_queue = latest <= self.min_rtt() + self.round_trip.queue_threshold(Span::ZERO);
-        is_small && has_no_queue && self.lost == 0 && self.is_window_full()
+        is_small && has_no_queue && self.counts.lost == 0 && self.is_window_full()
     }
 
     /// The draft's `SetCwnd`.
     fn set_window(&mut self, sample: &FeedbackSample<'_>) {
         let acked = sample.acked_packets.saturating_mul(self.datagram);
         let most = self.max_in_flight();
-        let is_young = self.delivered.saturating_mul(self.datagram) < self.initial_window;
+        let is_young = self.counts.delivered.saturating_mul(self.datagram) < self.settings.initial_window;
         let grown = self.window.saturating_add(acked);
         if self.is_filled {
             self.window = grown.min(most);
@@ -479,8 +431,8 @@ impl Bbr {
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
             Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        // The bound is what was in flight when losses began, which is when least waits to be reported; what waits is in nobody's
-        // way.
+        // The bound is what was in flight when losses began, which is when least waits to be reported; what waits is in
+        // nobody's way.
         let unreported = volume(self.bandwidth(), 1.0, self.interval);
         let cap = cap.map_or(u64::MAX, |cap| cap.saturating_add(unreported));
         let cap = cap.min(self.short_term.in_flight.unwrap_or(u64::MAX));
@@ -494,9 +446,9 @@ impl Bbr {
         Mark {
             pn: sample.next_pn,
             at: sample.now,
-            delivered: self.delivered,
-            lost: self.lost,
-            marked: self.marked,
+            delivered: self.counts.delivered,
+            lost: self.counts.lost,
+            marked: self.counts.marked,
             in_flight: self.in_flight,
         }
     }
@@ -514,14 +466,14 @@ impl RateController for Bbr {
 
     fn on_sent(&mut self, sent: &SentBatch) {
         let was_empty = sent.in_flight <= sent.bytes;
-        if was_empty && self.app_limited && sent.now.since(self.sent_at) > self.rtt {
-            self.idle_restart = true;
+        if was_empty && self.app_limited && sent.now.since(self.pauses.sent_at) > self.rtt {
+            self.pauses.is_restart = true;
             self.aggregation.restart(sent.now);
             self.set_pacing();
         }
-        self.sent_at = sent.now;
+        self.pauses.sent_at = sent.now;
         self.history.on_sent(sent.now, sent.in_flight);
-        self.is_full[0] |= sent.in_flight.saturating_add(2 * self.datagram) > self.window;
+        self.rounds.is_full[0] |= sent.in_flight.saturating_add(2 * self.datagram) > self.window;
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
@@ -557,7 +509,7 @@ impl RateController for Bbr {
     }
 
     fn on_silence(&mut self, _: Time, count: u32) {
-        self.in_outage |= count >= OUTAGE;
+        self.pauses.in_outage |= count >= OUTAGE;
     }
 
     fn allows_rare_reports(&self) -> bool {
@@ -565,7 +517,7 @@ impl RateController for Bbr {
     }
 
     fn ceiling(&self) -> Option<Rate> {
-        Some(self.ceiling).filter(|&ceiling| ceiling < Rate::MAX)
+        Some(self.settings.ceiling).filter(|&ceiling| ceiling < Rate::MAX)
     }
 
     fn state(&self) -> RateState {

@@ -1,5 +1,5 @@
-//! The model of the path (draft-ietf-ccwg-bbr, section "Updating Network Path Model Parameters"): the bandwidth that it has
-//! shown lately, what congestion has lowered that to, and how much more than that is acknowledged at once.
+//! The model of the path (draft-ietf-ccwg-bbr, section "Updating Network Path Model Parameters"): the bandwidth that it
+//! has shown lately, what congestion has lowered that to, and how much more than that is acknowledged at once.
 
 use haul_base::{Rate, Span, Time};
 

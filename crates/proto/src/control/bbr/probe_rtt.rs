@@ -11,21 +11,22 @@ use crate::control::FeedbackSample;
 /// The draft's `ProbeRTTDuration`.
 const PROBE_RTT_LASTS: Span = Span::from_millis(200);
 /// The gain of a probe out of turn, whose question is only whether a queue has gone: three quarters of what the path
-/// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth beside
-/// this one (`neighbours`).
+/// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth
+/// beside this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
 const RAISED_LASTS: Span = Span::from_millis(100);
-/// A longer path is as long as before with less in flight, but for this share of the round trip and a packet. What this flow takes out of
-/// a queue of several shortens it, and what others add lengthens it. A choice: of paths that became longer by 50 ms and more, probes
-/// found at most 1 ms less.
+/// A longer path is as long as before with less in flight, but for this share of the round trip and a packet. What this
+/// flow takes out of a queue of several shortens it, and what others add lengthens it. A choice: of paths that became
+/// longer by 50 ms and more, probes found at most 1 ms less.
 const SAME: u64 = 64;
 /// After so many round trips the window is full again and a whole round has been measured.
 const REFILLED: u64 = 3;
-/// A round trip more than this many times as long belongs to another path; a shorter one can be a queue of others as deep as the path.
-/// A choice.
+/// A round trip more than this many times as long belongs to another path; a shorter one can be a queue of others as
+/// deep as the path. A choice.
 const LONGER: u64 = 2;
-/// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s to have 100 Mbit/s
-/// back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal shares for ever.
+/// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s
+/// to have 100 Mbit/s back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal
+/// shares for ever.
 const MOST_POSTPONED: u32 = 6;
 
 /// A probe of the least round trip.
@@ -44,14 +45,14 @@ impl Bbr {
     pub(super) fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
         if self.phase == Phase::ProbeRtt {
             self.continue_probe_rtt(sample, is_round);
-        } else if is_due && !self.idle_restart && self.phase != Phase::Startup {
+        } else if is_due && !self.pauses.is_restart && self.phase != Phase::Startup {
             self.enter_probe_rtt(None);
         } else if self.is_raised(sample.now) {
-            let delivered = self.last.0.max(self.latest.0);
+            let delivered = self.rounds.last.0.max(self.rounds.latest.0);
             self.enter_probe_rtt(Some((self.round_trip.last_round().least, delivered)));
         }
         if sample.acked_packets > 0 {
-            self.idle_restart = false;
+            self.pauses.is_restart = false;
         }
     }
 
@@ -72,7 +73,7 @@ impl Bbr {
             let explained = self.rtt_probe.raised.map_or(Span::MAX, |(before, _)| before * LONGER);
             self.round_trip.last_round().least <= explained
         };
-        self.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
+        self.settings.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
     }
 
     /// Whether the last round was longer than the queue that the window of a probe for bandwidth can make.
@@ -91,7 +92,7 @@ impl Bbr {
     /// The window of `ProbeRTT`. A path that has become narrower holds what it delivers now, not what it once did.
     pub(super) fn probe_rtt_window(&self) -> u64 {
         let (delivered, gain) = match self.rtt_probe.raised {
-            Some(_) => (self.last.0.max(self.latest.0), RAISED_GAIN),
+            Some(_) => (self.rounds.last.0.max(self.rounds.latest.0), RAISED_GAIN),
             None => (Rate::MAX, PROBE_RTT_GAIN),
         };
         let bandwidth = self.bandwidth().min(delivered);
@@ -173,8 +174,8 @@ impl Bbr {
 
     /// On with the cycle of probes for bandwidth.
     fn resume_cycle(&mut self, now: Time) {
-        // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due. After
-        // one that was too high the wait may begin anew so often, or CUBIC would have too little.
+        // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due.
+        // After one that was too high the wait may begin anew so often, or CUBIC would have too little.
         let is_raised = self.rtt_probe.raised.is_some();
         if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
             self.begin_down();

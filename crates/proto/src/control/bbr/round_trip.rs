@@ -1,4 +1,5 @@
-//! The least round trip and when to look for it (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), and a round trip that has become longer.
+//! The least round trip and when to look for it (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), and a round trip that has
+//! become longer.
 
 use haul_base::{Span, Time};
 
@@ -9,7 +10,8 @@ const QUEUE_DIVISOR: u64 = 8;
 const LEAST_QUEUE: Span = Span::from_millis(4);
 const MOST_QUEUE: Span = Span::from_millis(16);
 
-/// The least round trip of a round longer by this, and by an eighth, shows that even a short queue was never empty. A choice.
+/// The least round trip of a round longer by this, and by an eighth, shows that even a short queue was never empty. A
+/// choice.
 const LEAST_STANDING: Span = Span::from_millis(1);
 
 /// A round trip that is longer by no more than this share of the least one, and a burst, confirms it. A choice.
@@ -17,8 +19,8 @@ const CONFIRMS: u64 = 64;
 
 /// Rounds in a row that must be longer. A choice: one could be a burst of others.
 const RAISED_ROUNDS: u32 = 2;
-/// And none for so long was not. A choice: capacity that falls for a moment makes a queue that is gone when it returns. Of paths that
-/// vary by steps of 0.5 s and 20 ms, 0.82 of what TCP's BBR takes (0.69 with 0.2 s).
+/// And none for so long was not. A choice: capacity that falls for a moment makes a queue that is gone when it returns.
+/// Of paths that vary by steps of 0.5 s and 20 ms, 0.82 of what TCP's BBR takes (0.69 with 0.2 s).
 const RAISED_FOR: Span = Span::from_millis(400);
 
 /// Fewer samples do not show how much round trips vary. A choice.
@@ -76,8 +78,8 @@ impl RoundTrip {
         }
     }
 
-    /// Takes a round trip; gives whether it is time to look for the least one (the draft's `UpdateMinRTT`). Unlike there, one that
-    /// is as good as the least, but for `serialization`, confirms it.
+    /// Takes a round trip; gives whether it is time to look for the least one (the draft's `UpdateMinRTT`). Unlike
+    /// there, one that is as good as the least, but for `serialization`, confirms it.
     pub(super) fn on_sample(&mut self, now: Time, rtt: Span, serialization: Span) -> bool {
         let rtt = rtt.max(Span::from_micros(1));
         self.round_least = self.round_least.min(rtt);
@@ -115,8 +117,8 @@ impl RoundTrip {
         (self.raised, self.not_raised_at) = (0, now);
     }
 
-    /// A round has ended. What shows a queue is longer than the least round trip by a share of it and by `serialization`, the
-    /// time in which the bottleneck sends a burst. `rise` is the factor that shows a longer path.
+    /// A round has ended. What shows a queue is longer than the least round trip by a share of it and by
+    /// `serialization`, the time in which the bottleneck sends a burst. `rise` is the factor that shows a longer path.
     pub(super) fn on_round(&mut self, now: Time, serialization: Span, rise: f64) -> Round {
         if self.round_samples > 0.0 {
             let mean = Span::from_secs_f64(self.round_sum / self.round_samples);

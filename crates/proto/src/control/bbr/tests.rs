@@ -223,8 +223,8 @@ fn it_takes_what_paths_offer_that_change() {
     }
 }
 
-/// Two flows over 100 Mbit/s: law, round trip in milliseconds, and how much later the second one begins. Their shares, and how
-/// much of all packets was lost.
+/// Two flows over 100 Mbit/s: law, round trip in milliseconds, and how much later the second one begins. Their shares,
+/// and how much of all packets was lost.
 fn pair(laws: [&str; 2], rtts: [u64; 2], queue_ms: u64, later: u64) -> ([f64; 2], f64, f64) {
     let capacity = Rate::from_mbps(100);
     let flow = |n: usize| {

@@ -1,10 +1,12 @@
-//! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds its rate,
-//! without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while others were lost. If most of
-//! the losses stop, they were the sender's own doing, and that rate of arrival is the bandwidth. Losses of a round in which even a short
-//! queue was never empty are none of these: capacity that falls for a while fills one, and is no policer.
+//! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds
+//! its rate, without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while
+//! others were lost. If most of the losses stop, they were the sender's own doing, and that rate of arrival is the
+//! bandwidth. Losses of a round in which even a short queue was never empty are none of these: capacity that falls for
+//! a while fills one, and is no policer.
 //!
-//! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for bandwidth while the
-//! path is taken to lose by itself. Its losses are told by packet number: those of packets that had left before are found during it.
+//! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for
+//! bandwidth while the path is taken to lose by itself. Its losses are told by packet number: those of packets that had
+//! left before are found during it.
 
 use haul_base::{Rate, Span};
 
@@ -13,8 +15,8 @@ use super::loss::LossCounts;
 use super::{Bbr, FeedbackSample, Phase};
 use crate::control::LossRuns;
 
-/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of losses
-/// were, at least: chance cannot explain it. Our choices.
+/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of
+/// losses were, at least: chance cannot explain it. Our choices.
 const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
 /// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
@@ -68,33 +70,34 @@ impl Trial {
 impl Bbr {
     /// `ProbeBW_DOWN` begins, and is a trial if so much is lost without a queue that it is worth it.
     pub(super) fn begin_trial(&mut self) {
-        self.steady_pn = self.next_pn;
+        self.policer.steady_pn = self.next_pn;
         let (loss_rate, mean_run) = self.loss.present();
         let is_queued = self.round_trip.is_queued(self.serialization());
         let is_worth_it = loss_rate > self.loss.threshold() && !self.app_limited && !is_queued;
-        self.trial = self.steady_arrival_rate.filter(|_| is_worth_it).map(|arrival_rate| Trial {
-            loss_rate,
-            mean_run,
-            arrival_rate,
-            first_pn: self.next_pn,
-            end_pn: None,
-            lost: LossCounts::default(),
-            round_pn: self.next_pn,
-        });
+        self.policer.trial =
+            self.policer.steady_arrival_rate.filter(|_| is_worth_it).map(|arrival_rate| Trial {
+                loss_rate,
+                mean_run,
+                arrival_rate,
+                first_pn: self.next_pn,
+                end_pn: None,
+                lost: LossCounts::default(),
+                round_pn: self.next_pn,
+            });
     }
 
     /// What a feedback tells of packets that left since the last probe.
     pub(super) fn steady_losses(&self, sample: &FeedbackSample<'_>) -> LossCounts {
-        let runs = sample.loss.list().iter().filter(|run| run.first_pn >= self.steady_pn);
+        let runs = sample.loss.list().iter().filter(|run| run.first_pn >= self.policer.steady_pn);
         let lost = runs.clone().map(|run| run.packets).sum::<u64>().min(sample.lost_packets);
         LossCounts { lost, runs: runs.count() as u64, ..LossCounts::default() }
     }
 
-    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make a probe
-    /// faster.
+    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make
+    /// a probe faster.
     pub(super) fn paced_bandwidth(&self) -> Rate {
         let most = match self.phase {
-            Phase::Down => self.trial.map(|trial| trial.arrival_rate),
+            Phase::Down => self.policer.trial.map(|trial| trial.arrival_rate),
             Phase::Up if self.is_policed() => Some(self.cycle.before),
             _ => None,
         };
@@ -103,12 +106,12 @@ impl Bbr {
 
     /// Whether a trial has shown lately that what exceeds a rate is lost.
     pub(super) fn is_policed(&self) -> bool {
-        self.heard_at < self.policed_until
+        self.pauses.heard_at < self.policer.policed_until
     }
 
     /// Takes what a trial has lost.
     pub(super) fn watch_trial(&mut self, sample: &FeedbackSample<'_>) {
-        let Some(trial) = &mut self.trial else { return };
+        let Some(trial) = &mut self.policer.trial else { return };
         if self.phase != Phase::Down {
             trial.end_pn.get_or_insert(self.next_pn);
         }
@@ -120,13 +123,13 @@ impl Bbr {
     /// A round has ended in which the sender did not probe; `is_clean`: and no queue stood.
     pub(super) fn judge_losses(&mut self, judged: LossCounts, is_clean: bool) {
         let next_pn = self.next_pn;
-        match &mut self.trial {
+        match &mut self.policer.trial {
             Some(trial) => {
                 let (told, is_over) = trial.on_round(next_pn);
                 if is_clean && trial.suffices(told.packets) {
                     self.end_trial(told);
                 } else if is_over {
-                    self.trial = None;
+                    self.policer.trial = None;
                 }
             }
             None if is_clean => self.judge_steady(judged),
@@ -135,11 +138,11 @@ impl Bbr {
     }
 
     fn end_trial(&mut self, told: LossCounts) {
-        let Some(Trial { loss_rate, arrival_rate, .. }) = self.trial.take() else { return };
+        let Some(Trial { loss_rate, arrival_rate, .. }) = self.policer.trial.take() else { return };
         if (told.lost as f64) < told.packets as f64 * loss_rate * OWN_DOING {
             self.loss.refute(told);
             self.max_bandwidth.reset(arrival_rate.min(self.max_bandwidth.get()));
-            self.policed_until = self.heard_at + POLICED_FOR;
+            self.policer.policed_until = self.pauses.heard_at + POLICED_FOR;
         } else {
             self.loss.confirm(told);
         }
@@ -148,7 +151,7 @@ impl Bbr {
     fn judge_steady(&mut self, judged: LossCounts) {
         let is_more = self.loss.learn(judged);
         if is_more || self.phase == Phase::Cruise {
-            self.steady_arrival_rate = self.arrival_rate;
+            self.policer.steady_arrival_rate = self.policer.arrival_rate;
         }
         if is_more && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
             self.begin_down();

@@ -1,5 +1,5 @@
-//! Laws in virtual time: one sender with its pacer, a bottleneck with a queue, losses, and a receiver that reports. Whole
-//! batches move, not packets, so that minutes at gigabits pass in a second of a test.
+//! Laws in virtual time: one sender with its pacer, a bottleneck with a queue, losses, and a receiver that reports.
+//! Whole batches move, not packets, so that minutes at gigabits pass in a second of a test.
 //!
 //! ```ignore
 //! let law = law("scalable").unwrap().build(&[("gain", "0.01")], &config()).unwrap();

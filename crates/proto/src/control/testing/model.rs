@@ -31,8 +31,8 @@ pub(crate) struct PathModel {
     pub(crate) mark_above: Option<u64>,
     /// The receiver reads no faster.
     pub(crate) drain: Option<Rate>,
-    /// The process that reads is without a processor for the second time at the start of each of the first; wants `drain`.
-    /// The host's sample tells of it.
+    /// The process that reads is without a processor for the second time at the start of each of the first; wants
+    /// `drain`. The host's sample tells of it.
     pub(crate) suspended: Option<(Span, Span)>,
     /// Bytes that wait to be read at most.
     pub(crate) socket_buffer: u64,
@@ -52,7 +52,8 @@ pub(crate) struct PathModel {
 }
 
 impl Default for PathModel {
-    /// 1 Gbit/s, 20 ms, a queue of one bandwidth-delay product, no loss, reports every 2 ms, windows and chunks of 100 MB.
+    /// 1 Gbit/s, 20 ms, a queue of one bandwidth-delay product, no loss, reports every 2 ms, windows and chunks of 100
+    /// MB.
     fn default() -> Self {
         Self {
             capacity: Rate::from_mbps(1_000),

@@ -62,7 +62,7 @@ impl Harness {
     pub(super) fn make_report(&mut self) {
         self.next_report += self.path.feedback;
         if self.path.processor(self.now).2 > self.path.processor(self.now - Span::from_nanos(1)).2 {
-            // Who is without a processor reports nothing.
+            // A receiver without a processor sends no report.
             return;
         }
         while let Some(flying) = self.flying.pop_front_if(|flying| flying.read <= self.now) {

@@ -11,13 +11,14 @@ use super::wire::{Abandoned, Head, STRETCH, stretches};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
 use crate::micro::round_trip::without_delay;
-use crate::micro::scoreboard::{Scoreboard, State};
+use crate::micro::scoreboard::{Scoreboard, SegmentState};
 
 /// Name of the timer.
 pub(super) const OVERDUE: u8 = 0;
 /// No timeout is longer (RFC 6298 section 2.5 allows such a bound from 60 s).
 const LONGEST_TIMEOUT: Span = Span::from_secs(60);
-/// After so many timeouts in a row nobody is told any more of what was given up: some 130 times the first timeout.
+/// Timeouts in a row after which the sender no longer repeats which segments it gave up: some 130 times the first
+/// timeout.
 const MOST_EXPIRATIONS: u16 = 12;
 /// So many of the oldest segments are timed (a choice: the initial window of RFC 6928). What is silent may only be late, as where
 /// the other end waits for a processor, and then all others would leave again in vain. They are lost once anything sent after them
@@ -51,9 +52,9 @@ impl Policy {
         (first * (1 << doublings)).min(LONGEST_TIMEOUT.max(first))
     }
 
-    /// What a sample counts for. Nothing is learnt from how much later than the timeout an acknowledgement came, as what it is
-    /// for was repeated by then: a host that was stopped once would make the next ten round trips wait for it (RFC 6298 takes
-    /// every sample). A path that has become longer is known after some samples more.
+    /// What a sample counts for. Nothing is learnt from how much later than the timeout an acknowledgement came, as
+    /// what it is for was repeated by then: a host that was stopped once would make the next ten round trips wait for
+    /// it (RFC 6298 takes every sample). A path that has become longer is known after some samples more.
     fn counted(&self, rtt: &RttEstimator, sample: Span) -> Span {
         if rtt.is_measured() { sample.min(self.timeout(rtt, 1).saturating_sub(self.delay)) } else { sample }
     }
@@ -76,7 +77,7 @@ pub(super) struct Sending {
     next: u64,
     /// Packet number of the newest acknowledgement.
     newest: Option<u64>,
-    notice: Acknowledgement,
+    acknowledgement: Acknowledgement,
     missing: Missing,
     /// When the timer runs out, not later than the first segment is overdue; and the first timeout at that time.
     armed: Option<(Time, Span)>,
@@ -94,7 +95,7 @@ impl Sending {
             rtt: RttEstimator::new(Span::ZERO),
             next: 0,
             newest: None,
-            notice: Acknowledgement::default(),
+            acknowledgement: Acknowledgement::default(),
             missing: Missing::default(),
             armed: None,
             expirations: 0,
@@ -144,11 +145,12 @@ impl Sending {
         context.cancel_timer(OVERDUE);
     }
 
-    /// Whether nothing is outstanding, and segments were given up of which the other side is not known to know. The next
-    /// segment says so; as long as none leaves, this has to be said by itself, though not for ever.
+    /// Whether nothing is outstanding, and segments were given up of which the other side is not known to know. The
+    /// next segment says so; as long as none leaves, this has to be said by itself, though not for ever.
     fn has_abandoned(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let scoreboard = context.shared(bindings.scoreboard);
-        let is_unknown = scoreboard.base() > self.notice.below && self.expirations < MOST_EXPIRATIONS;
+        let is_unknown =
+            scoreboard.base() > self.acknowledgement.below && self.expirations < MOST_EXPIRATIONS;
         scoreboard.open() == 0 && is_unknown
     }
 
@@ -210,7 +212,7 @@ impl Sending {
         let timed = scoreboard.outstanding().take(timed);
         let mut next: Option<Time> = None;
         self.missing.sequence_numbers.clear();
-        for (sequence, slot) in timed.filter(|(_, slot)| slot.state == State::Waiting) {
+        for (sequence, slot) in timed.filter(|(_, slot)| slot.state == SegmentState::Waiting) {
             let tries = slot.tries.min(self.expirations.saturating_add(1));
             let due = slot.sent + self.policy.timeout(&self.rtt, tries);
             if due <= now {
@@ -232,7 +234,7 @@ impl Sending {
     ) -> bool {
         let Some((head, rest)) = Head::read(body) else { return false };
         let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to);
-        // Nobody can have what was never sent.
+        // The peer cannot have received what was never sent.
         let next = self.next.max(context.shared(bindings.scoreboard).next());
         if head.newest >= context.next_pn() || highest > next {
             return false;
@@ -274,21 +276,21 @@ impl Sending {
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
         let scoreboard = context.shared(bindings.scoreboard);
         let base = scoreboard.base();
-        self.notice.below = head.below;
-        self.notice.loss = Some(boundary);
-        self.notice.outcome = Outcome::default();
-        self.notice.words.clear();
+        self.acknowledgement.below = head.below;
+        self.acknowledgement.loss = Some(boundary);
+        self.acknowledgement.outcome = Outcome::default();
+        self.acknowledgement.words.clear();
         let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
         if head.below < scoreboard.next() {
             // Something newer than this number's segment has come, or the boundary makes no claim about it.
-            self.notice.words.push(Statement { first: head.below, received: 0, known: 1 });
+            self.acknowledgement.words.push(Statement { first: head.below, received: 0, known: 1 });
             let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to).max(base);
             let names_all = is_complete && !self.policy.oldest_only;
             let end = if names_all { scoreboard.end_of_earlier(highest, head.newest) } else { highest };
             let stretches = stretches(head.below, rest).chain([(end, end)]);
-            state(head.below.max(base), stretches, is_complete, &mut self.notice.words);
+            state(head.below.max(base), stretches, is_complete, &mut self.acknowledgement.words);
         }
-        context.raise(bindings.acknowledged, &mut self.notice);
+        context.raise(bindings.acknowledged, &mut self.acknowledgement);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The body of an acknowledgement: `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16) ...`,
 //! all big-endian. Gaps and lengths are stretches of sequence numbers, from `below` upwards.
 //!
-//! The body of what a sender says when it has given segments up, and nothing leaves that would say so: `sent_at u32 | oldest
-//! u48`, as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.
+//! The body of what a sender says when it has given segments up, and nothing leaves that would say so: ` sent_at u32 |
+//! oldest u48 ` , as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.
 
 use haul_base::Span;
 
@@ -63,7 +63,7 @@ impl Head {
 pub(super) struct Abandoned {
     /// Wrapped microseconds of the sender's clock.
     pub(super) sent_at: u32,
-    /// Nothing below this sequence number comes any more.
+    /// The sender repeats nothing below this sequence number.
     pub(super) oldest: u64,
 }
 

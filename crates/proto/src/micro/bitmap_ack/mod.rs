@@ -1,14 +1,14 @@
-//! `bitmap_ack`: the receiver states what has arrived, as one bitmap per 10,000 segments; the sender takes the statements,
-//! measures the round trip and says which segments count as lost.
+//! `bitmap_ack`: the receiver states what has arrived, as one bitmap per 10,000 segments; the sender takes the
+//! statements, measures the round trip and says which segments count as lost.
 //!
-//! *When* the receiver states is a parameter: at intervals, or when the sender asks, at the end of a segment, a chunk or a round.
-//! Counters and the limit of flow control come at intervals in any case. *Over what* is another one: over UDP, where a lost
-//! report costs nothing because the next one says it all again, or over the control channel, which is TCP: there a lost packet
-//! holds up all reports behind it.
+//! *When* the receiver states is a parameter: at intervals, or when the sender asks, at the end of a segment, a chunk
+//! or a round. Counters and the limit of flow control come at intervals in any case. *Over what* is another one: over
+//! UDP, where a lost report costs nothing because the next one says it all again, or over the control channel, which is
+//! TCP: there a lost packet holds up all reports behind it.
 //!
 //! Bitmaps instead of acknowledgements of packets are FOBS's (dickens-system-aware-fobs, section on bitmap
-//! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both send them over TCP. That the law sets
-//! the interval is FOBS's and ASYNCH's (asynch, section 3).
+//! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both send them over TCP. That
+//! the law sets the interval is FOBS's and ASYNCH's (asynch, section 3).
 
 pub(crate) mod received;
 mod receiver;
@@ -240,18 +240,18 @@ impl MicroProtocol for BitmapAck {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             if self.sender.on_permit(permit, context) {
                 ask(context);
             }
             return;
         }
-        let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, notice));
+        let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, argument));
         if let Some(&mut Pause(lasts)) = wanted {
             return self.want_pause(lasts, context);
         }
-        self.receiver.on_event(event, notice, context);
+        self.receiver.on_event(event, argument, context);
         self.schedule(context);
     }
 

@@ -177,18 +177,18 @@ impl Receiver {
         self.reports |= self.packets > before;
     }
 
-    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let bindings = self.bindings();
         if bindings.soon.is(event) {
             self.report.hurry();
-        } else if let Some(part) = bindings.part.of(event, notice) {
+        } else if let Some(part) = bindings.part.of(event, argument) {
             self.packets += 1;
             self.bytes += part.size as u64;
             self.duplicates += u64::from(part.duplicate);
             self.ecn_ce += u64::from(context.arrival().ecn == Ecn::Ce);
             self.buffers = self.buffers.wrapping_add(1);
             self.report.on_data(came(context), part.pn, part.sent_at, part.gap);
-        } else if let Some(host) = bindings.host.of(event, notice) {
+        } else if let Some(host) = bindings.host.of(event, argument) {
             self.host = Some(*host);
         }
     }

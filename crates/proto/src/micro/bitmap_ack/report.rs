@@ -81,7 +81,8 @@ pub(super) struct Came {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Urgency {
     Routine,
-    /// Something is missing: said early once in each interval, so that a path that loses much is not filled with reports.
+    /// Something is missing: said early once in each interval, so that a path that loses much is not filled with
+    /// reports.
     Gap,
     /// Something happened that should be said early.
     Early,

@@ -1,7 +1,8 @@
-//! The report interval that the sender asks of the receiver: short enough for the control law, long enough for the reverse path.
+//! The report interval that the sender asks of the receiver: short enough for the control law, long enough for the
+//! reverse path.
 //!
-//! As with QUIC's `ACK_FREQUENCY` (draft-ietf-quic-ack-frequency) the sender decides: it knows the round-trip time, and it sees
-//! whether reports queue on the reverse path.
+//! As with QUIC's `ACK_FREQUENCY` (draft-ietf-quic-ack-frequency) the sender decides: it knows the round-trip time, and
+//! it sees whether reports queue on the reverse path.
 
 use haul_base::{Rate, Span, Time};
 use haul_wire::packet::FeedbackHeader;
@@ -12,39 +13,42 @@ use crate::rtt::WindowedMin;
 
 /// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
 const START_REPORTS: u64 = 80;
-/// So do those while each measurement finds this much more data than any other of [`GROWTH_MEMORY`]: the sender doubles its rate
-/// each round trip, the measurement is one round trip old, and fewer reports would slow the growth. The growth by which BBR
-/// knows that a path is not full yet.
+/// So do those while each measurement finds this much more data than any other of [`GROWTH_MEMORY`]: the sender doubles
+/// its rate each round trip, the measurement is one round trip old, and fewer reports would slow the growth. The growth
+/// by which BBR knows that a path is not full yet.
 const GROWTH: f64 = 1.25;
 /// Longer than a law with a long round trip sends less to measure that. A choice.
 const GROWTH_MEMORY: Span = Span::from_secs(10);
-/// Data packets per packet of a report. With the early reports that losses cause, reports are at most 1 % of the packets from
-/// 100 Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of them.
+/// Data packets per packet of a report. With the early reports that losses cause, reports are at most 1 % of the
+/// packets from 100 Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of
+/// them.
 const PACKETS_FAST: u64 = 168;
 const PACKETS_SLOW: u64 = 96;
 const PACKETS_RARE: u64 = 72;
 const FAST: Rate = Rate::from_mbps(80);
-/// The packet count alone makes the interval no longer than this, and no longer than a round trip, unless the law allows
-/// [`RARE`]: one with a window would have sent all that it may.
+/// The packet count alone makes the interval no longer than this, and no longer than a round trip, unless the law
+/// allows [`RARE`]: one with a window would have sent all that it may.
 const LONGEST_BY_COUNT: Span = Span::from_millis(50);
-/// The same for laws that allow it, or a round trip if that is more: twelve reports in the 3 s in which a law has to follow a change
-/// of the path. A choice.
+/// The same for laws that allow it, or a round trip if that is more: twelve reports in the 3 s in which a law has to
+/// follow a change of the path. A choice.
 const RARE: Span = Span::from_millis(250);
-/// But no longer than one part in so many of the time since the start: a young law has not found its rate yet. A choice.
+/// But no longer than one part in so many of the time since the start: a young law has not found its rate yet. A
+/// choice.
 const RARE_PART: u64 = 64;
-/// The least spacing of data packets within this time counts: a sender that a lost report has stopped must not get a longer
-/// interval, which would stop it again.
+/// The least spacing of data packets within this time counts: a sender that a lost report has stopped must not get a
+/// longer interval, which would stop it again.
 const SPACING_MEMORY: Span = Span::from_secs(1);
 /// Weight of the newest in the mean number of packets of a report.
 const SIZE_GAIN: f64 = 1.0 / 8.0;
 /// The interval is never longer.
 pub(super) const LONGEST: Span = Span::from_secs(1);
-/// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if that is more.
+/// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if that is
+/// more.
 const QUEUED: Span = Span::from_millis(10);
 /// So many queued reports in a row show how fast the reverse path serves them.
 const BUSY_PERIOD: u64 = 8;
-/// Reports are too frequent if a busy reverse path delivers them further apart than they were sent by this factor. Queues of
-/// other traffic delay them and keep their mean spacing.
+/// Reports are too frequent if a busy reverse path delivers them further apart than they were sent by this factor.
+/// Queues of other traffic delay them and keep their mean spacing.
 const SPREAD: f64 = 1.1;
 /// Then the interval becomes this multiple of their service time, so that the queue drains.
 const HEADROOM: u64 = 2;
@@ -151,7 +155,8 @@ struct ReversePath {
 }
 
 impl ReversePath {
-    /// Takes a report. Returns whether it has queued, and the mean service time of a report if they are sent faster than that.
+    /// Takes a report. Returns whether it has queued, and the mean service time of a report if they are sent faster
+    /// than that.
     fn on_report(&mut self, report: ReportArrival, sent_at: u32, queued: Span) -> (bool, Option<Span>) {
         let excess = self.delay.on_arrival(report.at, sent_at, report.at.as_wrapped_micros());
         if excess <= queued {
@@ -313,8 +318,8 @@ mod tests {
             Self { interval, now, reports: 0, packets_per_ms, rtt, queue, law, requests: Vec::new() }
         }
 
-        /// Reports leave at the interval that was asked for. `queue` turns the queueing delay before a report, and the time since
-        /// the report before it, into its own.
+        /// Reports leave at the interval that was asked for. `queue` turns the queueing delay before a report, and the
+        /// time since the report before it, into its own.
         fn run(&mut self, span: Span, mut queue: impl FnMut(Span, Span) -> Span) {
             let end = self.now + span;
             while self.now < end {

@@ -19,8 +19,8 @@ use crate::micro::shared::{ChunkNow, Clock, LawInterval, ReportDelay, SendWindow
 
 /// RFC 8985 section 6.2.1 bounds the number of steps by the smoothed round trip; this is our bound.
 const MAX_REORDERING_STEPS: u32 = 16;
-/// The end of a round is said again after so many round trips without a report, and said when nothing could leave for so
-/// long.
+/// The end of a round is said again after so many round trips without a report, and said when nothing could leave for
+/// so long.
 const ROUND_REPEAT: u64 = 2;
 const SHORTEST_REPEAT: Span = Span::from_millis(5);
 
@@ -44,7 +44,8 @@ enum Round {
     /// Reports come by themselves.
     None,
     Running,
-    /// Nothing more can leave, though there is or will be more: the source is behind, or the receiver takes no more yet.
+    /// Nothing more can leave, though there is or will be more: the source is behind, or the receiver takes no more
+    /// yet.
     Starved,
     /// Everything has left; the word is to be said.
     Ended,
@@ -158,7 +159,8 @@ impl Sender {
                 self.round = Round::Ended;
                 return true;
             }
-            // The receiver may take more only when it has what is missing: this ends a round too, unless it passes soon.
+            // The receiver may take more only when it has what is missing: this ends a round too, unless it passes
+            // soon.
             (Round::Running, Some(WaitingFor::Receiver | WaitingFor::Source | WaitingFor::Work)) => {
                 self.starve(context);
             }
@@ -167,7 +169,8 @@ impl Sender {
         false
     }
 
-    /// How long the receiver may wait with its report: where it is asked for one, as long as has been sent without asking.
+    /// How long the receiver may wait with its report: where it is asked for one, as long as has been sent without
+    /// asking.
     fn tell_delay(&self, context: &mut Context<'_>) {
         let unasked = match self.round {
             Round::None => Span::ZERO,
@@ -191,8 +194,7 @@ impl Sender {
         context.set_timer(ROUND_TIMER, end);
     }
 
-    /// Where the control law's window is full, nothing is filled any more, and only a report empties it. Returns whether one is
-    /// to be asked for.
+    /// A full window of the control law stops the sender until a report arrives. Returns whether to ask for a report.
     pub(super) fn on_permit(&mut self, permit: &SendPermit, context: &mut Context<'_>) -> bool {
         let reason = context.shared(self.bindings().clock).reason();
         let is_full = permit.packets == 0 && reason == Some(WaitingFor::Window);
@@ -245,8 +247,8 @@ impl Sender {
         true
     }
 
-    /// Takes a report; `None` if it is impossible. `number` is that of its packet, or of its message on the control channel:
-    /// a newer report has a higher one.
+    /// Takes a report; `None` if it is impossible. `number` is that of its packet, or of its message on the control
+    /// channel: a newer report has a higher one.
     pub(super) fn on_report(&mut self, body: &[u8], number: u64, context: &mut Context<'_>) -> Option<()> {
         let view = FeedbackView::parse(body).ok()?;
         let bindings = self.bindings();
@@ -265,10 +267,10 @@ impl Sender {
             self.on_scalars(&view.header, context);
             self.on_arrival(number, &view.header, context);
         }
-        let mut notice = self.statements(&view, context);
-        notice.duplicates = duplicates.into();
-        context.raise(bindings.acknowledged, &mut notice);
-        self.words = std::mem::take(&mut notice.words);
+        let mut ack = self.statements(&view, context);
+        ack.duplicates = duplicates.into();
+        context.raise(bindings.acknowledged, &mut ack);
+        self.words = std::mem::take(&mut ack.words);
         let header = &view.header;
         let arrived = (header.packets > 0).then_some((header.received_at, header.bytes));
         let now_known = Newest {
@@ -279,10 +281,10 @@ impl Sender {
             host: header.host,
         };
         let mut report = PeerReport {
-            outcome: notice.outcome,
+            outcome: ack.outcome,
             packets: header.packets,
             largest_pn: header.largest_pn,
-            loss: notice.loss,
+            loss: ack.loss,
             newest: newest.then_some(now_known),
         };
         context.raise(bindings.peer_report, &mut report);
@@ -370,7 +372,8 @@ fn counters(header: &FeedbackHeader) -> ReceiverCounters {
     }
 }
 
-/// How long a report may take, or a sender wait that has something left to send, before the round's end is said (again).
+/// How long a report may take, or a sender wait that has something left to send, before the round's end is said
+/// (again).
 fn pause(context: &Context<'_>) -> Span {
     (context.path().rtt * ROUND_REPEAT).max(SHORTEST_REPEAT)
 }

@@ -33,7 +33,7 @@ struct Block {
     data: Vec<Option<Buffer>>,
     repairs: Vec<(usize, Buffer)>,
     shape: Option<Shape>,
-    /// Nothing of it is missing any more.
+    /// The block is finished: every data packet has arrived, or the decoder has run. Its buffers are free.
     whole: bool,
 }
 

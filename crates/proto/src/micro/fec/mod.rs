@@ -226,8 +226,8 @@ impl MicroProtocol for Fec {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, _: &mut Context<'_>) {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, _: &mut Context<'_>) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             permit.datagram = permit.datagram.saturating_sub(RESERVE);
         }
     }
@@ -250,7 +250,7 @@ impl MicroProtocol for Fec {
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let Some(repair) = self.sending.repairs.pop_front() else { return };
-        // The path may have become narrower since: then it is of no use any more.
+        // If the path MTU has shrunk since, the repair packet does not fit and is dropped.
         if let Some(i) = batch.push(FEC_KIND, repair.len()) {
             batch.payload_mut(i).copy_from_slice(&repair);
             self.sending.packets += 1;

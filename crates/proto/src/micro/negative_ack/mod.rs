@@ -1,11 +1,11 @@
 //! `negative_ack`: the receiver says only what is missing, or that nothing has come for a while (wu-h-ctp section 4,
 //! "Sensor"); otherwise nothing travels backwards.
 //!
-//! The sender keeps segments for `retention` after they were sent, and forgets them then. That they have arrived it learns
-//! only by the way, from reports; so most messages never settle. Certainty it asks for where it must: when half the
-//! window of `retransmit` is used, when nothing has followed the last segments for long, when the recipe is about to
-//! change, and once at the start if it did not open the session itself, because only the side that did not is listening
-//! from the start.
+//! The sender keeps segments for `retention` after they were sent, and forgets them then. That they have arrived it
+//! learns only by the way, from reports; so most messages never settle. Certainty it asks for where it must: when half
+//! the window of `retransmit` is used, when nothing has followed the last segments for long, when the recipe is about
+//! to change, and once at the start if it did not open the session itself, because only the side that did not is
+//! listening from the start.
 
 mod receiving;
 mod sending;

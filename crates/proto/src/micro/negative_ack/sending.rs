@@ -6,7 +6,7 @@ use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, Share
 use super::timing::{CONFIRM, FORGET, Limits, repeat_after};
 use super::wire::{Holdings, MOST_STRETCHES, Report, STATE_LEN, STRETCH, stretches};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
-use crate::micro::scoreboard::{Scoreboard, State};
+use crate::micro::scoreboard::{Scoreboard, SegmentState};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bindings {
@@ -45,15 +45,15 @@ pub(super) struct Sending {
     /// Questions since the last report.
     asked: u32,
     /// Made by the first report; a side that only receives never gets one.
-    notices: Option<Box<Notices>>,
+    arguments: Option<Box<EventArguments>>,
 }
 
 /// So many questions in a row before they become rarer.
 const EAGER_QUESTIONS: u32 = 4;
 
-/// What reports are turned into, for reuse.
+/// The arguments of the events that a report raises, kept so that their buffers are reused.
 #[derive(Debug, Default)]
-struct Notices {
+struct EventArguments {
     acknowledged: Acknowledgement,
     missing: Missing,
 }
@@ -107,8 +107,8 @@ impl Sending {
         self.running.confirm
     }
 
-    /// Forgets what nobody has missed for long. The receiver would have seen the gap by what came later; where nothing
-    /// was sent later, it is asked.
+    /// Drops segments that were not reported missing for the retention time. Later segments would have shown the
+    /// receiver the gap; if there are none, the receiver is asked.
     pub(super) fn on_forget(&mut self, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
         let now = context.now();
         let scoreboard = context.shared(bindings.scoreboard);
@@ -121,7 +121,10 @@ impl Sending {
         }
         let due = |sent: Time| sent + limits.retention;
         let mut below = scoreboard.base();
-        while scoreboard.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
+        while scoreboard
+            .get(below)
+            .is_some_and(|slot| slot.state == SegmentState::Done || due(slot.sent) <= now)
+        {
             below += 1;
         }
         let next = scoreboard.get(below).map(|slot| due(slot.sent).max(now));
@@ -147,17 +150,17 @@ impl Sending {
             return None;
         }
         (self.is_heard, self.is_stale, self.asked) = (true, false, 0);
-        let mut notices = self.notices.take().unwrap_or_default();
-        acknowledge(&mut notices.acknowledged, report, rest, bindings, context);
-        collect(&mut notices.missing.sequence_numbers, report, rest, bindings, context);
+        let mut arguments = self.arguments.take().unwrap_or_default();
+        acknowledge(&mut arguments.acknowledged, report, rest, bindings, context);
+        collect(&mut arguments.missing.sequence_numbers, report, rest, bindings, context);
         let scoreboard = context.shared(bindings.scoreboard);
         let (base, is_idle) = (scoreboard.base(), scoreboard.lost() == 0);
         let asks_for_lost = stretches(report.below, rest).any(|(from, to)| from < to && from < base);
-        let repeats = !notices.missing.sequence_numbers.is_empty();
+        let repeats = !arguments.missing.sequence_numbers.is_empty();
         if repeats {
-            context.raise(RETRANSMIT_TIMEOUT, &mut notices.missing);
+            context.raise(RETRANSMIT_TIMEOUT, &mut arguments.missing);
         }
-        self.notices = Some(notices);
+        self.arguments = Some(arguments);
         Some(asks_for_lost || report.is_silence && is_idle && !repeats)
     }
 
@@ -181,22 +184,22 @@ impl Sending {
 
 /// Raises what the report says of what has come.
 fn acknowledge(
-    notice: &mut Acknowledgement,
+    acknowledgement: &mut Acknowledgement,
     report: &Report,
     rest: &[u8],
     bindings: Bindings,
     context: &mut Context<'_>,
 ) {
     let base = context.shared(bindings.scoreboard).base();
-    notice.below = report.below;
-    notice.loss = None;
-    notice.outcome = Outcome::default();
-    notice.words.clear();
+    acknowledgement.below = report.below;
+    acknowledgement.loss = None;
+    acknowledgement.outcome = Outcome::default();
+    acknowledgement.words.clear();
     let mut come = |from: u64, to: u64| {
         for first in (from.max(base)..to).step_by(64) {
             let len = (to - first).min(64);
             let bits = if len == 64 { u64::MAX } else { (1 << len) - 1 };
-            notice.words.push(Statement { first, received: bits, known: bits });
+            acknowledgement.words.push(Statement { first, received: bits, known: bits });
         }
     };
     let mut at = report.below;
@@ -208,7 +211,7 @@ fn acknowledge(
     if rest.len() < MOST_STRETCHES * STRETCH && !rest.is_empty() {
         come(at, report.next);
     }
-    context.raise(bindings.acknowledged, notice);
+    context.raise(bindings.acknowledged, acknowledgement);
 }
 
 /// Which segments are to leave again: those that are missing although a packet sent later has come, or although they
@@ -227,7 +230,7 @@ fn collect(
     for (from, to) in stretches(report.below, rest).chain([tail]) {
         for sequence in from.max(scoreboard.base())..to.min(scoreboard.next()) {
             let lost = scoreboard.get(sequence).is_some_and(|slot| {
-                slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
+                slot.state == SegmentState::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
             });
             if lost {
                 missing.push(sequence);

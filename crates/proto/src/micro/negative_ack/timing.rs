@@ -14,7 +14,7 @@ const SHORTEST_REPEAT: Span = Span::from_millis(10);
 /// So many reports of silence must fit the time for which segments are kept.
 const LEAST_REPORTS: u64 = 8;
 
-/// The parameters.
+/// The recipe's parameters for the timing of reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) silence: Span,

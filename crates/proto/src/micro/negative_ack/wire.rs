@@ -1,8 +1,8 @@
 //! The two packets of `negative_ack`, all big-endian.
 //!
-//! *Missing*, from the receiver: `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length u16) ...`;
-//! the stretches are what is missing from `below` upwards. *State*, from the sender: `2 | flags u8 | oldest u48 | next
-//! u48`.
+//! *Missing*, from the receiver:
+//! `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length u16) ...`; the stretches are what is
+//! missing from `below` upwards. *State*, from the sender: ` 2 | flags u8 | oldest u48 | next u48 ` .
 
 const MISSING: u8 = 1;
 const STATE: u8 = 2;

@@ -1,11 +1,11 @@
-//! Checks that the received segments adjoin. An object is complete only without gaps, and a sender can give any offsets to
-//! its sequence numbers.
+//! Checks that the received segments adjoin. An object is complete only without gaps, and a sender can give any offsets
+//! to its sequence numbers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most boundaries of which one side is missing: about 32 MB. A gap has two; a window of 10 million segments that lost every
-/// twentieth has a million.
+/// Most boundaries of which one side is missing: about 32 MB. A gap has two; a window of 10 million segments that lost
+/// every twentieth has a million.
 const MOST_OPEN: usize = 1 << 20;
 
 /// Segments that adjoin, by number, and the offsets of the object that they cover.
@@ -32,8 +32,8 @@ impl Mismatch {
     }
 }
 
-/// The offsets at which segments begin and end. The first segment must begin at 0 and each other one where the segment before
-/// it ends: then they cover the object once.
+/// The offsets at which segments begin and end. The first segment must begin at 0 and each other one where the segment
+/// before it ends: then they cover the object once.
 #[derive(Debug)]
 pub(super) struct Boundaries {
     /// Number and offset of the segment after the newest one. Kept apart because most segments arrive in order.

@@ -1,6 +1,6 @@
 //! `object`: sends an object and receives one. The sender cuts it into segments that name their place in it, at
 //! multiples of the chunk (FOBS cuts at 100 MB, dickens-system-aware-fobs); the receiver hands pieces to the sink where
-//! they lie, in any order, and grants how far the sender may go.
+//! they lie, in any order, and sets the flow-control limit.
 
 mod boundaries;
 mod parts;
@@ -51,7 +51,7 @@ pub(super) fn registration() -> Registration {
                 name: "first_limit",
                 kind: ParameterKind::Bytes,
                 default: "64MiB",
-                help: "bytes sent before the receiver grants more",
+                help: "bytes sent before the receiver raises the limit",
             },
             ParameterSpec {
                 name: "gaps",
@@ -112,11 +112,11 @@ impl MicroProtocol for Object {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if self.sender.on_event(event, notice, context) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if self.sender.on_event(event, argument, context) {
             return;
         }
-        self.receiver.on_event(event, notice, context);
+        self.receiver.on_event(event, argument, context);
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
@@ -179,7 +179,8 @@ mod tests {
             if limit >= len {
                 prop_assert_eq!(refused, 0);
             } else {
-                // Whole segments lie before the limit; the last one is as long as what is left. What was lost may be that.
+                // Whole segments lie before the limit; the last one is as long as what is left. What was lost may be
+                // that.
                 let is_lost = (lost as u64) < sent;
                 prop_assert!(came + 1_472 * (1 + u64::from(is_lost)) > limit, "{} of {} came", came, limit);
                 prop_assert!(refused > 0 || is_lost);

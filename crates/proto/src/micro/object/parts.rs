@@ -65,8 +65,8 @@ impl Parts {
         complete
     }
 
-    /// The packet of number `seq` has arrived whole: which of its bytes are new; `None` if all of them are, because no parts
-    /// of it have come, or parts that belong elsewhere. It is forgotten.
+    /// The packet of number `seq` has arrived whole: which of its bytes are new; `None` if all of them are, because no
+    /// parts of it have come, or parts that belong elsewhere. It is forgotten.
     pub(super) fn take_missing(&mut self, seq: u64, whole: PacketExtent) -> Option<Vec<Range<u64>>> {
         let open = self.open.remove(&seq).filter(|open| open.whole == whole)?;
         Some(gaps(&open.have, 0..whole.len))

@@ -1,4 +1,5 @@
-//! The receiving half: checks where segments belong, hands their bytes to the sink, and grants how far the sender may go.
+//! The receiving half: checks where segments belong, hands their bytes to the sink, and sets the flow-control
+//! limit.
 
 use std::any::Any;
 use std::ops::Range;
@@ -305,9 +306,9 @@ impl ObjectReceiver {
         }
         self.furthest = self.furthest.max(end);
         let (pn, size) = (batch.pn(i), batch.size(i));
-        let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
+        let mut arrived = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
         if !context.shared(bindings.received).contains(seq) {
-            notice.duplicate = false;
+            arrived.duplicate = false;
             let (skip, place) = (u64::from(skip), PacketExtent { offset, len: u64::from(whole) });
             let range = batch.payload_range(i);
             let start = range.start + PART_BODY_LEN;
@@ -323,22 +324,22 @@ impl ObjectReceiver {
                     context.fail(mismatch.reason());
                     return Some(());
                 }
-                notice.gap = context.shared(bindings.received).insert(seq) == Arrival::New { gap: true };
+                arrived.gap = context.shared(bindings.received).insert(seq) == Arrival::New { gap: true };
                 self.highest = self.highest.max(seq + 1);
                 if fin {
                     self.end = Some((seq, end));
                 }
             }
         }
-        context.raise(bindings.part, &mut notice);
+        context.raise(bindings.part, &mut arrived);
         self.hand_over(batch, context);
         Some(())
     }
 
-    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         if SEND_PERMIT.is(event) {
             self.watch_limit(context);
-        } else if let Some(report) = self.bindings().report.of(event, notice) {
+        } else if let Some(report) = self.bindings().report.of(event, argument) {
             self.limit = self.flow_limit(context);
             report.limit = self.limit;
         }

@@ -194,14 +194,14 @@ impl ObjectSender {
     pub(super) fn on_event(
         &mut self,
         event: EventId,
-        notice: &mut dyn Any,
+        argument: &mut dyn Any,
         context: &mut Context<'_>,
     ) -> bool {
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             self.on_permit(permit, context);
             return false;
         }
-        let Some(report) = self.bindings().peer_report.of(event, notice) else { return false };
+        let Some(report) = self.bindings().peer_report.of(event, argument) else { return false };
         let (now, arrived, rtt) = (context.now(), context.arrival().at, context.path().rtt);
         context.shared(self.bindings().clock).heard(now, arrived, rtt);
         if let Some(newest) = report.newest {

@@ -8,8 +8,8 @@ use crate::micro::shared::{Clock, WaitingFor};
 const ABSENCE: Span = Span::from_millis(2);
 /// And later than the round trip divided by this: the pacer catches up with less. Our choice.
 const ABSENCE_DIVISOR: u64 = 8;
-/// A sender that had no data for at least this long leaves a gap too; the receiver's 32-bit clock may have wrapped in it.
-/// Our choice.
+/// A sender that had no data for at least this long leaves a gap too; the receiver's 32-bit clock may have wrapped in
+/// it. Our choice.
 const IDLE: Span = Span::from_secs(1);
 
 /// See the module's text.

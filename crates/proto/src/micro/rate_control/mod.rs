@@ -439,32 +439,32 @@ impl MicroProtocol for RateControl {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let bindings = self.bindings();
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             self.on_permit(permit, context);
-        } else if let Some(report) = bindings.peer_report.of(event, notice) {
+        } else if let Some(report) = bindings.peer_report.of(event, argument) {
             self.on_report(report, context);
-        } else if let Some(timeout) = bindings.timeout.of(event, notice) {
+        } else if let Some(timeout) = bindings.timeout.of(event, argument) {
             self.probe_credit = timeout.packets;
             self.controller.on_silence(context.now(), timeout.in_row);
             self.tell(context);
             self.schedule(context);
-        } else if let Some(quota) = bindings.quota.of(event, notice) {
+        } else if let Some(quota) = bindings.quota.of(event, argument) {
             self.on_quota(quota.0, context);
-        } else if let Some(&mut wanted) = bindings.rate_wanted.of(event, notice) {
+        } else if let Some(&mut wanted) = bindings.rate_wanted.of(event, argument) {
             self.on_quota(wanted, context);
             context.emit(StackEvent::Rate(wanted));
-        } else if let Some(verdict) = bindings.verdict.of(event, notice) {
+        } else if let Some(verdict) = bindings.verdict.of(event, argument) {
             self.observer.set_verdict(*verdict);
-        } else if let Some(chosen) = bindings.law_chosen.of(event, notice) {
+        } else if let Some(chosen) = bindings.law_chosen.of(event, argument) {
             // It was built once already, when it was checked; if it cannot be built here, the present law stays.
             let _ = self.switch(&chosen.parameters, chosen.keeps_law, context);
-        } else if let Some(&mut host) = bindings.host.of(event, notice) {
+        } else if let Some(&mut host) = bindings.host.of(event, argument) {
             self.advise(Some(host), context);
-        } else if let Some(&mut gap) = bindings.witnessed.of(event, notice) {
+        } else if let Some(&mut gap) = bindings.witnessed.of(event, argument) {
             self.diagnostician.on_gap(context.now(), gap);
-        } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, notice) {
+        } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, argument) {
             // An end that takes the object sends nothing that could pause.
             if self.looked.is_some() {
                 return;
@@ -485,7 +485,7 @@ impl MicroProtocol for RateControl {
         if self.looked.is_some() {
             self.advise(None, context);
         }
-        // Also at the receiving end: a deadline that nobody moves would come again each 100 us.
+        // Also at the receiving end: without this call the law's deadline would expire again every 100 us.
         self.controller.on_deadline(context.now());
         self.tell(context);
         self.schedule(context);

@@ -184,7 +184,8 @@ mod tests {
         }
     }
 
-    /// The report number `n`: one every millisecond, 100 packets of 1,000 bytes each, read `read_delay_us` after they came.
+    /// The report number `n`: one every millisecond, 100 packets of 1,000 bytes each, read `read_delay_us` after they
+    /// came.
     fn report(n: u64, read_delay_us: u32, host: Option<HostSample>) -> PeerReport {
         let receiver = ReceiverCounters {
             packets: n * 100,

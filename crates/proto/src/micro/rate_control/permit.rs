@@ -21,7 +21,7 @@ impl RateControl {
         if permit.packets == 0 {
             return;
         }
-        match self.allowance(permit.datagram as u64, context) {
+        match self.permitted_datagrams(permit.datagram as u64, context) {
             Ok(packets) => {
                 permit.burst =
                     permit.burst.min(self.limits.burst.max(self.more_at_once(permit.datagram as u64)));
@@ -34,15 +34,15 @@ impl RateControl {
         }
     }
 
-    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they are
-    /// large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
+    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they
+    /// are large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
     fn more_at_once(&self, size: u64) -> u64 {
         let large = self.limits.rate.bytes_in(LARGE_BURST).min(LARGE_BURST_DATAGRAMS * size);
         if size > USUAL_DATAGRAM { large } else { 0 }
     }
 
     /// How many datagrams of `size` may leave now, and why not if none may.
-    fn allowance(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
+    fn permitted_datagrams(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
         let limits = self.law_limits(context)?;
         self.limits = self.quota.bound(limits);
         if self.probe_credit > 0 {
@@ -120,7 +120,7 @@ impl RateControl {
         context.shared(self.bindings().clock).wait(now, reason);
     }
 
-    /// There was nothing to send, and whoever had nothing has said why.
+    /// There was nothing to send, for the reason that the clock has recorded.
     pub(super) fn on_nothing(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
         let reason = context.shared(self.bindings().clock).reason();

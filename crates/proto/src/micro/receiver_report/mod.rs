@@ -1,6 +1,6 @@
-//! `receiver_report`: the receiver of messages reports at intervals which packets have arrived, as the receiver reports of
-//! RTP do (RFC 3550, section 6.4.2). The sender derives what a control law needs: round trip, losses, arrival rate, bytes
-//! in flight. It deals with packets, not messages: other micro-protocols decide about retransmission.
+//! `receiver_report`: the receiver of messages reports at intervals which packets have arrived, as the receiver reports
+//! of RTP do (RFC 3550, section 6.4.2). The sender derives what a control law needs: round trip, losses, arrival rate,
+//! bytes in flight. It deals with packets, not messages: other micro-protocols decide about retransmission.
 //!
 //! A report repeats the packets of the last reports, so that a lost report costs nothing.
 
@@ -21,7 +21,7 @@ use haul_stack::{
 use receiving::Receiving;
 use sending::Sending;
 
-/// A report.
+/// Packet kind of a report.
 const REPORT: Kind = Kind(19);
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;

@@ -11,8 +11,8 @@ use crate::micro::events::ReceiverCounters;
 
 /// How many reports name the same packet.
 const REPEATS: usize = 3;
-/// After this many words without a report, one is due at once: a report holds [`MOST_WORDS`], and repeats the words of the
-/// last reports.
+/// After this many words without a report, one is due at once: a report holds [`MOST_WORDS`], and repeats the words of
+/// the last reports.
 const MOST_UNREPORTED: u64 = MOST_WORDS as u64 / (REPEATS as u64 + 1);
 
 /// Which of the newest packets have arrived: a bit each, in words of 64.

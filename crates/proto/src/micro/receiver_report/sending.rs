@@ -259,7 +259,7 @@ impl Sending {
         let is_waiting = context.shared(bindings.clock).reason() == Some(WaitingFor::Window);
         self.is_timed = false;
         if self.unsettled.is_empty() || self.timeouts >= IDLE_TIMEOUTS && !is_waiting {
-            // After so long nothing is on its way any more, and nothing would ask again for a window that it fills.
+            // By now everything has left the path. Nothing else would empty a full window.
             context.shared(bindings.send_window).bytes = 0;
             return;
         }

@@ -64,7 +64,8 @@ fn duplicates_are_counted_and_change_nothing_else() {
     assert_eq!(statistic(&pair.a, "receiver_report", "in_flight_bytes"), 0);
 }
 
-/// Of a sender that hears nothing for very long the oldest packets count as lost, and the law and the diagnosis hear of them.
+/// Of a sender that hears nothing for very long the oldest packets count as lost, and the law and the diagnosis hear of
+/// them.
 #[test]
 fn packets_that_are_given_up_in_silence_are_put_down_to_a_cause_as_others() {
     let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "10Gbit")]));

@@ -82,13 +82,13 @@ impl MicroProtocol for KeepCopies {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let acknowledged = self.declared().acknowledged;
         if let Some(copies) = &mut self.copies {
-            copies.on_event(event, notice, context);
-        } else if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            copies.on_event(event, argument, context);
+        } else if let Some(permit) = SEND_PERMIT.of(event, argument) {
             permit.at_most(self.limits.room(0, 0, permit.datagram));
-        } else if let Some(ack) = acknowledged.of(event, notice) {
+        } else if let Some(ack) = acknowledged.of(event, argument) {
             ack.outcome.nothing_outstanding = true;
         }
     }

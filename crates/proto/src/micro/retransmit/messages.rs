@@ -70,7 +70,7 @@ impl Ledger {
         settled
     }
 
-    /// A segment is not worth anything any more; gives its message, if that is news, and the sequence numbers.
+    /// Gives up the message of a segment; returns the message and its sequence numbers, unless it was given up before.
     pub(super) fn fail(&mut self, sequence: u64) -> Option<(u64, std::ops::Range<u64>)> {
         let open = self.find(sequence).filter(|open| !open.failed)?;
         (open.failed, open.left) = (true, 0);

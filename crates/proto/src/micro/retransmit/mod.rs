@@ -4,7 +4,7 @@
 mod copies;
 mod messages;
 mod object;
-mod outstanding;
+mod sent_packets;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,7 @@ use haul_stack::{
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
-use super::outstanding::{Change, New, Outstanding, Record};
+use super::sent_packets::{Change, New, Record, SentPackets};
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
@@ -69,7 +69,7 @@ struct KeepObject {
     bindings: Option<Bindings>,
     places: Option<Places>,
     /// Made when the first segment leaves: an end that only receives has none.
-    table: Option<Box<Outstanding>>,
+    table: Option<Box<SentPackets>>,
     window: u64,
     probes: bool,
     /// The segment at the front of the queue, and how much of it has left if it goes in parts.
@@ -196,7 +196,7 @@ impl KeepObject {
     fn record(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         let places = self.places.expect("bound before it is used");
         let overhead = batch.layout().data_overhead();
-        let table = self.table.get_or_insert_with(|| Box::new(Outstanding::new(overhead)));
+        let table = self.table.get_or_insert_with(|| Box::new(SentPackets::new(overhead)));
         table.set_overhead(overhead);
         let sent_at = context.now().as_wrapped_micros();
         let first = batch.fresh().next();
@@ -220,14 +220,14 @@ impl KeepObject {
             let fin = batch.kind(i) == Kind::DATA_FIN;
             table.push(New { offset: batch.get(i, places.offset), len, fin, pn: batch.pn(i) }, sent_at);
         }
-        self.tell_flight(true, context);
+        self.update_send_window(true, context);
         if self.was_idle {
             self.timer_base = context.now();
             self.set_timer(context);
         }
     }
 
-    fn tell_flight(&self, outstanding: bool, context: &mut Context<'_>) {
+    fn update_send_window(&self, outstanding: bool, context: &mut Context<'_>) {
         let Some(table) = &self.table else { return };
         *context.shared(self.bindings().send_window) = SendWindow {
             bytes: table.in_flight(),
@@ -260,8 +260,8 @@ impl KeepObject {
         context.set_timer(TIMER, at);
     }
 
-    fn on_acknowledged(&mut self, notice: &mut Acknowledgement, context: &mut Context<'_>) {
-        let change = self.table.as_mut().map_or(Change::default(), |table| take_in(table, notice));
+    fn on_acknowledged(&mut self, ack: &mut Acknowledgement, context: &mut Context<'_>) {
+        let change = self.table.as_mut().map_or(Change::default(), |table| take_in(table, ack));
         if change.lost_packets > 0
             && let Some(table) = &mut self.table
         {
@@ -275,13 +275,13 @@ impl KeepObject {
         self.counters.acked += change.acked_packets;
         self.counters.acked_bytes += change.acked_bytes;
         self.counters.lost += change.lost_packets;
-        notice.outcome.acked_packets += change.acked_packets;
-        notice.outcome.acked_bytes += change.acked_bytes;
-        notice.outcome.lost_packets += change.lost_packets;
-        notice.outcome.lost_bytes += change.lost_bytes;
-        notice.outcome.in_flight = self.in_flight();
-        notice.outcome.nothing_outstanding = self.table.as_ref().is_none_or(|table| table.is_empty());
-        self.tell_flight(!self.is_clear(), context);
+        ack.outcome.acked_packets += change.acked_packets;
+        ack.outcome.acked_bytes += change.acked_bytes;
+        ack.outcome.lost_packets += change.lost_packets;
+        ack.outcome.lost_bytes += change.lost_bytes;
+        ack.outcome.in_flight = self.in_flight();
+        ack.outcome.nothing_outstanding = self.table.as_ref().is_none_or(|table| table.is_empty());
+        self.update_send_window(!self.is_clear(), context);
         self.set_timer(context);
         self.release(context);
     }
@@ -301,18 +301,18 @@ impl KeepObject {
 }
 
 /// What a report means for the table.
-fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
-    let rule = notice.loss.unwrap_or(NO_LOSS);
+fn take_in(table: &mut SentPackets, ack: &Acknowledgement) -> Change {
+    let rule = ack.loss.unwrap_or(NO_LOSS);
     let mut change = Change::default();
-    table.on_complete_below(notice.below, &mut change);
-    for statement in &notice.words {
+    table.on_complete_below(ack.below, &mut change);
+    for statement in &ack.words {
         table.on_statement(statement, &rule, &mut change);
     }
-    if let Some(seq) = notice.nothing_from {
+    if let Some(seq) = ack.nothing_from {
         table.on_nothing_from(seq, &rule, &mut change);
     }
-    if notice.loss.is_some() {
-        table.settle_expired(&rule, notice.duplicates, &mut change);
+    if ack.loss.is_some() {
+        table.settle_expired(&rule, ack.duplicates, &mut change);
     }
     table.retire_complete();
     change
@@ -353,9 +353,9 @@ impl MicroProtocol for KeepObject {
         }
     }
 
-    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(notice) = self.bindings().acknowledged.of(event, notice) {
-            self.on_acknowledged(notice, context);
+    fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(ack) = self.bindings().acknowledged.of(event, argument) {
+            self.on_acknowledged(ack, context);
         } else {
             context.cancel_timer(TIMER);
         }
@@ -374,16 +374,16 @@ impl MicroProtocol for KeepObject {
         self.timeouts_in_row += 1;
         self.counters.timeouts += 1;
         table.expire_oldest(PROBE_PACKETS as usize);
-        self.tell_flight(true, context);
+        self.update_send_window(true, context);
         self.set_timer(context);
-        let mut notice = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
-        context.raise(self.bindings().timeout, &mut notice);
+        let mut timeout = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
+        context.raise(self.bindings().timeout, &mut timeout);
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.window = parameters.integer("window");
         self.probes = parameters.flag("probe");
-        self.tell_flight(!self.is_clear(), context);
+        self.update_send_window(!self.is_clear(), context);
         self.set_timer(context);
         Ok(())
     }

@@ -39,7 +39,7 @@ impl Default for FairConfig {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum FairTaskState {
     Runnable,
     Sleeping,
     Dead,
@@ -54,7 +54,7 @@ struct Task {
     deadline: i64,
     /// How far behind the average it was when it went to sleep.
     lag: i64,
-    state: State,
+    state: FairTaskState,
 }
 
 impl Task {
@@ -135,7 +135,7 @@ impl Fair {
 
     /// `pick_eevdf`.
     fn pick(&self) -> Option<TaskId> {
-        let running = self.ledger.running().filter(|&id| self.task(id).state == State::Runnable);
+        let running = self.ledger.running().filter(|&id| self.task(id).state == FairTaskState::Runnable);
         if let Some(id) = running
             && self.config.run_to_parity
             && self.task(id).deadline == self.picked_deadline
@@ -197,12 +197,12 @@ impl Fair {
         };
         task.virtual_time = average - lag;
         task.deadline = task.virtual_time + task.to_virtual(slice / share_of_slice);
-        task.state = State::Runnable;
+        task.state = FairTaskState::Runnable;
         self.runnable.push(id);
     }
 
     /// Takes a runnable task out and keeps its lag (`update_entity_lag`), bounded by two slices or a tick.
-    fn leave(&mut self, id: TaskId, state: State) {
+    fn leave(&mut self, id: TaskId, state: FairTaskState) {
         let average = self.average();
         let bound = (self.config.slice * 2).max(self.config.tick).as_nanos().cast_signed();
         let task = &mut self.tasks[id.index()];
@@ -219,7 +219,14 @@ impl Scheduler for Fair {
         let used_up = self.settle(now);
         let nice = spec.nice.get();
         let weight = WEIGHTS[(i16::from(nice) + 20) as usize];
-        self.tasks.push(Task { weight, nice, virtual_time: 0, deadline: 0, lag: 0, state: State::Sleeping });
+        self.tasks.push(Task {
+            weight,
+            nice,
+            virtual_time: 0,
+            deadline: 0,
+            lag: 0,
+            state: FairTaskState::Sleeping,
+        });
         let id = self.ledger.add_task();
         // A new task starts with half a slice (PLACE_DEADLINE_INITIAL).
         self.place(id, 2);
@@ -231,7 +238,7 @@ impl Scheduler for Fair {
     }
 
     fn wake(&mut self, now: Time, id: TaskId, _: Waker) {
-        if self.task(id).state != State::Sleeping {
+        if self.task(id).state != FairTaskState::Sleeping {
             return;
         }
         let used_up = self.settle(now);
@@ -245,7 +252,7 @@ impl Scheduler for Fair {
     fn sleep(&mut self, now: Time, _: SleepKind) {
         let Some(id) = self.ledger.running() else { return };
         self.settle(now);
-        self.leave(id, State::Sleeping);
+        self.leave(id, FairTaskState::Sleeping);
         self.ledger.not_ready(now, id);
         self.schedule(now);
     }
@@ -254,8 +261,10 @@ impl Scheduler for Fair {
         self.settle(now);
         self.ledger.not_ready(now, id);
         match self.task(id).state {
-            State::Runnable => self.leave(id, State::Dead),
-            State::Sleeping | State::Dead => self.tasks[id.index()].state = State::Dead,
+            FairTaskState::Runnable => self.leave(id, FairTaskState::Dead),
+            FairTaskState::Sleeping | FairTaskState::Dead => {
+                self.tasks[id.index()].state = FairTaskState::Dead;
+            }
         }
         if self.ledger.running() == Some(id) {
             self.schedule(now);
@@ -285,7 +294,7 @@ impl Scheduler for Fair {
         let task = self.task(id);
         let left = (task.deadline - task.virtual_time).max(0) * task.weight / NICE_0_WEIGHT;
         TaskView {
-            runnable: task.state == State::Runnable,
+            runnable: task.state == FairTaskState::Runnable,
             priority: (120 + i16::from(task.nice)) as u8,
             sleep_average: Span::ZERO,
             slice_left: Span::from_nanos(left as u64),

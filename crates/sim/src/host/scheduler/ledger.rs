@@ -7,7 +7,7 @@ use super::TaskId;
 /// A task held the core without a break.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunSlice {
-    /// Who.
+    /// The task that held the core.
     pub task: TaskId,
     /// From when.
     pub from: Time,
@@ -18,7 +18,7 @@ pub struct RunSlice {
 /// What a monitor would have read about a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// When.
+    /// When the sample was taken.
     pub at: Time,
     /// About whom.
     pub task: TaskId,
@@ -166,8 +166,8 @@ impl Ledger {
         waits.since.map_or(waits.longest, |since| waits.longest.max(now.since(since)))
     }
 
-    /// The number of tasks that run or wait for the core, summed over time up to `now`: its growth over an interval, divided by
-    /// that, is the mean length of the run queue.
+    /// The number of tasks that run or wait for the core, summed over time up to `now`: its growth over an interval,
+    /// divided by that, is the mean length of the run queue.
     pub fn runnable_time(&self, now: Time) -> Span {
         let waited = (0..self.run.len()).map(|task| self.run_delay(TaskId(task as u32), now));
         let busy = now.since(self.start).saturating_sub(self.idle_time(now));

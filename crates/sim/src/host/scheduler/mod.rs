@@ -101,8 +101,8 @@ pub trait Scheduler: Debug + Send {
     fn advance(&mut self, now: Time);
     /// What it knows about a task.
     fn view(&self, task: TaskId) -> TaskView;
-    /// A task's sleep average as a switch at `now` would leave it, which is what a program beside it reads: to read, it has to get
-    /// the core. `None` if this scheduler keeps none.
+    /// A task's sleep average as a switch at `now` would leave it, which is what a program beside it reads: to read, it
+    /// has to get the core. `None` if this scheduler keeps none.
     fn sleep_average(&self, _now: Time, _task: TaskId) -> Option<Span> {
         None
     }

@@ -64,7 +64,7 @@ enum Credit {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum O1TaskState {
     Active,
     Expired,
     Sleeping,
@@ -80,7 +80,7 @@ struct Task {
     stamp: Time,
     slice_ticks: u64,
     credit: Credit,
-    state: State,
+    state: O1TaskState,
 }
 
 /// `static_prio_timeslice`: 800 ms at nice -20, 100 ms at 0, 5 ms at 19.
@@ -178,25 +178,25 @@ impl O1 {
         }
     }
 
-    fn enqueue(&mut self, id: TaskId, state: State) {
+    fn enqueue(&mut self, id: TaskId, state: O1TaskState) {
         let task = &mut self.tasks[id.index()];
         task.state = state;
-        let array = if state == State::Active { &mut self.active } else { &mut self.expired };
+        let array = if state == O1TaskState::Active { &mut self.active } else { &mut self.expired };
         array.push_back(task.priority, id);
     }
 
     fn dequeue(&mut self, id: TaskId) {
         let task = &self.tasks[id.index()];
         match task.state {
-            State::Active => self.active.remove(task.priority, id),
-            State::Expired => self.expired.remove(task.priority, id),
-            State::Sleeping | State::Dead => {}
+            O1TaskState::Active => self.active.remove(task.priority, id),
+            O1TaskState::Expired => self.expired.remove(task.priority, id),
+            O1TaskState::Sleeping | O1TaskState::Dead => {}
         }
     }
 
     /// `activate_task` and `TASK_PREEMPTS_CURR`.
     fn activate(&mut self, now: Time, id: TaskId) {
-        self.enqueue(id, State::Active);
+        self.enqueue(id, O1TaskState::Active);
         self.ledger.ready(now, id);
         self.runnable += 1;
         let priority = self.tasks[id.index()].priority;
@@ -218,8 +218,8 @@ impl O1 {
             self.expired_since = None;
         } else if self.active.is_empty() {
             std::mem::swap(&mut self.active, &mut self.expired);
-            for task in self.tasks.iter_mut().filter(|task| task.state == State::Expired) {
-                task.state = State::Active;
+            for task in self.tasks.iter_mut().filter(|task| task.state == O1TaskState::Expired) {
+                task.state = O1TaskState::Active;
             }
             self.expired_since = None;
             self.best_expired = WORST + 1;
@@ -275,7 +275,7 @@ impl O1 {
             let ran = now.since(task.stamp).as_nanos().min(MAX_SLEEP_AVERAGE);
             return task.sleep_average.saturating_sub(ran / task.bonus(tick).max(1));
         }
-        if task.credit == Credit::Interrupted && task.state == State::Active {
+        if task.credit == Credit::Interrupted && task.state == O1TaskState::Active {
             task.credit_sleep(now, tick);
         }
         task.sleep_average
@@ -301,7 +301,7 @@ impl O1 {
     /// Samples of all that run or wait, at a tick.
     fn sample_runnable(&mut self, now: Time) {
         for index in 0..self.tasks.len() {
-            if matches!(self.tasks[index].state, State::Active | State::Expired) {
+            if matches!(self.tasks[index].state, O1TaskState::Active | O1TaskState::Expired) {
                 self.sample(now, TaskId(index as u32), false);
             }
         }
@@ -321,7 +321,7 @@ impl O1 {
         }
         let tick = self.config.tick;
         let task = &mut self.tasks[id.index()];
-        if task.state != State::Active {
+        if task.state != O1TaskState::Active {
             return self.schedule(now);
         }
         task.slice_ticks = task.slice_ticks.saturating_sub(1);
@@ -351,9 +351,9 @@ impl O1 {
         let interactive = task.is_interactive();
         self.expired_since.get_or_insert(now);
         if interactive && !self.expired_starves(now, static_priority) {
-            self.enqueue(id, State::Active);
+            self.enqueue(id, O1TaskState::Active);
         } else {
-            self.enqueue(id, State::Expired);
+            self.enqueue(id, O1TaskState::Expired);
             self.best_expired = self.best_expired.min(static_priority);
         }
     }
@@ -369,7 +369,7 @@ impl Scheduler for O1 {
             stamp: now,
             slice_ticks: slice_for(static_priority).as_nanos() / self.config.tick.as_nanos(),
             credit: Credit::Normal,
-            state: State::Sleeping,
+            state: O1TaskState::Sleeping,
         };
         task.priority = task.effective_priority(self.config.tick);
         self.tasks.push(task);
@@ -382,7 +382,7 @@ impl Scheduler for O1 {
     fn wake(&mut self, now: Time, id: TaskId, waker: Waker) {
         let tick = self.config.tick;
         let task = &mut self.tasks[id.index()];
-        if task.state != State::Sleeping {
+        if task.state != O1TaskState::Sleeping {
             return;
         }
         task.credit_sleep(now, tick);
@@ -397,7 +397,7 @@ impl Scheduler for O1 {
         let Some(id) = self.ledger.running() else { return };
         self.dequeue(id);
         let task = &mut self.tasks[id.index()];
-        task.state = State::Sleeping;
+        task.state = O1TaskState::Sleeping;
         if kind == SleepKind::Uninterruptible {
             task.credit = Credit::NonInteractive;
         }
@@ -409,9 +409,9 @@ impl Scheduler for O1 {
     fn kill(&mut self, now: Time, id: TaskId) {
         let state = self.tasks[id.index()].state;
         self.dequeue(id);
-        self.tasks[id.index()].state = State::Dead;
+        self.tasks[id.index()].state = O1TaskState::Dead;
         self.ledger.not_ready(now, id);
-        if matches!(state, State::Active | State::Expired) {
+        if matches!(state, O1TaskState::Active | O1TaskState::Expired) {
             self.runnable -= 1;
         }
         if self.ledger.running() == Some(id) {
@@ -440,7 +440,7 @@ impl Scheduler for O1 {
     fn view(&self, id: TaskId) -> TaskView {
         let task = &self.tasks[id.index()];
         TaskView {
-            runnable: matches!(task.state, State::Active | State::Expired),
+            runnable: matches!(task.state, O1TaskState::Active | O1TaskState::Expired),
             priority: task.priority,
             sleep_average: Span::from_nanos(task.sleep_average),
             slice_left: self.config.tick * task.slice_ticks,

@@ -157,8 +157,8 @@ impl Bbr {
         }
     }
 
-    /// What is in flight at that gain: the product, and for the sender's bursts and delayed acknowledgements three times
-    /// what is handed over at once (`bbr_inflight`, `bbr_quantization_budget`).
+    /// What is in flight at that gain: the product, and for the sender's bursts and delayed acknowledgements three
+    /// times what is handed over at once (`bbr_inflight`, `bbr_quantization_budget`).
     fn target(&self, gain: u32) -> u64 {
         let (least, most) = HANDED_OVER_SEGMENTS;
         let bytes = self.pacing.bytes_in(HANDED_OVER);

@@ -18,9 +18,9 @@ pub use reno::Reno;
 /// Segments delivered over an interval (draft-cheng-iccrg-delivery-rate-estimation).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateSample {
-    /// How many.
+    /// Segments delivered in `interval`.
     pub delivered: u64,
-    /// In which time.
+    /// Time in which they were delivered.
     pub interval: Span,
     /// What the flow had delivered when the latest of them was sent.
     pub prior_delivered: u64,
@@ -66,7 +66,7 @@ pub struct LossSample {
 
 /// A congestion control law. Windows count segments.
 pub trait Control: Debug + Send {
-    /// Its name.
+    /// The name in reports, as Linux spells it.
     fn name(&self) -> &'static str;
     /// Something was delivered. Called after [`Control::on_loss`] if the same acknowledgement brought a loss.
     fn on_ack(&mut self, ack: &AckSample);
@@ -88,7 +88,7 @@ pub trait Control: Debug + Send {
     fn phase(&self) -> &'static str;
 }
 
-/// Which law.
+/// The congestion control laws that a flow can run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ControlKind {
     /// RFC 5681 and RFC 6675.

@@ -18,8 +18,8 @@ fn exchanged() -> Model {
     Model { host: shipped.network.clone(), network: shipped.host.clone(), ..shipped }
 }
 
-/// What the signatures of windows say whose packets are lost in a row, before and after the sender's law is changed: by the
-/// other end's recipe, by its own user, and to other evidence and back.
+/// What the signatures of windows say whose packets are lost in a row, before and after the sender's law is changed: by
+/// the other end's recipe, by its own user, and to other evidence and back.
 fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
     let mut sent = 0;
     let mut lose = |_| {

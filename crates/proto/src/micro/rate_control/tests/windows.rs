@@ -123,7 +123,7 @@ fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
         let mut watched = Watched::of(&small_windows("on"), 50_000_000);
         watched.run_until(at(millis));
         if silent {
-            // Nothing comes back from the other side any more.
+            // The path back is cut.
             let mut path = Path { cut: [false, true], ..Path::default() };
             watched.pair.run_until(at(millis + 3_000), &mut path);
         }

@@ -14,7 +14,7 @@ use crate::micro::arrived::SPAN;
 use crate::micro::deadline::end_of_life;
 use crate::micro::events::{Acknowledgement, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
-use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, Slot, State};
+use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declared {
@@ -38,14 +38,14 @@ struct Copy {
     kind: Kind,
     size: u16,
     bytes: Buffer,
-    /// When its message is worth nothing any more.
+    /// Deadline of its message; it is not sent again later.
     end: Option<Time>,
 }
 
 /// What a window may be: half of what receivers of acknowledgements look back.
 const LARGEST_WINDOW: u64 = SPAN / 2;
 
-/// The parameters.
+/// The recipe's parameters for copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     window: u64,
@@ -80,7 +80,7 @@ pub(super) struct RetransmitBuffer {
     kept: VecDeque<Option<Copy>>,
     /// Copies that there are.
     pub(super) held: usize,
-    /// Their bytes.
+    /// Bytes of all copies.
     bytes: usize,
     /// Sequence numbers taken for lost, in the order in which they leave again.
     lost: VecDeque<u64>,
@@ -225,7 +225,8 @@ impl RetransmitBuffer {
     pub(super) fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let shared = self.declared.scoreboard;
         while let Some(&sequence) = self.lost.front() {
-            let wanted = context.shared(shared).get(sequence).is_some_and(|slot| slot.state == State::Lost);
+            let wanted =
+                context.shared(shared).get(sequence).is_some_and(|slot| slot.state == SegmentState::Lost);
             if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| wanted)
                 && !push_copy(batch, copy)
             {
@@ -295,7 +296,7 @@ impl RetransmitBuffer {
     ) {
         let Some(before) = scoreboard.finish(sequence) else { return };
         let bytes = self.drop_copy(sequence, context);
-        self.leave_flight(before, bytes);
+        self.remove_in_flight(before, bytes);
         ack.outcome.acked_packets += 1;
         ack.outcome.acked_bytes += bytes.saturating_sub(self.overhead);
         if let Some(message) = self.messages.arrived(sequence) {
@@ -303,14 +304,14 @@ impl RetransmitBuffer {
         }
     }
 
-    fn leave_flight(&mut self, before: Slot, bytes: u64) {
-        if before.state == State::Waiting {
+    fn remove_in_flight(&mut self, before: Slot, bytes: u64) {
+        if before.state == SegmentState::Waiting {
             self.in_flight = self.in_flight.saturating_sub(bytes);
         }
     }
 
-    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up, and one whose
-    /// message is too late.
+    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up, and one
+    /// whose message is too late.
     fn lose(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) -> Option<u64> {
         if !scoreboard.lose(sequence) {
             return None;
@@ -353,7 +354,7 @@ impl RetransmitBuffer {
         for sequence in range {
             if let Some(before) = scoreboard.finish(sequence) {
                 let bytes = self.drop_copy(sequence, context);
-                self.leave_flight(before, bytes);
+                self.remove_in_flight(before, bytes);
             }
         }
     }
@@ -385,19 +386,19 @@ impl RetransmitBuffer {
         self.finish_all(range, scoreboard, context);
     }
 
-    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+    pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let declared = self.declared;
-        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+        if let Some(permit) = SEND_PERMIT.of(event, argument) {
             return self.permit(permit, context);
         }
         self.with_scoreboard(context, |copies, scoreboard, context| {
-            if let Some(ack) = declared.acknowledged.of(event, notice) {
+            if let Some(ack) = declared.acknowledged.of(event, argument) {
                 copies.acknowledge(ack, scoreboard, context);
-            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, notice) {
+            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, argument) {
                 copies.lose_all(&missing.sequence_numbers, scoreboard, context);
-            } else if let Some(forgotten) = declared.forgotten.of(event, notice) {
+            } else if let Some(forgotten) = declared.forgotten.of(event, argument) {
                 copies.forget(forgotten.below, scoreboard, context);
-            } else if let Some(settled) = MESSAGE_SETTLED.of(event, notice)
+            } else if let Some(settled) = MESSAGE_SETTLED.of(event, argument)
                 && !settled.arrived
             {
                 copies.abandon(settled.message, scoreboard, context);

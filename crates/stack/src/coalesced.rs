@@ -1,21 +1,21 @@
-//! An answer and a message in one batch.
+//! An acknowledgement or another control packet and a packet of data, coalesced into one batch.
 
 use haul_base::{Time, Transmit};
 
 use crate::batch::MAX_BATCH;
 use crate::stack::Stack;
 
-/// What leaves together.
+/// What one call of [`Stack::poll_transmit_coalesced`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Together {
+pub enum Coalesced {
     /// A batch like any other.
     Batch(Transmit),
-    /// A batch of an answer and a packet of data, the longer one first. They are small as a rule and may share a datagram.
+    /// A control packet and a packet of data, the longer one first. Both are small as a rule and may share a datagram.
     Pair(Transmit),
 }
 
-impl Together {
-    /// Either as a batch.
+impl Coalesced {
+    /// The packets, whether they are coalesced or not.
     pub const fn batch(self) -> Transmit {
         match self {
             Self::Batch(transmit) | Self::Pair(transmit) => transmit,
@@ -24,30 +24,31 @@ impl Together {
 }
 
 impl Stack {
-    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but a packet that answers others takes a packet of
-    /// data with it if there is one: whoever waits for that does not wait for two buffers to be carried.
-    pub fn poll_transmit_together(&mut self, now: Time, slot: &mut [u8]) -> Option<Together> {
+    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but adds a packet of data, if there is one, to
+    /// a control packet: the peer then waits for one buffer and not for two.
+    pub fn poll_transmit_coalesced(&mut self, now: Time, slot: &mut [u8]) -> Option<Coalesced> {
         let datagram = usize::from(self.core.path.datagram);
         self.guarded(now, |stack, now| {
             stack.advance_change(now);
             let answer = stack.write_change(now, slot).or_else(|| stack.write_control(now, slot));
             let Some(answer) = answer else {
-                return stack.write_data(now, slot, MAX_BATCH).map(Together::Batch);
+                return stack.write_data(now, slot, MAX_BATCH).map(Coalesced::Batch);
             };
             // A probe of the path goes alone.
             if answer.len > datagram || slot.len() < 2 * datagram {
-                return Some(Together::Batch(answer));
+                return Some(Coalesced::Batch(answer));
             }
             let data = stack.write_data(now, &mut slot[answer.len..], 1);
             Some(match data {
-                Some(data) => Together::Pair(side_by_side(slot, answer, data)),
-                None => Together::Batch(answer),
+                Some(data) => Coalesced::Pair(side_by_side(slot, answer, data)),
+                None => Coalesced::Batch(answer),
             })
         })?
     }
 }
 
-/// One batch of two packets that lie behind one another. Only the last packet of a batch may be shorter than the others.
+/// One batch of two packets that lie behind one another. Only the last packet of a batch may be shorter than the
+/// others.
 fn side_by_side(slot: &mut [u8], first: Transmit, second: Transmit) -> Transmit {
     let len = first.len + second.len;
     if first.len < second.len {

@@ -54,9 +54,9 @@ impl Expired {
         }
     }
 
-    /// Hands out those that a report shows to have been lost, each with its payload bytes. If a packet has arrived and its repetition
-    /// can have, one of the two was lost unless it came twice (RFC 3522 tells that from a timestamp). The newest of several repetitions
-    /// is the likeliest to have come.
+    /// Hands out those that a report shows to have been lost, each with its payload bytes. If a packet has arrived and
+    /// its repetition can have, one of the two was lost unless it came twice (RFC 3522 tells that from a timestamp).
+    /// The newest of several repetitions is the likeliest to have come.
     pub(super) fn settle(
         &mut self,
         rule: &LossBoundary,
@@ -89,7 +89,8 @@ impl Expired {
     }
 }
 
-/// Whether it was the first transmission of a packet that has arrived: then so has the next packet, which was not repeated.
+/// Whether it was the first transmission of a packet that has arrived: then so has the next packet, which was not
+/// repeated.
 fn has_first_arrived(list: &VecDeque<Repeated>, seq: u64, said: impl Fn(u64) -> Said) -> bool {
     let is_repeated = |seq: u64| list.iter().any(|one| one.seq == seq);
     // One of so many is not among them.

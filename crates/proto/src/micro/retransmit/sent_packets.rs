@@ -1,5 +1,6 @@
-//! What was sent and is not known to have arrived: one bitmap per segment of 10,000 packets (FOBS, see
-//! dickens-system-aware-fobs section on bitmap acknowledgements), and for each packet its last transmission.
+//! The packets that were sent and are not known to have arrived, as the `sent_packets` of RFC 9002, appendix A.1: one
+//! bitmap per segment of 10,000 packets (FOBS, see dickens-system-aware-fobs, section on bitmap acknowledgements), and
+//! for each packet its last transmission.
 
 mod expired;
 #[cfg(test)]
@@ -26,7 +27,7 @@ pub(crate) struct Record {
     pub(crate) sent_at: u32,
     /// Payload bytes.
     pub(crate) len: u16,
-    state: State,
+    state: PacketState,
     /// The last packet of the object.
     pub(crate) fin: bool,
 }
@@ -40,12 +41,12 @@ pub(crate) struct New {
     pub(crate) len: u16,
     /// The last packet of the object.
     pub(crate) fin: bool,
-    /// Its number.
+    /// Packet number of the first transmission.
     pub(crate) pn: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum PacketState {
     #[default]
     InFlight,
     Lost,
@@ -147,7 +148,7 @@ impl InFlight {
 
 /// All packets between the first that is not known to have arrived and the last that was sent.
 #[derive(Debug)]
-pub(crate) struct Outstanding {
+pub(crate) struct SentPackets {
     /// Number of the first segment in `segments`.
     base: u64,
     /// Words of that segment, from its first, of which everything has arrived.
@@ -157,7 +158,7 @@ pub(crate) struct Outstanding {
     next_seq: u64,
     /// Sequence numbers waiting for retransmission; may hold some that were acknowledged meanwhile.
     lost: VecDeque<u64>,
-    /// Those taken for lost since [`Outstanding::take_losses`].
+    /// Those taken for lost since [`SentPackets::take_losses`].
     losses: Vec<Lost>,
     /// Those that were repeated because nothing was heard.
     expired: Expired,
@@ -166,7 +167,7 @@ pub(crate) struct Outstanding {
     in_flight: InFlight,
 }
 
-impl Outstanding {
+impl SentPackets {
     pub(crate) fn new(overhead: usize) -> Self {
         Self {
             base: 0,
@@ -192,12 +193,12 @@ impl Outstanding {
         self.in_flight.bytes + self.in_flight.packets * self.overhead
     }
 
-    /// Packets have so many bytes beside their payload from now on; those that are on their way count as if they had too.
+    /// Sets the bytes that each packet has beside its payload, also for the packets that are already in flight.
     pub(crate) fn set_overhead(&mut self, bytes: usize) {
         self.overhead = bytes as u64;
     }
 
-    /// Packets from the oldest that is not known to have arrived to the newest, as of [`Outstanding::retire_complete`].
+    /// Packets from the oldest that is not known to have arrived to the newest, as of [`SentPackets::retire_complete`].
     pub(crate) fn span(&self) -> u64 {
         let word = self.segments.front().and_then(|segment| segment.acked.get(self.whole_words));
         let arrived = self.whole_words as u64 * 64 + word.map_or(0, |word| u64::from(word.trailing_ones()));
@@ -224,17 +225,18 @@ impl Outstanding {
         !self.lost.is_empty()
     }
 
-    /// Notes a new packet, which left at `sent_at` in wrapped microseconds; its sequence number is the former
-    /// [`Outstanding::next_seq`].
+    /// Adds a new packet, which left at `sent_at` in wrapped microseconds; its sequence number is the former
+    /// [`SentPackets::next_seq`].
     pub(crate) fn push(&mut self, New { offset, len, fin, pn }: New, sent_at: u32) {
-        let record = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
+        let record = Record { offset, pn, sent_at, len, state: PacketState::InFlight, fin };
         self.push_like(record, &[offset]);
     }
 
-    /// Notes new packets of `len` payload bytes each, none of them the last of the object, that left together: the first has
-    /// the number `first_pn`, those behind it the next ones.
+    /// Adds new packets of `len` payload bytes each that left in one batch, with consecutive packet numbers from
+    /// `first_pn` on. None of them is the last of the object.
     pub(crate) fn push_row(&mut self, first_pn: u64, len: u16, offsets: &[u64], sent_at: u32) {
-        let first = Record { offset: 0, pn: first_pn, sent_at, len, state: State::InFlight, fin: false };
+        let first =
+            Record { offset: 0, pn: first_pn, sent_at, len, state: PacketState::InFlight, fin: false };
         self.push_like(first, offsets);
     }
 
@@ -259,10 +261,10 @@ impl Outstanding {
         }
     }
 
-    /// The next packet to send again, which stays queued until [`Outstanding::resent`].
+    /// The next packet to send again, which stays queued until [`SentPackets::resent`].
     pub(crate) fn peek_lost(&mut self) -> Option<(u64, Record)> {
         while let Some(&seq) = self.lost.front() {
-            if let Some(record) = self.unacked(seq).filter(|r| r.state == State::Lost) {
+            if let Some(record) = self.unacked(seq).filter(|r| r.state == PacketState::Lost) {
                 return Some((seq, *record));
             }
             self.lost.pop_front();
@@ -277,7 +279,7 @@ impl Outstanding {
         if let Some(record) = self.unacked_mut(seq) {
             record.pn = pn;
             record.sent_at = sent_at;
-            record.state = State::InFlight;
+            record.state = PacketState::InFlight;
             let bytes = u64::from(record.len);
             self.in_flight.add(1, bytes);
         }
@@ -288,8 +290,8 @@ impl Outstanding {
         self.losses.drain(..)
     }
 
-    /// Repeats the `count` oldest unacknowledged packets, whatever was heard of them. Whether they were lost, later reports
-    /// tell ([`Outstanding::settle_expired`]).
+    /// Repeats the `count` oldest unacknowledged packets, whatever was heard of them. Whether they were lost, later
+    /// reports tell ([`SentPackets::settle_expired`]).
     pub(crate) fn expire_oldest(&mut self, count: usize) -> u64 {
         let mut found = 0;
         for seq in self.base * PACKETS..self.next_seq {
@@ -298,7 +300,7 @@ impl Outstanding {
             }
             if let Some(record) = self.unacked(seq).copied() {
                 found += 1;
-                if record.state == State::InFlight {
+                if record.state == PacketState::InFlight {
                     self.expired.add(seq, &record);
                 }
             }
@@ -350,7 +352,7 @@ impl Outstanding {
             && let Some(segment) = slot.and_then(|slot| self.segments.get(slot))
             && segment.acked[index / 64] == u64::MAX
         {
-            // It says again what is known: most words of most reports do.
+            // Nothing new, as in most words of most reports.
             return;
         }
         // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
@@ -396,7 +398,7 @@ impl Outstanding {
     pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
         for seq in highest.max(self.base * PACKETS)..self.next_seq {
             let Some(record) = self.unacked(seq) else { continue };
-            if record.state == State::InFlight && !rule.is_lost(record) {
+            if record.state == PacketState::InFlight && !rule.is_lost(record) {
                 // Later packets were sent later still, unless they were resent, and then they are newer.
                 break;
             }
@@ -434,7 +436,7 @@ impl Outstanding {
 
     fn lose(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
         let Some(record) = self.unacked(seq) else { return };
-        if record.state == State::InFlight && rule.is_lost(record) {
+        if record.state == PacketState::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
             change.lost_bytes += u64::from(record.len);
             let lost = Lost { pn: record.pn, sent_at: record.sent_at };
@@ -444,10 +446,10 @@ impl Outstanding {
     }
 
     fn declare_lost(&mut self, seq: u64) {
-        let Some(record) = self.unacked_mut(seq).filter(|r| r.state == State::InFlight) else {
+        let Some(record) = self.unacked_mut(seq).filter(|r| r.state == PacketState::InFlight) else {
             return;
         };
-        record.state = State::Lost;
+        record.state = PacketState::Lost;
         let bytes = u64::from(record.len);
         self.in_flight.remove(1, bytes);
         self.lost.push_back(seq);
@@ -473,22 +475,22 @@ impl Outstanding {
         segment.acked_count += fresh.count_ones() as u16;
         change.acked_packets += u64::from(fresh.count_ones());
         let records = &segment.records[word * 64..];
-        let (mut acked, mut landed, mut packets) = (0, 0, 0);
+        let (mut acked, mut bytes, mut packets) = (0, 0, 0);
         let mut at = 0;
         // Whole runs of packets that follow on each other, which most are.
         while at < 64 && fresh >> at != 0 {
             at += (fresh >> at).trailing_zeros();
             let run = (fresh >> at).trailing_ones();
             for record in &records[at as usize..(at + run) as usize] {
-                let flies = record.state == State::InFlight;
+                let is_in_flight = record.state == PacketState::InFlight;
                 acked += u64::from(record.len);
-                landed += if flies { u64::from(record.len) } else { 0 };
-                packets += u64::from(flies);
+                bytes += if is_in_flight { u64::from(record.len) } else { 0 };
+                packets += u64::from(is_in_flight);
             }
             at += run;
         }
         change.acked_bytes += acked;
-        self.in_flight.remove(packets, landed);
+        self.in_flight.remove(packets, bytes);
     }
 
     fn unacked(&self, seq: u64) -> Option<&Record> {

@@ -1,4 +1,4 @@
-//! The flights that side A begins.
+//! The connections that side A opens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,32 +10,32 @@ use haul_stack::Recipe;
 use super::connect::engine;
 use crate::problem::Problem;
 
-/// How long one look for a client or for a flight takes at most.
+/// Longest time that one call waits for a client or for a connection.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What has come and nobody has taken.
-pub(super) struct Flights {
+/// Accepted connections that no stream has taken yet.
+pub(super) struct IncomingChannels {
     listener: Listener,
     terms: Terms,
     here: Mutex<Vec<Channel>>,
 }
 
-impl Flights {
+impl IncomingChannels {
     pub(super) fn new(listener: Listener) -> Self {
         Self { listener, terms: Terms::new(Arc::new(micro::registry())), here: Mutex::default() }
     }
 
-    /// How this end of later flights is to run.
+    /// The options of this end of later connections.
     pub(super) fn set_options(&self, options: ConnectionOptions) {
         self.listener.endpoint().set_options(options);
     }
 
-    /// The next flight.
+    /// The next connection.
     pub(super) fn next(&self) -> Result<Channel, Problem> {
         self.take(|_| true)
     }
 
-    /// The next flight with this recipe: streams that begin at the same time come in any order.
+    /// The next connection with this recipe: streams that begin at the same time arrive in any order.
     pub(super) fn next_of(&self, recipe: &Recipe) -> Result<Channel, Problem> {
         self.take(|channel| channel.recipe().same_stack(recipe))
     }
@@ -52,14 +52,14 @@ impl Flights {
         }
     }
 
-    /// Agrees with a client and accepts a flight, if there are any.
+    /// Agrees with a client and accepts a connection, if either is waiting.
     fn look(&self) -> Result<Option<Channel>, Problem> {
         let endpoint = self.listener.endpoint();
         if let Some(incoming) = self.listener.accept(LOOK) {
             incoming.agree(&self.terms).map_err(|e| engine("cannot connect", &e))?;
         }
         let come = block_until(Some(Instant::now() + LOOK), |context| endpoint.poll_accept(context));
-        come.transpose().map_err(|e| engine("no flight", &e))
+        come.transpose().map_err(|e| engine("no connection", &e))
     }
 }
 
@@ -90,23 +90,23 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_gets_the_flight_with_its_recipe_whichever_came_first() {
+    fn a_stream_gets_the_connection_with_its_recipe_whichever_came_first() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = Listener::bind(ListenOptions::new(address)).unwrap();
         let url: HaulUrl = listener.url("127.0.0.1", b"").to_string().parse().unwrap();
-        let flights = Flights::new(listener);
+        let incoming = IncomingChannels::new(listener);
         for order in [["9Mbit", "8Mbit"], ["8Mbit", "9Mbit"]] {
             std::thread::scope(|scope| {
                 let first = scope.spawn(|| client(&url, "9Mbit"));
                 let channels: Vec<_> = if order[0] == "9Mbit" {
-                    let one = flights.next_of(&viz("9Mbit")).unwrap();
+                    let one = incoming.next_of(&viz("9Mbit")).unwrap();
                     let second = scope.spawn(|| client(&url, "8Mbit"));
-                    let other = flights.next_of(&viz("8Mbit")).unwrap();
+                    let other = incoming.next_of(&viz("8Mbit")).unwrap();
                     vec![(one, first), (other, second)]
                 } else {
                     let second = scope.spawn(|| client(&url, "8Mbit"));
-                    let one = flights.next_of(&viz("8Mbit")).unwrap();
-                    vec![(one, second), (flights.next_of(&viz("9Mbit")).unwrap(), first)]
+                    let one = incoming.next_of(&viz("8Mbit")).unwrap();
+                    vec![(one, second), (incoming.next_of(&viz("9Mbit")).unwrap(), first)]
                 };
                 for ((channel, client), rate) in channels.into_iter().zip(order) {
                     let message = next_message(&channel, Duration::from_secs(60)).unwrap();

@@ -1,10 +1,10 @@
-//! What one end answers and what it has to say, in one batch.
+//! An acknowledgement and a message, coalesced into one batch.
 
 use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Time, Transmit};
 use haul_proto::{micro, presets};
-use haul_stack::{SendOptions, Setup, Stack, Together};
+use haul_stack::{Coalesced, SendOptions, Setup, Stack};
 
 use super::channel::{Checksum, TAG};
 
@@ -25,26 +25,28 @@ fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
 
 const NOW: Time = Time::from_nanos(1_000_000);
 
-/// Two ends, the first of which has asked the second something.
+/// Two ends; the second has received a message and not acknowledged it.
 fn asked() -> (Stack, Stack) {
     let (mut a, mut b) = (end(true), end(false));
     let mut slot = vec![0; 65_536];
     a.send(NOW, b"question", SendOptions::default()).unwrap();
-    let sent = a.poll_transmit_together(NOW, &mut slot).unwrap().batch();
+    let sent = a.poll_transmit_coalesced(NOW, &mut slot).unwrap().batch();
     hand(&mut b, NOW, &mut slot, sent);
     (a, b)
 }
 
 #[test]
-fn an_answer_and_a_message_leave_in_one_batch_whichever_is_longer() {
+fn an_acknowledgement_and_a_message_leave_in_one_batch_whichever_is_longer() {
     for len in [1, 10, 300] {
         let (mut a, mut b) = asked();
         let (mut slot, now) = (vec![0; 65_536], NOW);
         assert_eq!(b.recv().unwrap().1.to_vec(), b"question");
         b.send(now, &vec![7; len], SendOptions::default()).unwrap();
-        let Some(Together::Pair(sent)) = b.poll_transmit_together(now, &mut slot) else { panic!("not both") };
+        let Some(Coalesced::Pair(sent)) = b.poll_transmit_coalesced(now, &mut slot) else {
+            panic!("not both")
+        };
         assert!(sent.segment_size < sent.len && sent.len <= 2 * sent.segment_size, "{sent:?}");
-        assert!(b.poll_transmit_together(now, &mut slot.clone()).is_none());
+        assert!(b.poll_transmit_coalesced(now, &mut slot.clone()).is_none());
         hand(&mut a, now, &mut slot, sent);
         assert_eq!(a.recv().unwrap().1.to_vec(), vec![7; len]);
         assert_eq!((a.unfinished(), a.stats().unauthentic), (0, 0));
@@ -58,7 +60,7 @@ fn more_data_than_a_packet_follows_in_batches_of_its_own() {
     let long: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
     b.send(now, &long, SendOptions::default()).unwrap();
     let mut batches = 0;
-    while let Some(sent) = b.poll_transmit_together(now, &mut slot) {
+    while let Some(sent) = b.poll_transmit_coalesced(now, &mut slot) {
         batches += 1;
         hand(&mut a, now, &mut slot, sent.batch());
     }

@@ -1,13 +1,13 @@
-//! The bytes of packets that are under way.
+//! The bytes of packets in transit.
 
 use haul_base::{Ecn, PathId, Time, Transmit};
 
 use crate::parcel::{Damage, FlowId, MAX_PARCEL, PacketInfo, Parcel};
 
-/// Buffers by place; what has arrived gives its buffer back.
+/// Buffers by index. The last packet of a buffer to arrive or to be dropped frees it.
 #[derive(Debug)]
-pub(super) struct Flights {
-    places: Vec<Flight>,
+pub(super) struct TransitBuffers {
+    places: Vec<TransitBuffer>,
     free: Vec<u32>,
     /// Spare buffers by capacity: `1 << (SMALLEST + index)` bytes.
     spare: Vec<Vec<Vec<u8>>>,
@@ -24,11 +24,11 @@ const LARGEST: u32 = 16;
 
 /// The bytes of one parcel.
 #[derive(Debug, Default)]
-struct Flight {
+struct TransitBuffer {
     data: Vec<u8>,
     len: usize,
     stride: usize,
-    /// Packets that are still somewhere.
+    /// Packets that have neither arrived nor been dropped.
     left: u32,
     /// Copies read the same bytes, so they must not be changed in place.
     shared: bool,
@@ -38,7 +38,7 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launch {
     pub(super) at: Time,
-    pub(super) flight: u32,
+    pub(super) buffer: u32,
     pub(super) parcel: Parcel,
     pub(super) port: PathId,
 }
@@ -47,7 +47,7 @@ fn class_of(len: usize) -> u32 {
     len.next_power_of_two().trailing_zeros().clamp(SMALLEST, LARGEST)
 }
 
-impl Flights {
+impl TransitBuffers {
     pub(super) fn new() -> Self {
         let classes = (LARGEST - SMALLEST + 1) as usize;
         Self {
@@ -68,12 +68,12 @@ impl Flights {
         self.spare[(class - SMALLEST) as usize].pop().unwrap_or_else(|| vec![0; 1 << class])
     }
 
-    fn take(&mut self, flight: Flight) -> u32 {
+    fn take(&mut self, buffer: TransitBuffer) -> u32 {
         if let Some(place) = self.free.pop() {
-            self.places[place as usize] = flight;
+            self.places[place as usize] = buffer;
             return place;
         }
-        self.places.push(flight);
+        self.places.push(buffer);
         (self.places.len() - 1) as u32
     }
 
@@ -91,8 +91,8 @@ impl Flights {
             let data = self.detach(at, end);
             let count = (end - at).div_ceil(stride);
             let last = (end - at) - (count - 1) * stride;
-            let flight = Flight { data, len: end - at, stride, left: count as u32, shared: false };
-            let place = self.take(flight);
+            let buffer = TransitBuffer { data, len: end - at, stride, left: count as u32, shared: false };
+            let place = self.take(buffer);
             let wire = |bytes: usize| bytes as u32 + overhead;
             let first = PacketInfo {
                 id: place.into(),
@@ -140,8 +140,8 @@ impl Flights {
             for i in 0..packets {
                 data[i * note.len()..(i + 1) * note.len()].copy_from_slice(note);
             }
-            let flight = Flight { data, len, stride: note.len(), left: packets as u32, shared: false };
-            let place = self.take(flight);
+            let buffer = TransitBuffer { data, len, stride: note.len(), left: packets as u32, shared: false };
+            let place = self.take(buffer);
             let first = PacketInfo { id: place.into(), flow: FlowId::default(), bytes: wire_bytes, ecn };
             if let Some(parcel) = Parcel::batch(first, packets, wire_bytes) {
                 sent(place, parcel);
@@ -151,17 +151,17 @@ impl Flights {
 
     /// The path has made copies: their bytes must last.
     pub(super) fn copied(&mut self, parcel: &Parcel) {
-        let flight = &mut self.places[parcel.id() as usize];
-        flight.left += parcel.packets();
-        flight.shared = true;
+        let buffer = &mut self.places[parcel.id() as usize];
+        buffer.left += parcel.packets();
+        buffer.shared = true;
     }
 
-    /// These packets are gone. The last ones give the buffer back.
+    /// These packets have arrived or were dropped. The last of a buffer frees it.
     pub(super) fn finish(&mut self, parcel: &Parcel) {
-        let flight = &mut self.places[parcel.id() as usize];
-        flight.left -= parcel.packets();
-        if flight.left == 0 {
-            let data = std::mem::take(&mut flight.data);
+        let buffer = &mut self.places[parcel.id() as usize];
+        buffer.left -= parcel.packets();
+        if buffer.left == 0 {
+            let data = std::mem::take(&mut buffer.data);
             if !data.is_empty() && data.len().is_power_of_two() && data.len() <= 1 << LARGEST {
                 self.spare[(class_of(data.len()) - SMALLEST) as usize].push(data);
             }
@@ -171,19 +171,19 @@ impl Flights {
 
     /// The bytes of a parcel, and how many of them each packet has.
     pub(super) fn payload(&self, parcel: &Parcel) -> (&[u8], usize) {
-        let flight = &self.places[parcel.id() as usize];
-        (&flight.data[..flight.len.min(flight.data.len())], flight.stride)
+        let buffer = &self.places[parcel.id() as usize];
+        (&buffer.data[..buffer.len.min(buffer.data.len())], buffer.stride)
     }
 
     /// Takes the bytes of a parcel out, for a reader that may change them; to be given back.
     pub(super) fn lend(&mut self, parcel: &Parcel) -> Lent {
-        let flight = &mut self.places[parcel.id() as usize];
+        let buffer = &mut self.places[parcel.id() as usize];
         Lent {
-            data: std::mem::take(&mut flight.data),
+            data: std::mem::take(&mut buffer.data),
             scratch: std::mem::take(&mut self.scratch),
-            len: flight.len,
-            stride: flight.stride,
-            access: if flight.shared { Access::Copy } else { Access::InPlace },
+            len: buffer.len,
+            stride: buffer.stride,
+            access: if buffer.shared { Access::Copy } else { Access::InPlace },
             damage: parcel.damage(),
         }
     }
@@ -193,7 +193,7 @@ impl Flights {
         self.scratch = lent.scratch;
     }
 
-    /// Flights whose buffers are in use.
+    /// Buffers of packets that have neither arrived nor been dropped.
     pub(super) fn in_use(&self) -> usize {
         self.places.len() - self.free.len()
     }

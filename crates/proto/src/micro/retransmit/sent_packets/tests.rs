@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn filled(n: u64) -> Outstanding {
-    let mut out = Outstanding::new(39);
+fn filled(n: u64) -> SentPackets {
+    let mut out = SentPackets::new(39);
     for pn in 0..n {
         let new = New { offset: pn * 1000, len: 1000, fin: false, pn };
         out.push(new, pn as u32 * 10);
@@ -16,13 +16,13 @@ fn rule(largest_pn: u64, reordering_us: u64) -> LossBoundary {
     LossBoundary { largest_pn, sent_at: largest_pn as u32 * 10, reordering: Span::from_micros(reordering_us) }
 }
 
-fn on_word(out: &mut Outstanding, place: (u64, usize), bits: u64, rule: LossBoundary) -> Change {
+fn on_word(out: &mut SentPackets, place: (u64, usize), bits: u64, rule: LossBoundary) -> Change {
     let mut change = Change::default();
     out.on_word(place.0, place.1, (bits, u64::MAX), &rule, &mut change);
     change
 }
 
-fn on_complete_below(out: &mut Outstanding, seq: u64) -> Change {
+fn on_complete_below(out: &mut SentPackets, seq: u64) -> Change {
     let mut change = Change::default();
     out.on_complete_below(seq, &mut change);
     change
@@ -46,7 +46,7 @@ fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
 
 #[test]
 fn a_row_is_the_same_as_one_by_one() {
-    let (mut rows, mut singly) = (Outstanding::new(39), Outstanding::new(39));
+    let (mut rows, mut singly) = (SentPackets::new(39), SentPackets::new(39));
     for first in (0..20_100).step_by(67) {
         let offsets: Vec<u64> = (first..first + 67).map(|pn| pn * 1_000).collect();
         rows.push_row(first, 1_000, &offsets, first as u32);
@@ -54,7 +54,7 @@ fn a_row_is_the_same_as_one_by_one() {
             singly.push(New { offset, len: 1_000, fin: false, pn }, first as u32);
         }
     }
-    let all = |out: &Outstanding| (0..20_100).map(|seq| *out.unacked(seq).unwrap()).collect::<Vec<_>>();
+    let all = |out: &SentPackets| (0..20_100).map(|seq| *out.unacked(seq).unwrap()).collect::<Vec<_>>();
     assert_eq!(all(&rows), all(&singly));
     assert_eq!((rows.next_seq(), rows.in_flight()), (singly.next_seq(), singly.in_flight()));
 }
@@ -99,7 +99,7 @@ fn a_lost_tail_is_found_from_the_highest_received() {
 }
 
 /// Four packets left; the timer has repeated the first two, as number 4 and 5.
-fn repeated() -> Outstanding {
+fn repeated() -> SentPackets {
     let mut out = filled(4);
     out.expire_oldest(2);
     out.resent(4, 5_000);
@@ -107,9 +107,9 @@ fn repeated() -> Outstanding {
     out
 }
 
-/// The packet numbers that a report shows to be lost: of which packets it says that they have arrived, how many came again, and the
-/// newest number that came.
-fn found(out: &mut Outstanding, received: u64, duplicates: u64, largest_pn: u64) -> Vec<u64> {
+/// The packet numbers that a report shows to be lost: of which packets it says that they have arrived, how many came
+/// again, and the newest number that came.
+fn found(out: &mut SentPackets, received: u64, duplicates: u64, largest_pn: u64) -> Vec<u64> {
     let sent_at = if largest_pn < 4 { largest_pn as u32 * 10 } else { 5_000 };
     let rule = LossBoundary { largest_pn, sent_at, reordering: Span::from_micros(10) };
     let mut change = Change::default();
@@ -184,7 +184,7 @@ fn segments_retire_and_are_used_again() {
 fn the_span_begins_at_the_oldest_packet_that_is_not_known_to_have_arrived() {
     let mut out = filled(200);
     assert_eq!(out.span(), 200);
-    let acknowledge = |out: &mut Outstanding, seq| {
+    let acknowledge = |out: &mut SentPackets, seq| {
         on_complete_below(out, seq);
         out.retire_complete();
         out.span()
@@ -216,7 +216,7 @@ proptest! {
     fn bytes_in_flight_always_match_the_records(
         ops in prop::collection::vec((0u8..6, any::<u64>(), 0u64..300), 1..120),
     ) {
-        let mut out = Outstanding::new(39);
+        let mut out = SentPackets::new(39);
         let (mut pn, mut overhead) = (0, 39);
         for (op, bits, n) in ops {
             match op {
@@ -230,7 +230,7 @@ proptest! {
             out.retire_complete();
             let mut expected = 0;
             for seq in out.base * PACKETS..out.next_seq {
-                if let Some(r) = out.unacked(seq).filter(|r| r.state == State::InFlight) {
+                if let Some(r) = out.unacked(seq).filter(|r| r.state == PacketState::InFlight) {
                     expected += u64::from(r.len) + overhead;
                 }
             }
@@ -247,5 +247,5 @@ fn what_has_arrived_is_released_without_waiting_for_the_whole_segment() {
         on_complete_below(&mut out, below);
         assert_eq!(out.released(), Some(released));
     }
-    assert_eq!(Outstanding::new(39).released(), None);
+    assert_eq!(SentPackets::new(39).released(), None);
 }
