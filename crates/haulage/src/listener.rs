@@ -201,7 +201,7 @@ fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> O
         _ => Some(Fault::new(
             FaultCode::NotPermitted,
             "this server carries messages and streams, not files",
-            "use a URL of `haul serve` for files",
+            "",
         )),
     }
 }

@@ -128,7 +128,7 @@ impl Transport {
     fn abort(&mut self, what: &str) {
         if !self.is_over {
             self.is_over = true;
-            self.control.abort(Fault::new(FaultCode::Interrupted, what, "run it again"));
+            self.control.abort(Fault::new(FaultCode::Interrupted, what, ""));
         }
     }
 }

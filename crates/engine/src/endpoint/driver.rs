@@ -74,7 +74,7 @@ impl Shared {
         });
         DRIVES.set(before);
         received.unwrap_or_else(|message| {
-            Err(EngineError::System { what: "the endpoint's driver has panicked", reason: message })
+            Err(EngineError::system_other("the endpoint's driver has panicked", message))
         })
     }
 }
@@ -118,7 +118,7 @@ impl Readiness for Shared {
 pub(super) fn run(shared: &Shared) {
     DRIVES.set(true);
     let error = caught(|| serve(shared)).unwrap_or_else(|message| {
-        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
+        Err(EngineError::system_other("the endpoint's thread has panicked", message))
     });
     shared.end_all(&error.err().unwrap_or(EngineError::Closed));
     let handshakes = take(&mut *lock(&shared.driver.handshakes));

@@ -99,7 +99,7 @@ fn on_send_error(
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
         // Once packets have got through it may pass: a firewall that is loaded anew, a full table of connections.
         SendError::NotPermitted(error) if shared.timers.is_none() && state.authentic() == 0 => {
-            state.end(EngineError::UdpForbidden(error.to_string()));
+            state.end(EngineError::UdpForbidden(error.into()));
         }
         SendError::Io(error) if shared.timers.is_none() => {
             state.end(EngineError::system("the UDP socket failed", error));
