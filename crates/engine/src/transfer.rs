@@ -88,11 +88,11 @@ impl Transfer {
         self.raise(LAW_CHOSEN, &mut law);
     }
 
-    fn raise<T: Any>(&self, event: &str, notice: &mut T) {
+    fn raise<T: Any>(&self, event: &str, value: &mut T) {
         // Gone when the thread has ended.
         if let Some(connection) = self.connection.upgrade() {
             let mut state = connection.lock();
-            state.stack.raise(self.shared.clock.now(), event, notice);
+            state.stack.raise(self.shared.clock.now(), event, value);
             drop(state);
             self.waker.wake();
         }
