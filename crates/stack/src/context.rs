@@ -371,7 +371,7 @@ impl Context<'_> {
         self.dispatch(event.id, notice);
     }
 
-    /// Raises an event when the present input has been handled ("non-blocking").
+    /// Raises an event when the present input has been handled ("non-blocking"); see `examples/raises.rs`.
     pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, notice: T) {
         self.core.delayed.push_back(Delayed { at: None, event: event.id, notice: Box::new(notice) });
     }
