@@ -24,10 +24,7 @@ struct Scan<'a> {
 }
 
 impl Words {
-    /// For words of so many packets.
-    ///
-    /// # Errors
-    /// None; `None` if the length is not among [`WORD_LENGTHS`].
+    /// For words of so many packets; `None` if the length is not among [`WORD_LENGTHS`].
     pub fn of_length(length: u32) -> Option<Self> {
         let words = 1usize << length.min(*WORD_LENGTHS.end());
         WORD_LENGTHS.contains(&length).then(|| Self { length, seen: vec![0; words.div_ceil(64)].into() })

@@ -1,41 +1,54 @@
 //! What can go wrong between two ends.
 
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use derive_more::Deref;
 use haul_proto::connection::{Failure, NotOffered};
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
 
-/// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels.
+/// An error of the system. All who wait for what has failed are given the same one, and an [`io::Error`] cannot be cloned.
+#[derive(Clone, Debug, Deref)]
+#[deref(forward)]
+pub struct SharedIoError(Arc<io::Error>);
+
+impl From<io::Error> for SharedIoError {
+    fn from(error: io::Error) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+/// A failure of the engine. More kinds may follow. The text of an error leaves out its [`source`](Error::source);
+/// [`EngineError::fault`] gives the form that travels, with the texts of all.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
 #[non_exhaustive]
 pub enum EngineError {
     /// The URL cannot be used as it is.
+    #[error(transparent)]
     Url(#[from] UrlError),
     /// The URL for this host and port has expired before anything was sent.
     #[error("the URL for {0} has expired")]
     Expired(String),
     /// The host's name cannot be resolved.
-    #[error("cannot find the address of {host}: {reason}")]
+    #[error("cannot find the address of {host}")]
     Resolve {
         /// The name.
         host: String,
         /// What the resolver said.
-        reason: String,
+        source: SharedIoError,
     },
     /// No TCP connection to any address of the host.
-    #[error("cannot connect to {authority} (TCP): {}", connect_reason(*kind, reason))]
+    #[error("cannot connect to {authority} (TCP)")]
     Connect {
         /// Host and port.
         authority: String,
-        /// What kind of error the last address gave.
-        kind: io::ErrorKind,
-        /// What the system said.
-        reason: String,
+        /// What the system said of the last address.
+        source: SharedIoError,
     },
     /// Something listens there, and it does not speak TLS.
     #[error("{authority} does not answer like a haul server: {reason}")]
@@ -77,8 +90,8 @@ pub enum EngineError {
         direction: Direction,
     },
     /// This machine, a firewall rule or a security module, does not let UDP packets leave; what the system said.
-    #[error("UDP packets may not leave this machine: {0}")]
-    UdpForbidden(String),
+    #[error("UDP packets may not leave this machine")]
+    UdpForbidden(#[source] SharedIoError),
     /// The control channel broke; the reason that the system or the other side gives.
     #[error("the connection to the other side was lost: {0}")]
     ControlLost(String),
@@ -103,19 +116,21 @@ pub enum EngineError {
     #[error("the session has ended")]
     Closed,
     /// What was to be sent does not fit a control message.
+    #[error("{0}")]
     TooLong(String),
     /// The server's address and port cannot be had.
-    #[error("cannot listen on {addr}: {reason}")]
+    #[error("cannot listen on {addr}")]
     Listen {
         /// The address and port asked for.
         addr: SocketAddr,
         /// What the system said.
-        reason: String,
+        source: SharedIoError,
     },
     /// The recipe cannot be used.
-    #[error("the recipe cannot be used: {0}")]
+    #[error("the recipe cannot be used")]
     Recipe(#[from] haul_stack::RecipeError),
     /// The recipe does not carry this message.
+    #[error(transparent)]
     Message(#[from] haul_stack::SendError),
     /// A micro-protocol has failed, and its session with it.
     #[error("the micro-protocol `{protocol}` has failed: {message}")]
@@ -126,33 +141,27 @@ pub enum EngineError {
         message: String,
     },
     /// The resumption state cannot be used.
+    #[error(transparent)]
     Resumption(#[from] crate::ResumptionError),
     /// The system refused something that should always work.
-    #[error("{what}: {reason}")]
+    #[error("{what}")]
     System {
         /// What was tried.
         what: &'static str,
         /// What the system said.
-        reason: String,
+        source: SharedIoError,
     },
-}
-
-fn connect_reason(kind: io::ErrorKind, reason: &str) -> String {
-    match kind {
-        io::ErrorKind::ConnectionRefused => "connection refused, nothing listens there".to_owned(),
-        io::ErrorKind::TimedOut => "no answer".to_owned(),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            format!("unreachable ({reason})")
-        }
-        _ => reason.to_owned(),
-    }
 }
 
 impl EngineError {
     /// A system call failed that should always work.
-    #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
-    pub(crate) fn system(what: &'static str, error: impl ToString) -> Self {
-        Self::System { what, reason: error.to_string() }
+    pub(crate) fn system(what: &'static str, error: impl Into<io::Error>) -> Self {
+        Self::System { what, source: error.into().into() }
+    }
+
+    /// As [`EngineError::system`], of what fails with errors of its own, or with a text.
+    pub(crate) fn system_other(what: &'static str, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::system(what, io::Error::other(error))
     }
 
     pub(crate) fn timed_out(what: &'static str, timeout: Option<Duration>) -> Self {
@@ -192,8 +201,8 @@ impl EngineError {
         }
     }
 
-    /// The failure in the form that travels to the peer. What to do about it the application knows; only where the two
-    /// ends do not understand each other, both are told.
+    /// The failure with its causes, in the form that travels to the peer. What to do about it the application knows; only
+    /// where the two ends do not understand each other, both are told: the code alone does not say that.
     pub fn fault(&self) -> Fault {
         let hint = match self {
             Self::Peer(fault) => return fault.clone(),
@@ -202,16 +211,26 @@ impl EngineError {
             }
             _ => "",
         };
-        Fault::new(self.code(), self.to_string(), hint)
+        Fault::new(self.code(), self.with_causes(), hint)
+    }
+
+    /// What happened, and each cause behind it.
+    pub(crate) fn with_causes(&self) -> String {
+        let (mut text, mut cause) = (self.to_string(), self.source());
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
     }
 }
 
 impl From<Failure> for EngineError {
     fn from(failure: Failure) -> Self {
-        let stopped = |message, hint| Self::Peer(Fault::new(FaultCode::PeerStopped, message, hint));
+        let stopped = |message| Self::Peer(Fault::new(FaultCode::PeerStopped, message, ""));
         match failure {
-            Failure::Aborted => stopped("the other side has broken off", "run it again on both sides"),
-            Failure::Superseded => stopped("the client has begun a newer connection", "go on with that one"),
+            Failure::Aborted => stopped("the other side has broken off"),
+            Failure::Superseded => stopped("the client has begun a newer connection"),
             Failure::Silent(span) => Self::Silent(span.as_secs_f64()),
             Failure::Unanswered(port) => Self::UdpBlocked { port, direction: Direction::ClientToServer },
             Failure::MicroProtocol { protocol, message } => Self::MicroProtocol { protocol, message },

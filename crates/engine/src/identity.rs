@@ -25,7 +25,7 @@ impl ServerIdentity {
     /// A new identity, valid from now on for `lifetime`, or for as long as it is held.
     pub(crate) fn generate(lifetime: Option<Duration>) -> Result<Self, EngineError> {
         let mut certified = rcgen::generate_simple_self_signed(vec!["haul".to_owned()])
-            .map_err(|e| EngineError::system("cannot make a certificate", e))?;
+            .map_err(|e| EngineError::system_other("cannot make a certificate", e))?;
         let key = Zeroizing::new(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
         certified.signing_key.zeroize();
         Ok(Self {
@@ -56,7 +56,7 @@ pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
 /// Bytes that nobody can guess.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], EngineError> {
     let mut bytes = [0; N];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|e| EngineError::system("no random numbers", e))?;
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|e| EngineError::system_other("no random numbers", e))?;
     Ok(bytes)
 }
 

@@ -27,7 +27,7 @@ pub use clock::{Clock, after};
 pub use connect::{ConnectOptions, OpenOptions, connect, resolve};
 pub use control::Control;
 pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
-pub use error::EngineError;
+pub use error::{EngineError, SharedIoError};
 pub use guard::lock;
 pub use haul_proto::connection::{
     ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms,

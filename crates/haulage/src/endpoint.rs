@@ -111,7 +111,7 @@ impl Endpoint {
         /// A server that does not know the client stays silent; longer than this the handshake would not take either.
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every connection that begins, so none is begun that would not be used.
-        let known = file.look().ok()?;
+        let known = file.peek().ok()?;
         let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server));
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;

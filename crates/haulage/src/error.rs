@@ -1,12 +1,12 @@
-//! What can go wrong, by operation. The failure behind each is its [`source`](std::error::Error::source); all of them
-//! become the one [`Error`] with `?`.
+//! What can go wrong, by operation. Each has the text of the failure that it holds, and that one's
+//! [`source`](std::error::Error::source); all of them become the one [`Error`] with `?`.
 
 use haul_engine::{EngineError as Error, ResumptionError, UrlError};
 use haul_stack::{RecipeError, SendError as MessageError};
 
 /// Why a connection or a stream cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
+#[error(transparent)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The URL cannot be read.
@@ -16,17 +16,17 @@ pub enum OpenError {
     /// The file with the resumption state cannot be used.
     Resumption(#[from] ResumptionError),
     /// No server answers there.
-    Unreachable(#[source] Box<Error>),
+    Unreachable(Box<Error>),
     /// The server is not the one that made the URL, or the URL has expired.
-    NotTrusted(#[source] Box<Error>),
+    NotTrusted(Box<Error>),
     /// The server refuses.
-    Refused(#[source] Box<Error>),
+    Refused(Box<Error>),
     /// TCP gets through to the server and UDP does not.
-    UdpBlocked(#[source] Box<Error>),
+    UdpBlocked(Box<Error>),
     /// The server did not answer in time.
-    TimedOut(#[source] Box<Error>),
+    TimedOut(Box<Error>),
     /// Anything else.
-    Failed(#[source] Box<Error>),
+    Failed(Box<Error>),
 }
 
 impl From<Error> for OpenError {
@@ -49,20 +49,20 @@ impl From<Error> for OpenError {
 
 /// How a connection or a stream has ended.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
+#[error(transparent)]
 #[non_exhaustive]
 pub enum ConnectionError {
     /// One side has closed it: all was said.
     #[error("{}", Error::Closed)]
     Closed,
     /// The other side has broken it off.
-    Aborted(#[source] Box<Error>),
+    Aborted(Box<Error>),
     /// The other side is silent, or packets do not get through to it.
-    Silent(#[source] Box<Error>),
+    Silent(Box<Error>),
     /// A micro-protocol of this side has failed.
-    MicroProtocol(#[source] Box<Error>),
+    MicroProtocol(Box<Error>),
     /// Anything else.
-    Failed(#[source] Box<Error>),
+    Failed(Box<Error>),
 }
 
 impl From<Error> for ConnectionError {
@@ -79,42 +79,42 @@ impl From<Error> for ConnectionError {
 
 /// Why a message is not sent.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
+#[error(transparent)]
 #[non_exhaustive]
 pub enum SendError {
     /// The recipe does not carry such a message.
     Message(#[from] MessageError),
     /// There was no room for it in the time that was given.
-    TimedOut(#[source] Error),
+    TimedOut(Error),
     /// The connection has ended.
     Ended(#[from] ConnectionError),
 }
 
 /// Why a wait for a message, an event, the arrival of everything or an end has no result.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
+#[error(transparent)]
 #[non_exhaustive]
 pub enum WaitError {
     /// Nothing came in the time that was given; the connection goes on.
-    TimedOut(#[source] Error),
+    TimedOut(Error),
     /// The connection has ended.
     Ended(#[from] ConnectionError),
 }
 
 /// Why a listener cannot be had, or has no client to give.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
+#[error(transparent)]
 #[non_exhaustive]
 pub enum AcceptError {
     /// The address and port cannot be had for both TCP and UDP.
-    Address(#[source] Error),
+    Address(Error),
     /// No client came in the time that was given.
-    TimedOut(#[source] Error),
+    TimedOut(Error),
     /// The listener has stopped.
     #[error("{}", Error::Closed)]
     Closed,
     /// A client came, and its stream could not begin; the next client may be better off.
-    Failed(#[source] Error),
+    Failed(Error),
 }
 
 impl From<Error> for SendError {
@@ -173,7 +173,6 @@ into_engine_error!(AcceptError { Closed => Closed; boxed: ; direct: Address Time
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
     use std::io;
 
     use super::*;
@@ -187,7 +186,7 @@ mod tests {
             Error::UdpBlocked { port: 7, direction },
             Error::MicroProtocol { protocol: "own".to_owned(), message: "panicked".to_owned() },
             Error::Protocol("nonsense".to_owned()),
-            Error::System { what: "the UDP socket failed", reason: "it is gone".to_owned() },
+            Error::System { what: "the UDP socket failed", source: io::Error::other("it is gone").into() },
         ] {
             let kind = io::Error::from(error.clone()).kind();
             assert_eq!(kind, io::ErrorKind::ConnectionAborted, "{error}");
@@ -200,8 +199,7 @@ mod tests {
         assert!(matches!(WaitError::from(Error::TimedOut { what, seconds }), WaitError::TimedOut(_)));
         let silent = WaitError::from(Error::Silent(1.0));
         assert!(matches!(&silent, WaitError::Ended(ConnectionError::Silent(_))), "{silent:?}");
-        // Both say what lies behind them, and become one error again.
-        assert!(silent.source().unwrap().source().unwrap().is::<Box<Error>>());
+        assert_eq!(silent.to_string(), Error::Silent(1.0).to_string());
         assert!(matches!(Error::from(silent), Error::Silent(_)));
     }
 }

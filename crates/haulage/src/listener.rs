@@ -65,6 +65,10 @@ impl Listener {
     }
 
     /// As [`Listener::bind`].
+    ///
+    /// # Errors
+    /// [`AcceptError::Address`] if the address or port cannot be had for both TCP and UDP; [`AcceptError::Failed`]
+    /// if the system refuses anything else.
     pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
@@ -201,7 +205,7 @@ fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> O
         _ => Some(Fault::new(
             FaultCode::NotPermitted,
             "this server carries messages and streams, not files",
-            "use a URL of `haul serve` for files",
+            "",
         )),
     }
 }

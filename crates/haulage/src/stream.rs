@@ -133,7 +133,7 @@ impl Transport {
     fn abort(&mut self, what: &str) {
         if !self.is_over {
             self.is_over = true;
-            self.control.abort(Fault::new(FaultCode::Interrupted, what, "run it again"));
+            self.control.abort(Fault::new(FaultCode::Interrupted, what, ""));
         }
     }
 }
@@ -249,6 +249,9 @@ impl ByteWriter {
     }
 
     /// As [`Write::write`], for those who poll.
+    ///
+    /// # Errors
+    /// If the stream has been finished, or has failed.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
         if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
@@ -376,6 +379,9 @@ impl ByteReader {
     }
 
     /// As [`Read::read`], for those who poll.
+    ///
+    /// # Errors
+    /// If the stream has failed.
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.poll_take(context, into) {
             Poll::Ready(Ok(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),

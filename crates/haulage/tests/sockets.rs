@@ -185,7 +185,7 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
 
 #[test]
 fn unknown_recipes_and_urls_say_what_is_wrong() {
-    let error = preset("vis").unwrap_err().to_string();
+    let error = preset("vis").unwrap_err().fault().message;
     assert!(error.contains("vis") && error.contains("viz, msg, sensor"), "{error}");
     assert!(matches!(
         Connection::open("http://x", &preset("msg").unwrap(), &Options::default()).wait(),

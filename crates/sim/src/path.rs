@@ -93,6 +93,9 @@ fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
 
 impl Path {
     /// A path whose every random decision follows from `seed`.
+    ///
+    /// # Errors
+    /// [`SpecError::Stage`] if a parameter of a stage makes no sense.
     pub fn new(spec: &PathSpec, seed: u64) -> Result<Self, SpecError> {
         spec.check()?;
         let slot = |(index, stage): (usize, &StageSpec)| Slot {
@@ -175,6 +178,10 @@ impl Path {
     }
 
     /// Changes a stage; what is inside stays there.
+    ///
+    /// # Errors
+    /// [`SpecError::Change`] if the parameters make no sense, [`SpecError::NoStage`] if no stage is called that,
+    /// [`SpecError::WrongChange`] if that stage does not take such a change.
     pub fn change(&mut self, now: Time, which: &StageRef, change: &StageChange) -> Result<(), SpecError> {
         change.check()?;
         self.run(now);

@@ -372,7 +372,7 @@ impl Context<'_> {
         self.dispatch(event.id, argument);
     }
 
-    /// Raises an event when the present input has been handled ("non-blocking").
+    /// Raises an event when the present input has been handled ("non-blocking"); see `examples/raises.rs`.
     pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, argument: T) {
         self.core.delayed.push_back(Delayed { at: None, event: event.id, argument: Box::new(argument) });
     }

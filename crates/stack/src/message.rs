@@ -306,6 +306,19 @@ mod tests {
         assert_eq!((gone, order(&queue), queue.bytes()), (vec![1, 2], vec![0], 9));
     }
 
+    /// With a move of the queue for each message that goes, this takes minutes.
+    #[test]
+    fn half_of_a_long_queue_goes_in_one_pass_and_the_rest_keeps_its_order() {
+        const MESSAGES: u64 = 1_000_000;
+        let mut queue = SendQueue::default();
+        let message = |id| Outgoing { data: Buffer::default(), ..message(id, 0) };
+        (0..MESSAGES).for_each(|id| queue.push(message(id)));
+        let mut gone = 0;
+        queue.remove(|message| message.id % 2 == 1, |_| gone += 1);
+        assert_eq!((gone, queue.len() as u64), (MESSAGES / 2, MESSAGES / 2));
+        assert!(queue.messages.iter().map(|m| m.id).eq((0..MESSAGES).step_by(2)));
+    }
+
     #[test]
     fn an_inbox_knows_its_bytes() {
         let mut inbox = Inbox::default();

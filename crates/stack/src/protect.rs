@@ -28,6 +28,9 @@ pub trait Seal: Send + fmt::Debug {
 pub trait Open: Send + fmt::Debug {
     /// Authenticates and decrypts `packet` in place: `header_len` bytes of header, then body and tag.
     /// Returns the length of the plain body, which starts at `header_len`.
+    ///
+    /// # Errors
+    /// [`Unauthentic`] if nobody with the keys has sealed it, or it is one that may not be opened again.
     fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic>;
 
     /// Gives back memory that is kept for what may come next.

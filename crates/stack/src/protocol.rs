@@ -114,9 +114,11 @@ pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-/// Runs code of others, which may panic: micro-protocols, sinks, sources and wakers. A panic becomes an error with its
-/// text, and does not end the thread. What `work` changes must be consistent wherever it may panic, or not be used
-/// afterwards.
+/// Runs code of others, which may panic: micro-protocols, sinks, sources and wakers. A panic does not end the thread.
+/// What `work` changes must be consistent wherever it may panic, or not be used afterwards.
+///
+/// # Errors
+/// The text of the panic.
 pub fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
 }

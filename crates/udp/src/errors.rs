@@ -32,6 +32,18 @@ pub enum SocketError {
     Query(#[source] io::Error),
 }
 
+/// What the kernel said.
+impl From<SocketError> for io::Error {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::Open(source)
+            | SocketError::Bind { source, .. }
+            | SocketError::Connect { source, .. }
+            | SocketError::Query(source) => source,
+        }
+    }
+}
+
 fn bind_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

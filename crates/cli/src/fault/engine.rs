@@ -11,9 +11,24 @@ const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server
 /// peer's does not.
 pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
     let error = error.into();
-    match error.fault() {
-        fault if fault.hint.is_empty() => Fault { hint: hint(&error), ..fault },
-        fault => fault,
+    let mut fault = error.fault();
+    if let EngineError::Connect { source, .. } = &error {
+        fault.message = format!("{error}: {}", connect_reason(source));
+    }
+    if fault.hint.is_empty() {
+        fault.hint = hint(&error);
+    }
+    fault
+}
+
+fn connect_reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused, nothing listens there".to_owned(),
+        io::ErrorKind::TimedOut => "no answer".to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            format!("unreachable ({error})")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -25,8 +40,9 @@ fn hint(error: &EngineError) -> String {
         EngineError::Peer(fault) if fault.code == FaultCode::NotAuthorised => {
             "use the URL that `haul serve` printed last, all of it"
         }
+        EngineError::Peer(fault) if fault.code == FaultCode::PeerStopped => "run it again on both sides",
         EngineError::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
-        EngineError::Connect { kind, .. } => connect_hint(*kind),
+        EngineError::Connect { source, .. } => connect_hint(source.kind()),
         EngineError::NotHaul { .. } => {
             "check host and port in the URL; another program may have the port, or a proxy is in between"
         }
@@ -98,12 +114,12 @@ mod tests {
     fn failures_say_what_happened_and_what_to_do() {
         let refused = EngineError::Connect {
             authority: "host:7000".to_owned(),
-            kind: io::ErrorKind::ConnectionRefused,
-            reason: "os error 111".to_owned(),
+            source: io::Error::from(io::ErrorKind::ConnectionRefused).into(),
         };
         let fault = of(refused);
         assert_eq!(fault.code, FaultCode::Unreachable);
-        assert!(fault.message.contains("host:7000") && fault.message.contains("refused"), "{fault}");
+        let wanted = "cannot connect to host:7000 (TCP): connection refused, nothing listens there";
+        assert_eq!(fault.message, wanted);
         assert!(fault.hint.contains("haul serve"), "{fault}");
     }
 
@@ -116,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_may_not_leave_is_blocked_here() {
-        let fault = of(EngineError::UdpForbidden("Operation not permitted".to_owned()));
+        let fault = of(EngineError::UdpForbidden(io::Error::other("Operation not permitted").into()));
         assert_eq!(fault.code, FaultCode::UdpBlocked);
         assert!(fault.message.contains("not permitted") && fault.hint.contains("firewall rule"), "{fault}");
     }
@@ -135,9 +151,21 @@ mod tests {
 
     #[test]
     fn a_port_that_is_taken_names_the_option() {
-        let taken = EngineError::Listen { addr: ([127, 0, 0, 1], 7).into(), reason: "in use".to_owned() };
+        let taken = EngineError::Listen {
+            addr: ([127, 0, 0, 1], 7).into(),
+            source: io::Error::other("in use").into(),
+        };
         let fault = of(taken);
-        assert!(fault.message.contains("127.0.0.1:7") && fault.hint.contains("--listen"), "{fault}");
+        assert_eq!(fault.message, "cannot listen on 127.0.0.1:7: in use");
+        assert!(fault.hint.contains("--listen"), "{fault}");
+    }
+
+    #[test]
+    fn a_job_that_the_other_side_has_broken_off_is_to_be_run_again() {
+        let stopped = || Fault::new(FaultCode::Interrupted, "the writer was dropped", "").from_peer();
+        assert!(of(EngineError::Peer(stopped())).hint.contains("run it again"));
+        let told = Fault { hint: "wait".to_owned(), ..stopped() };
+        assert_eq!(of(EngineError::Peer(told)).hint, "wait");
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(super) async fn dial(
         }
     }
     let authority = addresses.first().map_or_else(String::new, |a| describe(host, *a));
-    Err(EngineError::Connect { authority, kind: last.kind(), reason: last.to_string() })
+    Err(EngineError::Connect { authority, source: last.into() })
 }
 
 async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness) -> io::Result<TcpStream> {
@@ -76,10 +76,9 @@ async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness
 
 /// Every address of the host, at least one. Waits for the system's resolver, which cannot be polled.
 pub(super) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
-    let failed = |reason: String| EngineError::Resolve { host: host.to_owned(), reason };
-    let addresses = (host, port).to_socket_addrs().map_err(|e| failed(e.to_string()))?;
-    let addresses: Vec<_> = addresses.collect();
-    if addresses.is_empty() { Err(failed("it has no address".to_owned())) } else { Ok(addresses) }
+    let failed = |error: io::Error| EngineError::Resolve { host: host.to_owned(), source: error.into() };
+    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(failed)?.collect();
+    if addresses.is_empty() { Err(failed(io::Error::other("it has no address"))) } else { Ok(addresses) }
 }
 
 /// The address, with the name it came from.
@@ -95,11 +94,12 @@ pub(super) async fn secure(
     readiness: &impl Readiness,
 ) -> Result<(Connection, Span), EngineError> {
     prepare_tcp(tcp)?;
-    let failed = |e: &dyn ToString| EngineError::system("cannot set up TLS", e.to_string());
     // Not sent (no SNI) and not verified: the certificate is pinned.
-    let name = ServerName::try_from("haul").map_err(|e| failed(&e))?;
+    let name = ServerName::try_from("haul").map_err(|e| EngineError::system_other("cannot set up TLS", e))?;
     let config = Arc::new(client_config(url.fingerprint)?);
-    let mut tls = Connection::from(ClientConnection::new(config, name).map_err(|e| failed(&e))?);
+    let tls =
+        ClientConnection::new(config, name).map_err(|e| EngineError::system_other("cannot set up TLS", e))?;
+    let mut tls = Connection::from(tls);
     match handshake(&mut tls, tcp, deadline, readiness).await {
         Ok(_) if tls.alpn_protocol() != Some(ALPN) => {
             Err(not_haul(url, "it does not speak the protocol haul/1".to_owned()))
@@ -162,7 +162,7 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let error = dialled("127.0.0.1", free).unwrap_err();
         let refused = io::ErrorKind::ConnectionRefused;
-        assert!(matches!(&error, EngineError::Connect { kind, .. } if *kind == refused), "{error}");
+        assert!(matches!(&error, EngineError::Connect { source, .. } if source.kind() == refused), "{error}");
         let error = dialled("no-such-host.invalid", 7000).unwrap_err();
         assert!(matches!(&error, EngineError::Resolve { .. }), "{error}");
         assert!(error.to_string().contains("no-such-host.invalid"));

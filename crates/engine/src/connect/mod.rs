@@ -104,8 +104,8 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         send_probes(&socket, &mut probe, || frames.clone());
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
-    let asked = server.hello.settings.clone();
-    let check = |accept: &Accept| agreed_recipe(accept, &asked, recipe);
+    let requested = server.hello.settings.clone();
+    let check = |accept: &Accept| agreed_recipe(accept, &requested, recipe);
     let (accept, recipe) = block_on(server.ask(timeout, &InThread, repeat, check))?;
     probe.on_accepted(clock.now());
     let Reached { channel, peer, secrets, round_trip, hello, .. } = server;

@@ -175,6 +175,9 @@ impl Control {
     }
 
     /// As [`Control::close`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Control::close`].
     pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         // Refused if one of the two has closed already; then there is only the rest to wait for.
         let _ = self.shared().push(&ControlMessage::Bye, Room::Ignore);

@@ -14,7 +14,7 @@ use crate::{EngineError, Monitor, Waker};
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
 
-pub(super) struct State {
+pub(super) struct ChannelState {
     pub(super) channel: ControlChannel,
     /// Everything up to the close has gone to the kernel.
     pub(super) close_sent: bool,
@@ -27,7 +27,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Shared {
-    pub(super) state: Monitor<State>,
+    pub(super) state: Monitor<ChannelState>,
     pub(super) wake: Waker,
     /// Size of the first datagram that the server saw; 0 before.
     pub(super) udp_seen: AtomicU16,
@@ -49,7 +49,7 @@ pub(super) enum Room {
 
 impl Shared {
     pub(super) fn new(now: Time, timing: Timing) -> Result<Self, EngineError> {
-        let state = State {
+        let state = ChannelState {
             channel: ControlChannel::new(now, timing),
             close_sent: false,
             abandoned: false,

@@ -11,7 +11,7 @@ use haul_wire::control::Cipher;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
 use super::Endpoint;
-use super::connection::{Connection, State};
+use super::connection::{Connection, LockedConnection};
 use super::driver::InlineDriver;
 use crate::clock::after;
 use crate::guard::lock;
@@ -115,7 +115,7 @@ impl Channel {
     }
 
     /// Runs `work` with the state, then sends what there is to send.
-    fn with<R>(&self, work: impl FnOnce(&mut State, Time) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut LockedConnection, Time) -> R) -> R {
         let now = self.now();
         let mut state = self.connection.lock();
         let result = work(&mut state, now);
@@ -165,7 +165,7 @@ impl Channel {
     fn poll<R>(
         &self,
         context: &Context<'_>,
-        mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
+        mut attempt: impl FnMut(&mut LockedConnection, Time) -> Attempt<R>,
     ) -> Poll<Result<R, EngineError>> {
         let shared = self.endpoint.shared();
         let mut state = self.connection.lock();
@@ -357,7 +357,7 @@ impl Drop for Channel {
     }
 }
 
-impl State {
+impl LockedConnection {
     fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Attempt<u64> {
         if self.lifecycle.is_closing() {
             return Err(self.ended().unwrap_or(EngineError::Closed));

@@ -23,14 +23,14 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 
 pub(crate) struct Connection {
     pub(super) keys: Keys,
-    state: Mutex<State>,
+    state: Mutex<LockedConnection>,
     /// How long a thread that waits polls the socket before it sleeps.
     pub(super) busy_poll: Span,
 }
 
-/// The part of a connection that changes.
+/// The part of a connection that changes, behind its lock.
 #[derive(Deref, DerefMut)]
-pub(crate) struct State {
+pub(crate) struct LockedConnection {
     #[deref]
     #[deref_mut]
     machine: ConnectionState<EngineError>,
@@ -70,7 +70,7 @@ impl Connection {
     }
 
     fn of(keys: Keys, machine: ConnectionState<EngineError>) -> Self {
-        let state = State { machine, timer: None, wakers: WakerList::default() };
+        let state = LockedConnection { machine, timer: None, wakers: WakerList::default() };
         Self { keys, state: Mutex::new(state), busy_poll: Span::ZERO }
     }
 
@@ -86,13 +86,13 @@ impl Connection {
         self.keys.role()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedConnection> {
         lock(&self.state)
     }
 
     /// Sends what there is to send, takes the stack's events, and sets the timer. Returns whether anything has changed
     /// for which somebody may wait.
-    pub(super) fn settle(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> bool {
+    pub(super) fn settle(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
         if sent == shared.rounds {
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// As [`settle`](Self::settle), but packets wait for the application's answer.
-    fn settle_unsent(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
+    fn settle_unsent(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         let timer = state.timer;
         state.defer(now, timer);
         self.take_events(shared, state, now);
@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// Takes the stack's events; returns whether there were any.
-    fn take_events(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> bool {
+    fn take_events(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
         let (changed, close) = state.take_events(&self.keys);
         send(shared, close);
         // A data thread keeps what it has.
@@ -142,7 +142,7 @@ impl Connection {
 
     /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
     /// nearly every packet, is only set when the timer expires, unless `exactly`.
-    pub(super) fn set_timer(&self, shared: &EndpointSocket, state: &mut State, exactly: bool) {
+    pub(super) fn set_timer(&self, shared: &EndpointSocket, state: &mut LockedConnection, exactly: bool) {
         // A data thread looks at the deadline itself.
         let Some(timers) = &shared.timers else { return };
         let (old, new) = (state.timer, state.deadline());
@@ -154,7 +154,7 @@ impl Connection {
     }
 
     /// Unlocks, and wakes whoever waits for a change.
-    pub(super) fn release(mut state: MutexGuard<'_, State>) {
+    pub(super) fn release(mut state: MutexGuard<'_, LockedConnection>) {
         let wakers = state.wakers.take();
         drop(state);
         wakers.wake();
@@ -215,12 +215,12 @@ impl Connection {
         shared.send(&self.keys.frames().frame(kind, number, BARE), to);
     }
 
-    pub(super) fn challenge(&self, shared: &EndpointSocket, state: &State, address: SocketAddr) {
+    pub(super) fn challenge(&self, shared: &EndpointSocket, state: &LockedConnection, address: SocketAddr) {
         send(shared, Some(state.challenge(&self.keys, &shared.challenge_key, address)));
     }
 
     /// Sends the control frames and bare initial headers that are due.
-    pub(super) fn send_due_frames(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
+    pub(super) fn send_due_frames(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         send(shared, state.due_frames(now, &self.keys));
     }
 
@@ -239,7 +239,7 @@ impl Connection {
     }
 
     /// Runs what is due, and sends what there is to send.
-    pub(super) fn turn(&self, shared: &EndpointSocket, state: &mut State, now: Time) {
+    pub(super) fn turn(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         if state.on_deadline(now) {
             self.settle(shared, state, now);
         } else {
@@ -265,7 +265,7 @@ impl Connection {
     }
 }
 
-impl State {
+impl LockedConnection {
     /// How the connection has ended, if it has.
     pub(super) fn ended(&self) -> Option<EngineError> {
         self.lifecycle.is_ended().then(|| self.lifecycle.failure().cloned().unwrap_or(EngineError::Closed))

@@ -14,7 +14,7 @@ use haul_wire::packet::{CONTROL_FRAME_KIND, CloseReason, ControlFrame, ControlFr
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::connection::{Connection, State, received};
+use super::connection::{Connection, LockedConnection, received};
 use super::socket::EndpointSocket;
 use crate::session::{UdpSide, send_probes};
 use crate::socket_reader::{Received, SocketReader};
@@ -48,9 +48,9 @@ impl HostWatch {
             .map(Self)
     }
 
-    /// What there is to see, if it is time to look again. The socket is as full as what has come since it was read last
+    /// The host's load, if a sample is due. The socket is as full as what has come since it was read last
     /// makes it, so this is called before it is read.
-    fn look(&mut self, now: Time, socket: &UdpSocket) -> Option<HostSample> {
+    fn sample(&mut self, now: Time, socket: &UdpSocket) -> Option<HostSample> {
         if !self.0.is_due(now) {
             return None;
         }
@@ -216,7 +216,7 @@ impl DataThread {
     fn look_at_host(&mut self) {
         let Some(host) = &mut self.host else { return };
         let now = self.shared.clock.now();
-        if let Some(mut sample) = host.look(now, &self.shared.socket) {
+        if let Some(mut sample) = host.sample(now, &self.shared.socket) {
             self.host_sample = Some(sample);
             self.connection.lock().stack.raise(now, HOST_SAMPLE, &mut sample);
         }
@@ -325,7 +325,7 @@ fn carry_messages(control: &Control, stack: &mut Stack, now: Time) {
     }
 }
 
-fn take_event(state: &mut State, now: Time, end: ObjectEnd, event: &StackEvent) {
+fn take_event(state: &mut LockedConnection, now: Time, end: ObjectEnd, event: &StackEvent) {
     match event {
         // The other end needs nothing more; what it has to say comes over the control channel.
         StackEvent::Delivered => state.start_close(now, ControlFrameKind::Close, CloseReason::Graceful),
@@ -381,15 +381,15 @@ mod tests {
         let sending = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         sending.connect(receiving.local_addr().unwrap()).unwrap();
         let mut watch = HostWatch::of_this_thread(&receiving).unwrap();
-        let empty = watch.look(Time::ZERO, &receiving).unwrap();
+        let empty = watch.sample(Time::ZERO, &receiving).unwrap();
         assert_eq!(empty.socket_fill, Some(0));
         assert!(empty.early_drops.is_some(), "of the interface that the socket is bound to: {empty:?}");
-        assert_eq!(watch.look(Time::ZERO + HostSample::INTERVAL / 2, &receiving), None);
+        assert_eq!(watch.sample(Time::ZERO + HostSample::INTERVAL / 2, &receiving), None);
         for _ in 0..20 {
             sending.send(&[7; 1_000], 1_000, Ecn::NotEct).unwrap();
         }
         // A look that took very long is not repeated soon.
-        let later = watch.look(Time::ZERO + HostSample::INTERVAL * 1_000, &receiving).unwrap();
+        let later = watch.sample(Time::ZERO + HostSample::INTERVAL * 1_000, &receiving).unwrap();
         // 20 datagrams of 1,000 bytes take 2,304 each of 131,072 on Linux 6.18, other kernels a little more or less.
         assert!((200..500).contains(&later.socket_fill.unwrap()), "{later:?}");
     }

@@ -74,7 +74,7 @@ impl Shared {
         });
         DRIVES.set(before);
         received.unwrap_or_else(|message| {
-            Err(EngineError::System { what: "the endpoint's driver has panicked", reason: message })
+            Err(EngineError::system_other("the endpoint's driver has panicked", message))
         })
     }
 }
@@ -108,7 +108,7 @@ impl Readiness for Shared {
         Poll::Pending
     }
 
-    fn forget(&self, tcp: &TcpStream) {
+    fn deregister(&self, tcp: &TcpStream) {
         lock(&self.driver.handshakes).remove(&tcp.as_raw_fd());
         let _ = epoll::delete(&self.driver.background, tcp);
     }
@@ -118,7 +118,7 @@ impl Readiness for Shared {
 pub(super) fn run(shared: &Shared) {
     DRIVES.set(true);
     let error = caught(|| serve(shared)).unwrap_or_else(|message| {
-        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
+        Err(EngineError::system_other("the endpoint's thread has panicked", message))
     });
     shared.end_all(&error.err().unwrap_or(EngineError::Closed));
     let handshakes = take(&mut *lock(&shared.driver.handshakes));
@@ -182,20 +182,20 @@ fn run_timers(shared: &Shared) -> bool {
 /// that drives inline takes the packets.
 fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
     let (timers, driver) = (shared.timers(), &shared.driver);
-    let mut own = [
+    let mut fds = [
         PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(timers.waker.fd(), PollFlags::IN),
         PollFd::new(&driver.background, packets),
         PollFd::new(&shared.socket, PollFlags::OUT),
     ];
     // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
-    let own = if timers.has_blocked() { &mut own[..] } else { &mut own[..3] };
+    let fds = if timers.has_blocked() { &mut fds[..] } else { &mut fds[..3] };
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
     let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
     let longest = longest.map(Duration::from).into_iter().chain(left).min();
-    wait_ready(own, longest)?;
+    wait_ready(fds, longest)?;
     let mut ready = [false; 4];
-    ready.iter_mut().zip(own).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
+    ready.iter_mut().zip(fds).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
     let [is_expired, is_woken, by_socket, by_room] = ready;
     if overdue.is_some() {
         wake_handshakes(driver);

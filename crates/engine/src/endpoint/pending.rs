@@ -40,7 +40,7 @@ impl SessionTable {
         let mut sessions = lock(&self.0);
         let Vacant(place) = sessions.by_number.entry(session) else { return None };
         let machine = connection::PendingSession::new(keys, control_peer, challenge_key);
-        let state = Monitor::new(State { machine, stage: Stage::Undecided });
+        let state = Monitor::new(PendingState { machine, stage: Stage::Undecided });
         let pending = Arc::new(PendingSession { session, table: Arc::downgrade(self), state });
         place.insert(Arc::downgrade(&pending));
         let early = sessions.early.take(session);
@@ -72,7 +72,7 @@ impl SessionTable {
 pub(crate) struct PendingSession {
     pub(crate) session: u32,
     table: Weak<SessionTable>,
-    state: Monitor<State>,
+    state: Monitor<PendingState>,
 }
 
 impl Drop for PendingSession {
@@ -83,7 +83,7 @@ impl Drop for PendingSession {
     }
 }
 
-struct State {
+struct PendingState {
     machine: connection::PendingSession,
     stage: Stage,
 }
@@ -159,7 +159,7 @@ impl PendingSession {
     }
 }
 
-impl State {
+impl PendingState {
     /// Opens the session's socket when both the accept and the client's address are there, and answers the challenges
     /// that wait.
     fn open_socket(&mut self) {

@@ -52,11 +52,11 @@ impl ResumptionFile {
         written.map_err(|error| self.failed(&error))
     }
 
-    /// The state, to be looked at: no connection begins.
+    /// The state, for display: no connection begins.
     ///
     /// # Errors
     /// [`ResumptionError::File`] if there is none; [`ResumptionError::Damaged`].
-    pub fn look(&self) -> Result<SavedResumption, ResumptionError> {
+    pub fn peek(&self) -> Result<SavedResumption, ResumptionError> {
         let mut file = self.open().map_err(|error| self.failed(&error))?;
         self.read(&mut file)
     }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(mode(), 0o600);
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let linked = ResumptionFile::new(&link);
-        for refused in [linked.take().map(drop), linked.look().map(drop), linked.save(&saved())] {
+        for refused in [linked.take().map(drop), linked.peek().map(drop), linked.save(&saved())] {
             assert!(refused.unwrap_err().to_string().contains("symbolic link"));
         }
         assert!(link.is_symlink());

@@ -131,7 +131,7 @@ impl Shared {
     /// Stops the endpoint, and ends all its connections.
     pub(super) fn end_all(&self, error: &EngineError) {
         if !matches!(error, EngineError::Closed) {
-            tracing::error!(%error, "the UDP endpoint has failed");
+            tracing::error!(error = error.with_causes(), "the UDP endpoint has failed");
         }
         self.stop();
         let connections = lock(&self.table).clear();

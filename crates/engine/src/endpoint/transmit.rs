@@ -7,13 +7,13 @@ use haul_stack::Coalesced;
 use haul_udp::{Full, SendError};
 use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
-use super::connection::{Connection, LOCAL_QUEUE_WAIT, State};
+use super::connection::{Connection, LOCAL_QUEUE_WAIT, LockedConnection};
 use super::socket::{EndpointSocket, SLOT_START};
 use crate::EngineError;
 
 impl Connection {
     /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if that many, there may be more.
-    pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut State, now: Time) -> usize {
+    pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> usize {
         if state.lifecycle.is_ended() || state.peer.validated().is_none() {
             return 0;
         }
@@ -55,7 +55,7 @@ impl Connection {
     fn send_batch(
         &self,
         shared: &EndpointSocket,
-        state: &mut State,
+        state: &mut LockedConnection,
         now: Time,
         data: &[u8],
         segment_size: usize,
@@ -88,7 +88,7 @@ impl Connection {
 /// has failed ends the connection that it is for.
 fn on_send_error(
     shared: &EndpointSocket,
-    state: &mut State,
+    state: &mut LockedConnection,
     now: Time,
     segment_size: usize,
     error: SendError,
@@ -99,7 +99,7 @@ fn on_send_error(
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
         // Once packets have got through it may pass: a firewall that is loaded anew, a full table of connections.
         SendError::NotPermitted(error) if shared.timers.is_none() && state.authentic() == 0 => {
-            state.end(EngineError::UdpForbidden(error.to_string()));
+            state.end(EngineError::UdpForbidden(error.into()));
         }
         SendError::Io(error) if shared.timers.is_none() => {
             state.end(EngineError::system("the UDP socket failed", error));

@@ -59,7 +59,7 @@ enum Refusal {
 
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Self {
-        Self::Broken(error.to_string())
+        Self::Broken(error.with_causes())
     }
 }
 

@@ -266,16 +266,15 @@ fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     let worker = server.clone();
     let serve = move || handshake::run(&worker, permit);
     if let Err(error) = spawn("haul-handshake", serve) {
-        tracing::warn!(%error);
+        tracing::warn!(error = error.with_causes());
         for _ in 0..lock(&server.limiter).turn_away_waiting() {
             server.counters.failed.add_one();
         }
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
-fn listen_error(addr: SocketAddr, error: impl ToString) -> EngineError {
-    EngineError::Listen { addr, reason: error.to_string() }
+fn listen_error(addr: SocketAddr, error: impl Into<io::Error>) -> EngineError {
+    EngineError::Listen { addr, source: error.into().into() }
 }
 
 /// One port for both. If the system chooses it, it may have to choose again.

@@ -15,7 +15,7 @@ pub(crate) const ALPN: &[u8] = b"haul/1";
 
 /// The TLS side of a server: its own certificate, nothing remembered between connections.
 pub(crate) fn server_config(identity: &ServerIdentity) -> Result<ServerConfig, EngineError> {
-    let failed = |e| EngineError::system("cannot set up TLS", e);
+    let failed = |e| EngineError::system_other("cannot set up TLS", e);
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&version::TLS13])
         .map_err(failed)?
@@ -34,7 +34,7 @@ pub(crate) fn client_config(fingerprint: [u8; 32]) -> Result<ClientConfig, Engin
     let verifier = Arc::new(Pinned { fingerprint, provider: provider.clone() });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
-        .map_err(|e| EngineError::system("cannot set up TLS", e))?
+        .map_err(|e| EngineError::system_other("cannot set up TLS", e))?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();

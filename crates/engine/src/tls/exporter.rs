@@ -50,7 +50,7 @@ impl SessionSecrets {
 
 fn export<const N: usize>(tls: &Connection, label: &[u8]) -> Result<[u8; N], EngineError> {
     tls.export_keying_material([0; N], label, Some(&[]))
-        .map_err(|e| EngineError::system("cannot derive keys from TLS", e))
+        .map_err(|e| EngineError::system_other("cannot derive keys from TLS", e))
 }
 
 #[cfg(test)]

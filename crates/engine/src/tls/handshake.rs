@@ -63,7 +63,7 @@ pub(crate) trait Readiness {
     ) -> Poll<Result<(), HandshakeError>>;
 
     /// Nobody waits for the connection any more.
-    fn forget(&self, _tcp: &TcpStream) {}
+    fn deregister(&self, _tcp: &TcpStream) {}
 }
 
 /// Waits in the thread that polls, which blocks it.
@@ -172,6 +172,6 @@ struct Waiting<'w, R: Readiness>(&'w TcpStream, &'w R);
 
 impl<R: Readiness> Drop for Waiting<'_, R> {
     fn drop(&mut self) {
-        self.1.forget(self.0);
+        self.1.deregister(self.0);
     }
 }

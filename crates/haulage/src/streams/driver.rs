@@ -19,7 +19,7 @@ const LONGEST: usize = 16 << 10;
 /// The streams and messages of one end of a connection.
 pub(crate) struct Streams {
     channel: Arc<Channel>,
-    state: Mutex<State>,
+    state: Mutex<StreamsState>,
     /// Bytes of the longest frame that the connection began with.
     frame: usize,
     /// Woken by the channel.
@@ -28,7 +28,7 @@ pub(crate) struct Streams {
     wakes: AtomicUsize,
 }
 
-struct State {
+struct StreamsState {
     multiplexer: Multiplexer,
     /// Tasks by what they wait for.
     waiting: HashMap<Wait, WakerList>,
@@ -36,7 +36,7 @@ struct State {
     ended: Option<Error>,
 }
 
-impl State {
+impl StreamsState {
     /// Unlocks, and wakes those who wait for what has changed.
     fn release(mut state: MutexGuard<'_, Self>) {
         let (Self { multiplexer, waiting, .. }, mut woken) = (&mut *state, WakerList::default());
@@ -63,7 +63,7 @@ impl Streams {
         let limits = StreamLimits::of(&channel.recipe())?;
         let streams = Arc::new_cyclic(|this: &Weak<Self>| Self {
             channel: channel.clone(),
-            state: Mutex::new(State {
+            state: Mutex::new(StreamsState {
                 multiplexer: Multiplexer::new(channel.role() == Role::Client, limits),
                 waiting: HashMap::new(),
                 ended: None,
@@ -80,7 +80,7 @@ impl Streams {
     fn with<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state.multiplexer);
-        State::release(state);
+        StreamsState::release(state);
         result
     }
 
@@ -100,7 +100,7 @@ impl Streams {
                 Poll::Pending
             }
         };
-        State::release(state);
+        StreamsState::release(state);
         polled
     }
 

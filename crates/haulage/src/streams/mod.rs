@@ -49,6 +49,9 @@ impl SendStream {
     ///     let _ = stream.poll_write(context, b"bytes");
     /// }
     /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::BrokenPipe`] if the other side does not read the stream any more; how the connection has ended.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.write_once(context, bytes)
     }
@@ -106,6 +109,10 @@ impl Drop for SendStream {
 
 impl RecvStream {
     /// As [`Read::read`], for those who poll.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionReset`] if the other side has given the stream up before its end; how the connection
+    /// has ended.
     pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let Self { streams, number, failed } = self;
         streams.poll_read(*number, into, context, failed)

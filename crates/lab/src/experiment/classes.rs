@@ -51,13 +51,13 @@ pub(super) fn f_score(
 #[serde(deny_unknown_fields)]
 pub(super) struct Limits {
     /// Of all windows in range, the share that is told wrongly.
-    most_wrong: f64,
+    wrong: f64,
     /// The upper end of its interval.
-    most_wrong_bound: Option<f64>,
+    wrong_bound: Option<f64>,
     /// The share of the windows with one value: more than the upper end differs only if the interval's lower end is above it, too.
-    most_wrong_each: Option<f64>,
+    wrong_each: Option<f64>,
     /// The share that is not told.
-    most_inconclusive: Option<f64>,
+    inconclusive: Option<f64>,
 }
 
 impl Limits {
@@ -66,11 +66,11 @@ impl Limits {
         let wrong = |of: &Confusion| clopper_pearson(of.wrong, of.in_range());
         let inconclusive = clopper_pearson(all.inconclusive, all.in_range()).found;
         let is_below = |share: f64, most: Option<f64>| most.is_none_or(|most| share <= most);
-        let holds = wrong(all).found <= self.most_wrong
-            && is_below(inconclusive, self.most_inconclusive)
-            && each.iter().all(|of| is_below(wrong(of).low, self.most_wrong_each));
-        let is_within = is_below(wrong(all).high, self.most_wrong_bound)
-            && each.iter().all(|of| is_below(wrong(of).found, self.most_wrong_each));
+        let holds = wrong(all).found <= self.wrong
+            && is_below(inconclusive, self.inconclusive)
+            && each.iter().all(|of| is_below(wrong(of).low, self.wrong_each));
+        let is_within = is_below(wrong(all).high, self.wrong_bound)
+            && each.iter().all(|of| is_below(wrong(of).found, self.wrong_each));
         Verdict::of_bound(holds, is_within)
     }
 }
@@ -255,10 +255,10 @@ mod tests {
     #[test]
     fn what_chance_may_have_done_is_undecided() {
         let limits = Limits {
-            most_wrong: 0.002,
-            most_wrong_bound: Some(0.0035),
-            most_wrong_each: Some(0.01),
-            most_inconclusive: Some(0.02),
+            wrong: 0.002,
+            wrong_bound: Some(0.0035),
+            wrong_each: Some(0.01),
+            inconclusive: Some(0.02),
         };
         let of = |correct, wrong, inconclusive| Confusion { correct, wrong, inconclusive, out_of_range: 0 };
         let sum = |each: &[Confusion]| {

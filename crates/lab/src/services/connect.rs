@@ -24,7 +24,7 @@ pub(super) const FOREVER: Duration = Duration::from_secs(600);
 const RESULTS: Duration = Duration::from_secs(20);
 
 pub(super) fn engine(what: &str, error: &EngineError) -> Problem {
-    Problem::failed(format!("{what}: {error}"), "")
+    Problem::failed(format!("{what}: {}", error.fault().message), "")
 }
 
 pub(super) fn wait_for(path: &Path) -> Result<(), Problem> {

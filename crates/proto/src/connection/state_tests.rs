@@ -1,4 +1,5 @@
-use haul_stack::Recipe;
+use haul_base::{Ecn, PathId};
+use haul_stack::{Recipe, SendOptions};
 use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 
@@ -46,6 +47,37 @@ fn the_other_end_has_moved_once_its_new_address_has_answered() {
     assert_eq!(take(&response, third), (None, first), "the challenge was for another address");
     assert_eq!(take(&response, second), (None, second));
     assert_eq!(take(&response, first), (None, second), "a copy does not move it back");
+}
+
+/// Anybody can send a delayed copy from an address of theirs, with a forged packet behind it that claims to be the newest.
+#[test]
+fn in_a_run_of_packets_only_the_newest_that_opens_is_a_sign_of_a_move() {
+    let [(mut client, _), (mut server, keys)] = ends();
+    let [first, second]: [SocketAddr; 2] = [7, 8].map(|host| ([192, 0, 2, host], 7).into());
+    let mut packet = || {
+        client.stack.send(Time::ZERO, &[1; 100], SendOptions::default()).unwrap();
+        let mut slot = vec![0; 65_536];
+        let sent = client.stack.poll_transmit(Time::ZERO, &mut slot).unwrap();
+        slot[..sent.len].to_vec()
+    };
+    let [delayed, newest, next] = std::array::from_fn(|_| packet());
+    // Which address is asked for a proof.
+    let mut take = |run: &[&[u8]], from| {
+        let (data, stride) = (&mut run.concat()[..], run[0].len());
+        let (path, ecn) = (PathId::default(), Ecn::NotEct);
+        let mut received = Received { data, stride, arrival: None, path, ecn, socket_drops: None };
+        let taken = server.on_packets(Time::ZERO, &keys, &KEY, &mut received, (from, Header::Absent));
+        assert_eq!(server.peer.at, first);
+        match taken {
+            PacketVerdict::Taken(challenge) => challenge.map(|(_, to)| to),
+            refused => panic!("{refused:?}"),
+        }
+    };
+    assert_eq!(take(&[&newest], first), None);
+    let mut forged = next.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(take(&[&delayed, &forged], second), None);
+    assert_eq!(take(&[&next], second), Some(second), "the client itself is there");
 }
 
 #[test]

@@ -74,8 +74,8 @@ pub(crate) struct Path<'p> {
     pub(crate) cut: [bool; 2],
 }
 
-/// An object of so many bytes, each of which follows from its place.
-struct Given(u64);
+/// An object of so many bytes, each of which follows from its place, and whether it ends there or more may come.
+struct Given(u64, bool);
 
 fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
@@ -83,7 +83,7 @@ fn byte_at(offset: u64) -> u8 {
 
 impl ObjectSource for Given {
     fn available(&mut self) -> Available {
-        Available { upto: self.0, end: true }
+        Available { upto: self.0, end: self.1 }
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) {
@@ -149,6 +149,14 @@ impl Pair {
         Self::of_object_up_to(recipe, len, u64::MAX)
     }
 
+    /// The same, where the sender's application has no more for now, and has not ended the object.
+    pub(crate) fn of_unfinished_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
+        let (mut pair, came) = Self::of_object(recipe, len);
+        let ends = Ends { object_source: Some(Box::new(Given(len, false))), ..Ends::default() };
+        pair.a = Stack::new(compiled(recipe), Setup { ends, ..setup(true) }).unwrap();
+        (pair, came)
+    }
+
     /// The same, with a value that the sender brings: a control law, or a model of loss.
     pub(crate) fn of_object_with<T: Send + 'static>(
         recipe: &Recipe,
@@ -156,7 +164,7 @@ impl Pair {
         brought: T,
     ) -> (Self, Arc<Mutex<Came>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
+        let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
         let setup = Setup { ends, ..setup(true) }.provide(brought);
         pair.a = Stack::new(compiled(recipe), setup).unwrap();
         (pair, came)
@@ -168,7 +176,7 @@ impl Pair {
         let came = Arc::new(Mutex::new(Came::default()));
         let make =
             |initiator, ends| Stack::new(compiled.clone(), Setup { ends, ..setup(initiator) }).unwrap();
-        let gives = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
+        let gives = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
         let takes = Ends { object_sink: Some(Box::new(Takes(came.clone(), limit))), ..Ends::default() };
         (Self { a: make(true, gives), b: make(false, takes) }, came)
     }
@@ -176,7 +184,7 @@ impl Pair {
     /// The same, of datagrams of this size, which the path carries.
     pub(crate) fn of_object_in(recipe: &Recipe, len: u64, datagram: u16) -> (Self, Arc<Mutex<Came>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
+        let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
         let setup =
             Setup { ends, datagram, likely_datagram: datagram, max_datagram: datagram, ..setup(true) };
         pair.a = Stack::new(compiled(recipe), setup).unwrap();

@@ -177,6 +177,9 @@ impl<T> SocketBuffer<T> {
     }
 
     /// Queues an skb, or gives its content back when there is no room (`__udp_enqueue_schedule_skb`).
+    ///
+    /// # Errors
+    /// The content, if the socket has no room for it.
     pub fn push(&mut self, content: T, truesize: u64) -> Result<(), T> {
         if !self.has_room(truesize) {
             self.drops += 1;

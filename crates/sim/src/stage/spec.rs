@@ -198,6 +198,9 @@ impl StageSpec {
 
 impl PathSpec {
     /// Says whether a path can be built from this.
+    ///
+    /// # Errors
+    /// [`SpecError::Stage`] for the first stage with a parameter that makes no sense.
     pub fn check(&self) -> Result<(), SpecError> {
         for (index, stage) in self.stages.iter().enumerate() {
             if let Some(problem) = stage.problem() {
@@ -230,6 +233,9 @@ impl StageChange {
     }
 
     /// Says whether the change's parameters make sense.
+    ///
+    /// # Errors
+    /// [`SpecError::Change`] if they do not.
     pub fn check(&self) -> Result<(), SpecError> {
         let problem = match self {
             Self::Rate(rate) => rate_problem(*rate),

@@ -265,6 +265,9 @@ impl World {
     }
 
     /// A new link, in one direction.
+    ///
+    /// # Errors
+    /// [`WorldError::Path`] if a parameter of a stage makes no sense.
     pub fn add_link(&mut self, name: &str, spec: &PathSpec) -> Result<LinkId, WorldError> {
         let seed = self.seed_for(self.links.len() as u64);
         Ok(self.add_path(name, Path::new(spec, seed)?))
@@ -308,6 +311,9 @@ impl World {
 
     /// The node's process runs on this host: what comes for it passes the host's NIC, socket and CPU. Flows toward
     /// it must be connected afterwards.
+    ///
+    /// # Errors
+    /// [`WorldError::Unknown`] if this world has no such node or host.
     pub fn place(&mut self, node: NodeId, host: HostId) -> Result<(), WorldError> {
         if host.0 as usize >= self.hosts.len() {
             return Err(WorldError::Unknown("host", host.0));
@@ -321,6 +327,10 @@ impl World {
     }
 
     /// Whatever `from` sends by its port crosses `links`, one behind the other, and arrives at `to`.
+    ///
+    /// # Errors
+    /// [`WorldError::NoLink`] if `links` is empty, [`WorldError::Unknown`] if this world has no such node or link,
+    /// [`WorldError::PortTaken`] if a flow leaves `from` by that port already.
     pub fn connect(
         &mut self,
         name: &str,
@@ -356,6 +366,9 @@ impl World {
     }
 
     /// Connects two nodes' ports 0 both ways.
+    ///
+    /// # Errors
+    /// As [`World::connect`]. If the way back fails, the way there stays connected.
     pub fn connect_pair(
         &mut self,
         name: &str,
@@ -376,6 +389,10 @@ impl World {
     }
 
     /// Changes a stage of a link now.
+    ///
+    /// # Errors
+    /// [`WorldError::Unknown`] if this world has no such link, [`WorldError::Path`] if its path cannot be changed like
+    /// that.
     pub fn change_link(
         &mut self,
         link: LinkId,

@@ -50,6 +50,10 @@ pub fn body_len(length: [u8; LENGTH_LEN], limit: usize) -> Result<usize, FrameEr
 }
 
 /// Appends `message` to `out` as one frame. On an error `out` is as it was.
+///
+/// # Errors
+/// [`FrameError::Invalid`] if the message does not [validate](ControlMessage::validate), [`FrameError::DoesNotFit`] if
+/// it is longer than [`MAX_FRAME`].
 pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), FrameError> {
     message.validate()?;
     let start = out.len();
@@ -111,6 +115,9 @@ impl FrameDecoder {
 
     /// The next message; `None` until more bytes are fed. An error is final: it is returned again, and
     /// further bytes are ignored.
+    ///
+    /// # Errors
+    /// How the bytes are no frame, or no message.
     pub fn next_message(&mut self) -> Result<Option<ControlMessage>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

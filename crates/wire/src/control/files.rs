@@ -118,6 +118,9 @@ impl EntryKind {
 
 impl Entry {
     /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
+    ///
+    /// # Errors
+    /// The first bound that the entry breaks.
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         if self.mode > MAX_MODE {
             return Err(InvalidEntry::Mode);

@@ -114,6 +114,9 @@ fn validate_law_change(changes: &[(String, String)]) -> Result<(), InvalidEntry>
 
 impl ControlMessage {
     /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
+    ///
+    /// # Errors
+    /// The first bound that the message breaks.
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),

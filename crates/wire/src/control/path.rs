@@ -49,6 +49,9 @@ pub enum PathError {
 
 impl RelPath {
     /// Checks `bytes` against the rules of the type.
+    ///
+    /// # Errors
+    /// The rule that the bytes break.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, PathError> {
         let bytes = bytes.into();
         check(&bytes)?;
@@ -56,6 +59,9 @@ impl RelPath {
     }
 
     /// The path below this one with one more component.
+    ///
+    /// # Errors
+    /// [`PathError::Separator`] if the component has a `/`; otherwise as [`RelPath::new`].
     pub fn join(&self, component: &[u8]) -> Result<Self, PathError> {
         if component.contains(&b'/') {
             return Err(PathError::Separator);

@@ -119,6 +119,9 @@ impl Selection {
     }
 
     /// Checks the bounds that the types do not hold. Encoding and decoding check this too.
+    ///
+    /// # Errors
+    /// The first bound that the selection breaks.
     pub fn validate(&self) -> Result<(), InvalidSelection> {
         let patterns = validate_rules(&self.rules).map(|()| pattern_bytes(&self.rules))?;
         let paths: usize = self.paths.iter().flatten().map(|path| path.as_bytes().len()).sum();

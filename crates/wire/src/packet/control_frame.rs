@@ -74,6 +74,9 @@ pub struct InitialHeader {
 
 impl InitialHeader {
     /// Reads the header and gives what follows it.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if it is no initial header.
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let (id, rest) = ConnectionId::read(INITIAL_HEADER_KIND, packet)?;
         let (mac, rest) = split::<FRAME_MAC_LEN>(rest)?;
@@ -154,6 +157,11 @@ pub struct ControlFrame {
 
 impl ControlFrame {
     /// Reads a datagram.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if it is no control frame, or of an unknown kind;
+    /// [`PacketError::Padding`] if something else than zeros follows it, if anything follows a frame that has no padding,
+    /// or if it is longer than a datagram.
     pub fn parse(packet: &[u8]) -> Result<Self, PacketError> {
         let (id, rest) = ConnectionId::read(CONTROL_FRAME_KIND, packet)?;
         let (fields, rest) = split::<5>(rest)?;

@@ -18,6 +18,10 @@ pub struct DataBody {
 impl DataBody {
     /// Reads the fields of a plain body; the payload is `body[DATA_BODY_LEN..]`. It ends at or below
     /// [`MAX_OFFSET`], and is empty only in a `DATA_FIN`. `kind` must be one of the two.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] for another `kind`; [`PacketError::NoPayload`];
+    /// [`PacketError::Sequence`] and [`PacketError::Offset`] above their limits.
     pub fn parse(kind: PacketKind, body: &[u8]) -> Result<Self, PacketError> {
         let (fields, payload) = split::<DATA_BODY_LEN>(body)?;
         let mut fields = Reader(fields);

@@ -86,6 +86,10 @@ impl FeedbackHeader {
     }
 
     /// Reads the fields of a plain body; the blocks are not looked at.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::Sequence`] above the limit; [`PacketError::Contradiction`] if the
+    /// fields do not agree with each other.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         Self::split(body).map(|(header, _)| header)
     }
@@ -307,6 +311,9 @@ pub struct FeedbackView<'a> {
 
 impl<'a> FeedbackView<'a> {
     /// Reads a plain body and checks every block, so that the iteration cannot fail.
+    ///
+    /// # Errors
+    /// As [`FeedbackHeader::parse`], and how the first bad block is wrong.
     pub fn parse(body: &'a [u8]) -> Result<Self, PacketError> {
         let (header, blocks) = FeedbackHeader::split(body)?;
         let mut rest = blocks;
@@ -355,7 +362,10 @@ pub struct FeedbackWriter<'a> {
 }
 
 impl<'a> FeedbackWriter<'a> {
-    /// Starts with the fields. Refuses bytes shorter than [`FeedbackHeader::encoded_len`].
+    /// Starts with the fields.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if `body` is shorter than the fields.
     pub fn new(body: &'a mut [u8], header: &FeedbackHeader) -> Result<Self, NoRoom> {
         let len = header.encoded_len();
         if body.len() < len {
@@ -367,6 +377,9 @@ impl<'a> FeedbackWriter<'a> {
 
     /// Adds a block for `bitmap`, the words of `segment` from `first_word` on, in the shortest encoding. Bits
     /// that stand for no packet are ignored. Writes nothing if it does not fit.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the block does not fit.
     ///
     /// # Panics
     /// If `bitmap` is empty or goes past the end of the segment.
@@ -387,6 +400,9 @@ impl<'a> FeedbackWriter<'a> {
 
     /// Adds a block that says that none of the packets of these words arrived.
     ///
+    /// # Errors
+    /// [`NoRoom`] if the block does not fit.
+    ///
     /// # Panics
     /// If `words` is 0 or goes past the end of the segment.
     pub fn push_missing(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
@@ -394,6 +410,9 @@ impl<'a> FeedbackWriter<'a> {
     }
 
     /// Adds a block that says that all of the packets of these words arrived.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the block does not fit.
     ///
     /// # Panics
     /// If `words` is 0 or goes past the end of the segment.

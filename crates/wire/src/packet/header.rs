@@ -45,6 +45,9 @@ pub struct CommonHeader {
 
 impl CommonHeader {
     /// Reads the header; what follows it is not looked at.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if the first byte names no kind.
     pub fn parse(packet: &[u8]) -> Result<Self, PacketError> {
         let (fields, _) = split::<COMMON_HEADER_LEN>(packet)?;
         let mut fields = Reader(fields);

@@ -17,6 +17,10 @@ pub struct PairHeader {
 
 impl PairHeader {
     /// Takes the datagram apart. Neither packet is empty.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`] if it ends before the second packet, or the first is empty; [`PacketError::Kind`] if it
+    /// is no pair.
     pub fn split(datagram: &mut [u8]) -> Result<(&mut [u8], &mut [u8]), PacketError> {
         let len = datagram.len();
         let ([kind, high, low], _) = split::<PAIR_LEN>(datagram)?;

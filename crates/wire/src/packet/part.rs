@@ -25,6 +25,10 @@ pub struct PartBody {
 impl PartBody {
     /// Reads the fields of a plain body; the payload is `body[PART_BODY_LEN..]`, is not empty and lies within the
     /// whole, which ends at or below [`MAX_OFFSET`].
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::NoPayload`]; [`PacketError::Sequence`] and [`PacketError::Offset`]
+    /// above their limits; [`PacketError::Part`] if the part does not lie within the whole.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, payload) = split::<PART_BODY_LEN>(body)?;
         let mut fields = Reader(fields);

@@ -14,6 +14,9 @@ pub struct ProbeBody {
 impl ProbeBody {
     /// Reads a plain body. The padding must be zero and the size more than header and body take; that it is the
     /// datagram's is for the caller to check, who knows the length of the tag.
+    ///
+    /// # Errors
+    /// [`PacketError::Truncated`]; [`PacketError::Padding`] if the padding is not zero, or the size too small.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, padding) = split::<PROBE_BODY_MIN>(body)?;
         let size = Reader(fields).u16();

@@ -87,3 +87,24 @@ fn while_data_comes_reports_are_no_further_apart_than_the_interval() {
         assert!((expected * 8 / 10..=expected * 12 / 10).contains(&reports), "{reports} at {interval}");
     }
 }
+
+/// A thread of each end sleeps until its deadline. Every 5 ms would be 2,000 calls.
+#[test]
+fn while_nothing_comes_neither_end_is_called_more_often_than_it_has_something_to_say() {
+    let (mut pair, came) = Pair::of_unfinished_object(&object_recipe("10Gbit"), 60_000);
+    pair.exchange(T0, &mut Path::default());
+    pair.run_until(at(2_000), &mut Path::default());
+    let arrived = came.lock().unwrap().bytes;
+    assert!(arrived > 50_000, "all but the last segment, which has room for more: {arrived}");
+    let sent = statistic(&pair.b, "bitmap_ack", "reports_sent");
+    let (mut now, mut calls) = (at(2_000), 0);
+    while now < at(12_000) {
+        calls += 1;
+        let deadlines = [pair.a.deadline(), pair.b.deadline()].into_iter().flatten();
+        now = deadlines.map(|deadline| deadline.at).min().unwrap();
+        pair.run_until(now, &mut Path::default());
+    }
+    let reports = statistic(&pair.b, "bitmap_ack", "reports_sent") - sent;
+    assert!(reports <= 101 && calls < 500, "{calls} calls and {reports} reports in ten seconds");
+    assert_eq!(came.lock().unwrap().bytes, arrived);
+}
