@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum EntryState {
     Waiting,
     /// Its temporary file, or its directory, exists.
     Started,
@@ -60,7 +60,7 @@ struct Record {
     attributes: Attributes,
     name_start: u64,
     name_len: u16,
-    state: State,
+    state: EntryState,
     kind: Kind,
     /// The directory that it lies in. An entry that was refused has none and keeps its whole path as name.
     parent: Option<u32>,
@@ -115,7 +115,7 @@ impl EntryTable {
             Ok(parent) => {
                 let path = entry.path.as_bytes();
                 let name = entry.path.file_name();
-                let index = self.append(entry, parent, name, State::Waiting)?;
+                let index = self.append(entry, parent, name, EntryState::Waiting)?;
                 // A second entry of a directory is the first one's.
                 let first = self.find(parent, name);
                 if first.is_none() {
@@ -132,7 +132,7 @@ impl EntryTable {
 
     /// Appends an entry that is not to be made. Its contents may travel all the same.
     pub(crate) fn push_failed(&mut self, entry: &Entry, fault: Fault) -> Result<Fault, Fault> {
-        self.append(entry, None, entry.path.as_bytes(), State::Failed)?;
+        self.append(entry, None, entry.path.as_bytes(), EntryState::Failed)?;
         Ok(fault)
     }
 
@@ -191,7 +191,7 @@ impl EntryTable {
         entry: &Entry,
         parent: Option<u32>,
         name: &[u8],
-        state: State,
+        state: EntryState,
     ) -> Result<u32, Fault> {
         let index = self.records.len();
         let (Some(end), true) = (self.bytes.checked_add(entry.stream_bytes()), index < MAX_ENTRIES) else {
@@ -276,21 +276,21 @@ impl EntryTable {
     }
 
     /// The entries of which `is_meant` says so, in order.
-    pub(crate) fn those(&self, is_meant: impl Fn(Kind, State) -> bool) -> impl Iterator<Item = u32> {
+    pub(crate) fn those(&self, is_meant: impl Fn(Kind, EntryState) -> bool) -> impl Iterator<Item = u32> {
         (0..self.len()).filter(move |&index| is_meant(self.kind(index), self.state(index)))
     }
 
-    pub(crate) fn state(&self, index: u32) -> State {
+    pub(crate) fn state(&self, index: u32) -> EntryState {
         self.records[index as usize].state
     }
 
-    pub(crate) fn set_state(&mut self, index: u32, state: State) {
+    pub(crate) fn set_state(&mut self, index: u32, state: EntryState) {
         self.records[index as usize].state = state;
     }
 
     /// Whether the directory that the entry lies in has failed.
     pub(crate) fn parent_failed(&self, index: u32) -> bool {
-        self.records[index as usize].parent.is_some_and(|parent| self.state(parent) == State::Failed)
+        self.records[index as usize].parent.is_some_and(|parent| self.state(parent) == EntryState::Failed)
     }
 
     /// Bytes of the file, 0 for anything else.

@@ -53,7 +53,7 @@ fn contradictions_are_refused_one_by_one() {
     assert_eq!(code(&mut table, &dir("d")), None);
     assert_eq!(code(&mut table, &file("d/x", 1)), Some(FaultCode::Usage));
     assert_eq!(table.path(3), b"l/x");
-    assert_eq!(table.state(3), State::Failed);
+    assert_eq!(table.state(3), EntryState::Failed);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
-use crate::entries::{EntryTable, Kind, State};
+use crate::entries::{EntryState, EntryTable, Kind};
 use crate::fault::of_path;
 
 /// How many failures a report names; the rest is only counted.
@@ -41,10 +41,10 @@ impl MoveReport {
     /// What the table says became of the set with this digest.
     pub(crate) fn of(table: &EntryTable, digest: [u8; 32]) -> Self {
         let (files, bytes) = table
-            .those(|kind, state| matches!((kind, state), (Kind::File(_), State::Done)))
+            .those(|kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done)))
             .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
-        let kept = table.those(|_, state| state == State::Kept).count() as u64;
-        let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), State::Done));
+        let kept = table.those(|_, state| state == EntryState::Kept).count() as u64;
+        let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), EntryState::Done));
         let hard_links = table.those(is_link).count() as u64;
         Self { entries: table.len().into(), files, bytes, kept, hard_links, digest, ..Self::default() }
     }
@@ -179,7 +179,7 @@ const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 /// little-endian). Modes and times are not part of it.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-    for index in table.those(|_, state| state != State::Failed) {
+    for index in table.those(|_, state| state != EntryState::Failed) {
         let path = table.path(index);
         let shape = table.shape(index);
         let linked = match table.kind(index) {
@@ -187,7 +187,7 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
             _ => Vec::new(),
         };
         let (kind, size, contents): (u8, u64, &[u8]) = match table.kind(index) {
-            Kind::File(_) if table.state(index) == State::Kept => (b'k', table.size(index), &[]),
+            Kind::File(_) if table.state(index) == EntryState::Kept => (b'k', table.size(index), &[]),
             Kind::File(_) if shape.is_sparse() => {
                 (b's', table.size(index), table.digest(index).map_or(&[], |d| &d[..]))
             }
@@ -307,7 +307,7 @@ mod tests {
         assert_ne!(base, set_digest(&table("a", 2, 1)));
         assert_ne!(base, set_digest(&table("a", 1, 2)));
         let mut failed = table("a", 1, 1);
-        failed.set_state(0, State::Failed);
+        failed.set_state(0, EntryState::Failed);
         assert_eq!(set_digest(&failed), set_digest(&EntryTable::default()));
     }
 }

@@ -34,12 +34,12 @@ pub(crate) struct Sides {
     pub(crate) control: Control,
     pub(crate) facts: Facts,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     hasher: RandomState,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LinkState {
     transfer: Weak<Transfer>,
     theirs: Option<Counted>,
     /// What the receiver has assigned before there was a transfer.

@@ -54,7 +54,7 @@ pub(super) struct Limits {
     wrong: f64,
     /// The upper end of its interval.
     wrong_bound: Option<f64>,
-    /// The share of the windows with one value: more than the upper end differs only if the interval's lower end is above it, too.
+    /// The share of the windows with one value; above it the check is undecided while the interval reaches below.
     wrong_each: Option<f64>,
     /// The share that is not told.
     inconclusive: Option<f64>,

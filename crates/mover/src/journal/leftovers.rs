@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::record::{
-    Codec, FileIdentity, Made, Noted, Record, Replayed, State, Tail, Why, journal_name, parse_journal,
+    Codec, FileIdentity, JobState, Made, Noted, Record, Replayed, Tail, Why, journal_name, parse_journal,
     parse_part, part_name, replay,
 };
 use crate::root::split;
@@ -58,7 +58,7 @@ impl Running {
 pub(crate) struct Leftover {
     pub(crate) id: u32,
     file: OwnedFd,
-    pub(crate) state: State,
+    pub(crate) state: JobState,
     tail: Tail,
 }
 
@@ -132,7 +132,7 @@ impl Leftovers {
 
     fn said_by(&self, id: u32) -> Option<Running> {
         let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
-        let State { files, made, .. } = read(id, file).ok()?.1.state;
+        let JobState { files, made, .. } = read(id, file).ok()?.1.state;
         Some(Running { id, paths: files.into_values().map(|noted| noted.identity.path).collect(), made })
     }
 
@@ -299,7 +299,7 @@ fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
 /// A temporary file: its directory, relative to the journal's, and its name.
 type Part = (Vec<u8>, Vec<u8>);
 
-pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
+pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &JobState) -> Result<Vec<Part>, Errno> {
     let mut parts = Vec::new();
     // The journal's own also if that record is damaged.
     let own = Vec::new();

@@ -137,7 +137,7 @@ pub(crate) struct Noted {
 
 /// What a journal says. Memory is bounded by the length of the journal.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct JobState {
     pub(crate) directories: BTreeSet<Vec<u8>>,
     pub(crate) files: BTreeMap<u32, Noted>,
     /// The directory that took the place of the job's one source.
@@ -152,7 +152,7 @@ pub(crate) struct Made {
     pub(crate) source: Vec<u8>,
 }
 
-impl State {
+impl JobState {
     /// Takes a record in. False: nobody of ours wrote such a one.
     pub(crate) fn apply(&mut self, record: Record<'_>) -> bool {
         match record {
@@ -189,7 +189,7 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Replayed {
-    pub(crate) state: State,
+    pub(crate) state: JobState,
     /// Bytes of the file up to the end of the last good record; 0 if not even the header was finished.
     pub(crate) good: u64,
 }
@@ -213,7 +213,7 @@ impl From<std::io::Error> for Why {
 
 /// Reads a journal up to the first record that is not good.
 pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Why> {
-    let mut replayed = Replayed { state: State::default(), good: 0 };
+    let mut replayed = Replayed { state: JobState::default(), good: 0 };
     if !read_header(id, &mut from)? {
         return Ok(replayed);
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::confine::open_long;
 use crate::journal::leftovers::{self, Leftover, reason};
-use crate::journal::record::{State, Why, journal_name, part_name};
+use crate::journal::record::{JobState, Why, journal_name, part_name};
 use crate::storage::{Mtime, flock, list, lstatat};
 
 /// What a journal says.
@@ -124,7 +124,7 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
 }
 
 /// Reads a journal, and finds out whether its job runs by holding its lock for a moment.
-fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
+fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, JobState), Why> {
     let file = leftovers::open_journal(directory.as_fd(), id, OFlags::RDONLY)?;
     let state = match flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => JournalState::Running,
@@ -137,7 +137,7 @@ fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
     Ok((state, replayed.state))
 }
 
-fn describe(directory: &OwnedFd, state: &State, mut report: JournalReport) -> JournalReport {
+fn describe(directory: &OwnedFd, state: &JobState, mut report: JournalReport) -> JournalReport {
     // What cannot be read cannot be counted.
     for (parent, name) in leftovers::parts(directory.as_fd(), report.id, state).unwrap_or_default() {
         if let Ok(stat) = leftovers::stat_beneath(directory.as_fd(), &parent, &name) {

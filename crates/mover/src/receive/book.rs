@@ -9,7 +9,7 @@ use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, R
 use haul_wire::packet::MAX_OFFSET;
 
 use crate::budget::{Budget, Reserved, in_vec, make_room, of_place};
-use crate::entries::{EntryTable, State};
+use crate::entries::{EntryState, EntryTable};
 use crate::fault::protocol;
 use crate::identity::FileId;
 use crate::receive::commit::metadata::ExtrasMap;
@@ -73,7 +73,7 @@ impl Book {
 
     /// A file whose temporary file is there, with these bytes of its stream.
     pub(crate) fn start_with(&mut self, entry: u32, written: RangeSet) {
-        self.table.set_state(entry, State::Started);
+        self.table.set_state(entry, EntryState::Started);
         self.change(entry, |there| *there = written);
     }
 
@@ -95,8 +95,8 @@ impl Book {
     /// An entry has failed. False: somebody else has said so, and settles it.
     pub(crate) fn fail(&mut self, entry: u32) -> bool {
         let was = self.table.state(entry);
-        self.table.set_state(entry, State::Failed);
-        was != State::Failed
+        self.table.set_state(entry, EntryState::Failed);
+        was != EntryState::Failed
     }
 
     /// Bytes that were counted as written are void.
@@ -128,7 +128,7 @@ impl Book {
     }
 
     pub(crate) fn report(&self) -> MoveReport {
-        let done = |&(&entry, _): &(&u32, &u64)| self.table.state(entry) == State::Done;
+        let done = |&(&entry, _): &(&u32, &u64)| self.table.state(entry) == EntryState::Done;
         MoveReport {
             resumed_bytes: self.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum(),
             removal: self.removal.clone(),

@@ -4,7 +4,7 @@ use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, RunMode, 
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::entries::{Kind, State};
+use crate::entries::{EntryState, Kind};
 use crate::fault::IoFault;
 use crate::link::send_list;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
@@ -43,7 +43,7 @@ impl Decider {
     pub(crate) fn list_changes(&mut self, entry: u32) -> Result<Want, Fault> {
         let (state, kind, path) =
             self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
-        if state == State::Failed {
+        if state == EntryState::Failed {
             return Ok(Want::Nothing);
         }
         let there = if self.shared.table(|table| table.parent_failed(entry)) {

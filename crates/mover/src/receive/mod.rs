@@ -32,7 +32,7 @@ pub(crate) use verify::made_whole;
 pub(crate) use write::{FileSink, Pipeline};
 
 use crate::budget::SET_MEMORY;
-use crate::entries::{Kind, State};
+use crate::entries::{EntryState, Kind};
 use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all, unfailing};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
@@ -194,7 +194,7 @@ pub(crate) fn run(
 
 /// Nothing half stays behind but what a later job can resume.
 fn remove_temporaries(shared: &Shared) {
-    let is_started = |kind, state| matches!((kind, state), (Kind::File(_), State::Started));
+    let is_started = |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Started));
     let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());
     for entry in unfinished {
         let path = shared.path(entry);

@@ -18,13 +18,13 @@ pub(crate) struct Peer {
     shared: Pipeline,
     decider: Decider,
     /// First component of the single top-level entry, where it takes another name.
-    top: Option<Vec<u8>>,
+    source_root: Option<Vec<u8>>,
     ended: bool,
 }
 
 impl Peer {
     pub(crate) fn new(shared: Pipeline, decider: Decider) -> Self {
-        Self { shared, decider, top: None, ended: false }
+        Self { shared, decider, source_root: None, ended: false }
     }
 
     /// Handles the sender's messages; returns when the set is final or the job has failed.
@@ -88,7 +88,7 @@ impl Peer {
         if self.ended {
             return Err(protocol("entries after the last one"));
         }
-        if let (None, Some(entry)) = (&self.top, entries.first()) {
+        if let (None, Some(entry)) = (&self.source_root, entries.first()) {
             self.begin(entry)?;
         }
         let first = self.shared.book.lock().table.len();
@@ -133,8 +133,8 @@ impl Peer {
 
     /// The first entry tells which source this is.
     fn begin(&mut self, entry: &Entry) -> Result<(), Fault> {
-        let top = entry.path.components().next().unwrap_or_default();
-        if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != top) {
+        let root = entry.path.components().next().unwrap_or_default();
+        if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != root) {
             let name = show(self.shared.place.rename().unwrap_or_default());
             let message = format!("`{name}` is what an unfinished copy has made of `{}`", show(source));
             let hint = format!(
@@ -144,7 +144,7 @@ impl Peer {
             return Err(Fault::new(FaultCode::Usage, message, hint));
         }
         self.decider.take_made();
-        self.top = Some(top.to_vec());
+        self.source_root = Some(root.to_vec());
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Peer {
             return None;
         }
         let first = entry.path.components().next().unwrap_or_default();
-        (self.top.as_deref() != Some(first)).then(|| {
+        (self.source_root.as_deref() != Some(first)).then(|| {
             let message =
                 format!("only one source can take the destination's name, not also `{}`", show(first));
             Fault::new(

@@ -17,7 +17,7 @@ use haul_wire::control::{Action, Fault, FileDigest, Proof};
 use rustix::io::Errno;
 
 use crate::budget::Reserved;
-use crate::entries::State;
+use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, protocol};
 use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
@@ -207,7 +207,7 @@ impl Verifier {
     /// A group that did not come in order cannot be read back. What was there before may be missing: after a
     /// power failure a journal can claim more than the file has.
     fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
-        let given_up = self.shared.book.lock().table.state(entry) == State::Failed;
+        let given_up = self.shared.book.lock().table.state(entry) == EntryState::Failed;
         let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
         match io_fault.scope {
             _ if given_up => Ok(()),
@@ -368,7 +368,7 @@ impl Verifier {
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
-        if matches!(self.shared.book.lock().table.state(entry), State::Waiting | State::Started) {
+        if matches!(self.shared.book.lock().table.state(entry), EntryState::Waiting | EntryState::Started) {
             let reserved = self.shared.budget.reserve(bytes_expected(&digest.result))?;
             self.expected.insert(entry, (digest.result, reserved));
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
-use crate::entries::{Kind, State};
+use crate::entries::{EntryState, Kind};
 use crate::fault::{left_early, protocol, unexpected};
 use crate::link::{LOOK_AGAIN, is_session_message};
 use crate::report::{MoveReport, set_digest};
@@ -80,20 +80,20 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
     let mut ledger = shared.ledger.lock();
     for Outcome { entry, fault } in outcomes {
         let known = u32::try_from(entry).ok().filter(|&e| e < ledger.table.len());
-        let Some(index) = known.filter(|&e| ledger.table.state(e) == State::Waiting) else {
+        let Some(index) = known.filter(|&e| ledger.table.state(e) == EntryState::Waiting) else {
             return Err(protocol("an outcome of an entry that is not open"));
         };
         ledger.settled += 1;
         let (state, resumed) = wanted.settled(shared, index);
         if let Some(fault) = fault {
-            ledger.table.set_state(index, State::Failed);
+            ledger.table.set_state(index, EntryState::Failed);
             let path = ledger.table.path(index);
             ledger.failures.add(&path, fault);
             shared.progress.one_failed();
         } else {
             ledger.table.set_state(index, state);
             ledger.resumed += resumed;
-            if state == State::Done && matches!(ledger.table.kind(index), Kind::File(_)) {
+            if state == EntryState::Done && matches!(ledger.table.kind(index), Kind::File(_)) {
                 shared.progress.file_done();
             }
         }

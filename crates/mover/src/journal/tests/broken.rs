@@ -7,7 +7,7 @@ use rustix::fs::{
 use rustix::io::{Errno, dup, pread, write};
 
 use super::*;
-use crate::journal::record::{Codec, HEADER_LEN, Record, State, Tail, header};
+use crate::journal::record::{Codec, HEADER_LEN, JobState, Record, Tail, header};
 
 const ID: u32 = 5;
 
@@ -80,7 +80,7 @@ fn a_number_that_is_used_again_does_not_claim_the_bytes_of_another_file() {
         } else {
             journal.gone(1);
         }
-        assert_eq!(read(&file), Replayed { state: State::default(), good: HEADER_LEN });
+        assert_eq!(read(&file), Replayed { state: JobState::default(), good: HEADER_LEN });
         assert!(!journal.is_claimed(1));
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use proptest::prelude::*;
 
 use super::*;
-use crate::journal::record::{Codec, HEADER_LEN, Record, State, header};
+use crate::journal::record::{Codec, HEADER_LEN, JobState, Record, header};
 
 fn file(number: u32, path: &str, size: u64) -> Record<'static> {
     let identity = FileIdentity {
@@ -35,8 +35,8 @@ fn any_record() -> impl Strategy<Value = Record<'static>> {
 
 /// The journal of these records; and after each of them, how long it was and what it said. Records that make
 /// no sense where they are would end the reading and are left out.
-fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, State)>) {
-    let (codec, mut bytes, mut state) = (Codec::new(id), header(id).to_vec(), State::default());
+fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, JobState)>) {
+    let (codec, mut bytes, mut state) = (Codec::new(id), header(id).to_vec(), JobState::default());
     let mut steps = vec![(bytes.len(), state.clone())];
     for record in records {
         if state.apply(record.clone()) {
@@ -48,7 +48,7 @@ fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, State)>) {
 }
 
 /// The last step that ends at or before `len`.
-fn step_before(steps: &[(usize, State)], len: usize) -> &(usize, State) {
+fn step_before(steps: &[(usize, JobState)], len: usize) -> &(usize, JobState) {
     steps.iter().rev().find(|(end, _)| *end <= len).unwrap()
 }
 
@@ -62,7 +62,7 @@ proptest! {
         for cut in 0..=bytes.len() {
             let read = replay(id, &bytes[..cut]).unwrap();
             if cut < HEADER_LEN as usize {
-                prop_assert_eq!((read.good, read.state), (0, State::default()));
+                prop_assert_eq!((read.good, read.state), (0, JobState::default()));
             } else {
                 let (end, state) = step_before(&steps, cut);
                 prop_assert_eq!((read.good, &read.state), (*end as u64, state));
@@ -96,7 +96,7 @@ proptest! {
     ) {
         let (mut bytes, steps) = write_down(1, &records);
         bytes[..HEADER_LEN as usize].copy_from_slice(&header(2));
-        prop_assert_eq!(replay(2, &bytes[..]).unwrap().state, State::default());
+        prop_assert_eq!(replay(2, &bytes[..]).unwrap().state, JobState::default());
         if let [_, (first, state), (second, _), ..] = &steps[..] {
             let (bytes, _) = write_down(1, &records);
             let moved = [&bytes[..*first], &bytes[*second..], &bytes[*first..*second]].concat();
@@ -111,7 +111,7 @@ proptest! {
         let bytes = if whole { [&header(9)[..], &tail].concat() } else { tail };
         if let Ok(read) = replay(9, &bytes[..]) {
             prop_assert!(read.good <= bytes.len() as u64);
-            prop_assert_eq!(read.state, State::default());
+            prop_assert_eq!(read.state, JobState::default());
         }
     }
 }

@@ -13,7 +13,7 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback};
 use rustix::io::Errno;
 
-use crate::entries::{Kind, State};
+use crate::entries::{EntryState, Kind};
 use crate::fault::{IoFault, Scope, show};
 use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
@@ -133,12 +133,12 @@ impl Committer {
             match kept {
                 Ok(there) => self.shared.correct(entry, &path, &there),
                 Err(io_fault) => {
-                    self.shared.book.lock().table.set_state(entry, State::Failed);
+                    self.shared.book.lock().table.set_state(entry, EntryState::Failed);
                     return self.failed(entry, io_fault.fault);
                 }
             }
         }
-        self.shared.book.lock().table.set_state(entry, State::Kept);
+        self.shared.book.lock().table.set_state(entry, EntryState::Kept);
         self.settled += 1;
         self.succeeded(entry);
     }
@@ -163,7 +163,7 @@ impl Committer {
             return Err(io_fault.fault);
         }
         self.shared.place.discard(entry, path);
-        self.shared.book.lock().table.set_state(entry, State::Failed);
+        self.shared.book.lock().table.set_state(entry, EntryState::Failed);
         self.failed(entry, io_fault.fault);
         Ok(())
     }
@@ -253,7 +253,8 @@ impl Committer {
                     free.push(item);
                 }
                 // Said later, with its file.
-                (Kind::HardLink(file), _) if self.shared.book.lock().table.state(file) == State::Failed => {}
+                (Kind::HardLink(file), _)
+                    if self.shared.book.lock().table.state(file) == EntryState::Failed => {}
                 (_, Err(io_fault)) => self.held_is_done(*entry, path, Err::<Option<OwnedFd>, _>(io_fault))?,
                 (_, Ok(())) => {}
             }
@@ -320,7 +321,7 @@ impl Committer {
                     }
                 }
             }
-            self.shared.book.lock().table.set_state(item.entry, State::Done);
+            self.shared.book.lock().table.set_state(item.entry, EntryState::Done);
             done.push(item.entry);
         }
         if self.shared.durability == Durability::Synced {
@@ -358,7 +359,7 @@ impl Committer {
     }
 
     fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
-        let is_held = |kind, state| is_kind(kind) && state != State::Failed;
+        let is_held = |kind, state| is_kind(kind) && state != EntryState::Failed;
         self.shared.table(|table| table.those(is_held).collect())
     }
 
@@ -378,10 +379,10 @@ impl Committer {
             let (state, attributes) = (book.table.state(file), book.table.attributes(file));
             drop(book);
             let how = (attributes, self.shared.receive_policy.newer);
-            let made = if state == State::Failed {
+            let made = if state == EntryState::Failed {
                 Err(without_file(&path, &target))
             } else if self.shared.only_looks() {
-                let action = self.shared.place.would_link((&path, &target), how, state == State::Kept);
+                let action = self.shared.place.would_link((&path, &target), how, state == EntryState::Kept);
                 self.shared.tell(&path, action)?;
                 Ok(None)
             } else {
@@ -447,7 +448,7 @@ impl Committer {
         for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
             let (path, state) = self.shared.table(|table| (table.path(entry), table.state(entry)));
             let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd);
-            let finish = || self.shared.place.finish_directory(&path, state == State::Started, apply);
+            let finish = || self.shared.place.finish_directory(&path, state == EntryState::Started, apply);
             let set = if self.shared.only_looks() { Ok(None) } else { finish() };
             self.held_is_done(entry, &path, set)?;
         }
@@ -468,7 +469,7 @@ impl Committer {
                 if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
                     self.at_end.file_system_of(&directory).map_err(sync::failed)?;
                 }
-                self.shared.book.lock().table.set_state(entry, State::Done);
+                self.shared.book.lock().table.set_state(entry, EntryState::Done);
                 self.succeeded(entry);
             }
             Err(io_fault) => {

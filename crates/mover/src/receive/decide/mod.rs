@@ -10,7 +10,7 @@ use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Want};
 
-use crate::entries::{Attributes, Kind, State};
+use crate::entries::{Attributes, EntryState, Kind};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
 use crate::receive::place::Existing;
@@ -65,7 +65,7 @@ impl Decider {
         match kind {
             // Unasked, files come whole, also those that were refused here.
             _ if !occupied => Ok(Want::Whole),
-            _ if state == State::Failed => Ok(Want::Nothing),
+            _ if state == EntryState::Failed => Ok(Want::Nothing),
             Kind::File(_) => self.want_file(entry, &path),
             Kind::Unread | Kind::Directory | Kind::Symlink | Kind::HardLink(_) => Ok(Want::Whole),
         }
@@ -122,13 +122,13 @@ impl Decider {
     }
 
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
-        self.shared.book.lock().table.set_state(entry, State::Failed);
+        self.shared.book.lock().table.set_state(entry, EntryState::Failed);
         self.shared.settle(Settle::failed(&self.shared.budget, entry, fault)?)?;
         Ok(Want::Nothing)
     }
 
     pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
-        self.shared.book.lock().table.set_state(entry, State::Kept);
+        self.shared.book.lock().table.set_state(entry, EntryState::Kept);
         self.shared.settle(Settle::Held)?;
         Ok(Want::Kept)
     }
@@ -247,7 +247,8 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
 
 /// Where they are, relative to the destination's directory.
 fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
-    let is_complete = |kind, state| matches!((kind, state), (Kind::File(_), State::Done | State::Kept));
+    let is_complete =
+        |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
     shared
         .table(|table| table.those(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect())
 }

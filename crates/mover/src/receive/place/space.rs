@@ -77,11 +77,11 @@ impl NoSpace {
 #[derive(Default)]
 pub(crate) struct Space {
     min_free: MinFree,
-    state: Mutex<State>,
+    state: Mutex<SpaceState>,
 }
 
 #[derive(Default)]
-struct State {
+struct SpaceState {
     /// Files whose space is reserved as they come.
     files: HashMap<u32, Growing>,
     /// Bytes written since it was looked how much is free.

@@ -13,7 +13,7 @@ use haul_proto::ObjectSink;
 use haul_wire::control::{Action, Durability, Fault};
 use rustix::io::Errno;
 
-use crate::entries::{Kind, State};
+use crate::entries::{EntryState, Kind};
 use crate::fault::{IoFault, Scope, protocol};
 use crate::receive::book::FilePiece;
 use crate::receive::messages::{Check, Settle, Written, over};
@@ -62,12 +62,12 @@ impl Pipeline {
         let (state, kind, path) =
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
-            _ if matches!(state, State::Failed | State::Kept) => Ok(()),
+            _ if matches!(state, EntryState::Failed | EntryState::Kept) => Ok(()),
             _ if self.table(|table| table.parent_failed(entry)) => self.failed(entry, orphaned(&path)),
             Kind::Directory => match self.make_directory(&path) {
                 Ok(made) => {
                     if made {
-                        self.book.lock().table.set_state(entry, State::Started);
+                        self.book.lock().table.set_state(entry, EntryState::Started);
                         self.tell_if_wanted(&path, Action::MakeDirectory)?;
                     }
                     self.settle(Settle::Held)
@@ -94,7 +94,7 @@ impl Pipeline {
         let identity = self.identity(entry, self.place.local(&path));
         let shape = self.table(|table| table.shape(entry));
         let file = self.place.create(entry, &path, &shape, &identity)?;
-        self.book.lock().table.set_state(entry, State::Started);
+        self.book.lock().table.set_state(entry, EntryState::Started);
         Ok(file)
     }
 
@@ -103,7 +103,7 @@ impl Pipeline {
             return Err(io_fault.fault);
         }
         let mut book = self.book.lock();
-        let started = book.table.state(entry) == State::Started;
+        let started = book.table.state(entry) == EntryState::Started;
         if !book.fail(entry) {
             return Ok(());
         }
@@ -203,10 +203,10 @@ impl Writer {
         let entry = piece.entry;
         let (state, orphan) = self.shared.table(|table| (table.state(entry), table.parent_failed(entry)));
         match state {
-            State::Failed | State::Kept => Ok(None),
-            State::Waiting if orphan => Err(orphaned(&self.shared.path(entry))),
-            State::Waiting => self.shared.start(entry).map(Some),
-            State::Started | State::Done => {
+            EntryState::Failed | EntryState::Kept => Ok(None),
+            EntryState::Waiting if orphan => Err(orphaned(&self.shared.path(entry))),
+            EntryState::Waiting => self.shared.start(entry).map(Some),
+            EntryState::Started | EntryState::Done => {
                 self.shared.place.file(entry, || self.shared.path(entry)).map(Some)
             }
         }

@@ -18,12 +18,12 @@ pub(crate) type Order = (u32, Arc<File>);
 /// What is being brought to the disk, and of what that failed.
 #[derive(Default)]
 pub(crate) struct Writeback {
-    state: Mutex<State>,
+    state: Mutex<WritebackState>,
     done: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WritebackState {
     busy: Option<u32>,
     /// The kernel tells an error once, to whoever asks first; the sync at the end would not hear of it.
     failed: HashMap<u32, Errno>,

@@ -9,7 +9,7 @@ use haul_wire::control::{Fault, FileDigest};
 use parking_lot::Mutex;
 
 use crate::budget::Reserved;
-use crate::entries::State;
+use crate::entries::EntryState;
 use crate::send::blocks::{Sections, SourceFile};
 use crate::tree::{Groups, Tree, Value};
 
@@ -74,7 +74,7 @@ pub(crate) struct HashJob {
 pub(crate) struct Partial {
     pub(crate) hashes: Arc<BlockHashes>,
     /// What it counts as if it turns out that nothing has to be sent.
-    pub(crate) without_sending: State,
+    pub(crate) without_sending: EntryState,
     pub(crate) asked: u64,
     /// What the receiver had has turned out to be different, if only in a dry run.
     pub(crate) differs: bool,

@@ -6,7 +6,7 @@ use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
 use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
-use crate::entries::{Kind, State};
+use crate::entries::{EntryState, Kind};
 use crate::fault::protocol;
 use crate::send::blocks::{Sections, SourceFile};
 use crate::send::shared::Shared;
@@ -59,8 +59,8 @@ impl Requests {
                 keep(shared, entry);
                 Ok(())
             }
-            (Want::Compare, Some(file)) => self.rest(shared, file, &[], State::Kept),
-            (Want::Rest(stretches), Some(file)) => self.rest(shared, file, stretches, State::Done),
+            (Want::Compare, Some(file)) => self.rest(shared, file, &[], EntryState::Kept),
+            (Want::Rest(stretches), Some(file)) => self.rest(shared, file, stretches, EntryState::Done),
         }
     }
 
@@ -69,7 +69,7 @@ impl Requests {
         shared: &Shared,
         file: Arc<SourceFile>,
         stretches: &[Stretch],
-        without_sending: State,
+        without_sending: EntryState,
     ) -> Result<(), Fault> {
         let len = file.shape.len;
         let sections = sections(shared, stretches, len)?;
@@ -132,16 +132,16 @@ impl Requests {
 
     /// An entry is settled: how its final state is called, and how many of its bytes were not sent because
     /// the receiver had them.
-    pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (State, u64) {
+    pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (EntryState, u64) {
         let Some(partial) = self.partial.remove(&entry) else {
-            return (State::Done, 0);
+            return (EntryState::Done, 0);
         };
         shared.slots.give();
         let unsent = partial.hashes.file.shape.len.saturating_sub(partial.asked);
         match partial.without_sending {
-            State::Kept if !partial.differs => (State::Kept, 0),
-            State::Kept => (State::Done, 0),
-            _ => (State::Done, unsent),
+            EntryState::Kept if !partial.differs => (EntryState::Kept, 0),
+            EntryState::Kept => (EntryState::Done, 0),
+            _ => (EntryState::Done, unsent),
         }
     }
 
@@ -156,7 +156,7 @@ impl Requests {
 fn keep(shared: &Shared, entry: u32) {
     let mut ledger = shared.ledger.lock();
     debug_assert!(matches!(ledger.table.kind(entry), Kind::File(_)), "only files are announced");
-    ledger.table.set_state(entry, State::Kept);
+    ledger.table.set_state(entry, EntryState::Kept);
     ledger.settled += 1;
 }
 
