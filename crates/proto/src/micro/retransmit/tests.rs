@@ -108,7 +108,6 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
     }
 }
 
-/// However long the path was dead: what is lost after it has answered is not waited for as long.
 /// As after a pause of the receiving process: all that waits in its socket would leave again at each timeout.
 #[test]
 fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_tells_of_the_others() {
@@ -125,6 +124,7 @@ fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_te
     assert_eq!((pair.a.unfinished(), pair.a.deadline()), (0, None));
 }
 
+/// However long the path was dead: what is lost after it has answered is not waited for as long.
 #[test]
 fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
     for acks in ACKS {
