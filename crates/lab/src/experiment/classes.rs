@@ -7,9 +7,9 @@ use haul_diagnosis::{Bin, Confusion, Model, bins, clopper_pearson};
 use serde::Deserialize;
 use toml::Table;
 
-use super::check::{Finding, Verdict};
 use super::measure::{Quantity, label};
 use super::results::Results;
+use super::verdict::{Finding, Verdict};
 use crate::sim::real::Labels;
 
 /// Whether a check holds, and the numbers.

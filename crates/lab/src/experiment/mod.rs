@@ -13,6 +13,7 @@ mod results;
 mod signatures;
 mod stats;
 mod suspension;
+mod verdict;
 mod windows;
 
 use std::fs;
@@ -27,8 +28,9 @@ use serde::Serialize;
 use crate::emulator::Emulator;
 use crate::problem::{Problem, While};
 use crate::sim::RunReport;
-use check::{Judged, Verdict};
+use check::Judged;
 use plan::{Plan, Runner};
+use verdict::Verdict;
 
 const EXAMPLES: &str = "Examples:
   haul-lab run asynch-1
