@@ -55,6 +55,8 @@ pub(crate) enum Diagnosis {
     Signature,
     /// The receiver's kernel and the path's queue only.
     Kernel,
+    /// The path only: its delay, its marks, and when lost packets left.
+    Delay,
 }
 
 /// Parses a number of packets that a word of a signature can have.

@@ -41,15 +41,17 @@ pub(crate) enum Evidence {
     None,
     /// The pattern of the losses alone, as in the paper.
     Signature,
-    /// What the receiver's kernel says, and the delay of the path.
+    /// What the receiver's kernel says, and what the path shows.
     Kernel,
+    /// What the path shows alone: its delay, its marks, and when the lost packets left.
+    Delay,
     /// All of it.
     All,
 }
 
 impl Evidence {
     /// Their names in recipes, in the order of the variants.
-    pub(crate) const NAMES: &[&str] = &["off", "signature", "kernel", "on"];
+    pub(crate) const NAMES: &[&str] = &["off", "signature", "kernel", "delay", "on"];
 
     /// The one of this name; what is no name means everything.
     pub(crate) fn named(name: &str) -> Self {
@@ -57,6 +59,7 @@ impl Evidence {
             "off" => Self::None,
             "signature" => Self::Signature,
             "kernel" => Self::Kernel,
+            "delay" => Self::Delay,
             _ => Self::All,
         }
     }
@@ -67,6 +70,10 @@ impl Evidence {
 
     fn has_kernel(self) -> bool {
         matches!(self, Self::Kernel | Self::All)
+    }
+
+    fn has_path(self) -> bool {
+        matches!(self, Self::Kernel | Self::Delay | Self::All)
     }
 }
 
@@ -254,6 +261,8 @@ impl Diagnostician {
         self.claim.clear();
         if self.evidence.has_kernel() {
             self.kernel.claim(sample, &mut self.claim);
+        }
+        if self.evidence.has_path() {
             self.outages.find(sample, &mut self.claim);
         }
         let by_host = self.claim.packets();
@@ -299,14 +308,15 @@ impl Diagnostician {
     /// Nothing comes to the socket while a path is down: if the kernel dropped lately, it dropped more than its count
     /// of buffers let expect.
     fn cause_of_outages(&self, sample: &FeedbackSample<'_>) -> Cause {
-        if self.kernel.has_dropped_lately(sample) { Cause::ReceiverHost } else { Cause::Outage }
+        let has_dropped = self.evidence.has_kernel() && self.kernel.has_dropped_lately(sample);
+        if has_dropped { Cause::ReceiverHost } else { Cause::Outage }
     }
 
     /// The losses of a feedback that neither a socket nor an outage explains, by cause.
     fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> OtherLosses {
         let mut lost = OtherLosses::default();
         match self.other_cause(sample) {
-            Cause::Congestion if self.evidence.has_kernel() => {
+            Cause::Congestion if self.evidence.has_path() => {
                 let before_onset = self.before_onset(sample);
                 let at_queue = others - before_onset;
                 let by_medium = self.queue.claim_random(at_queue);
@@ -316,7 +326,7 @@ impl Diagnostician {
                 self.defer(sample);
             }
             cause => {
-                if cause == Cause::Random && self.evidence.has_kernel() {
+                if cause == Cause::Random && self.evidence.has_path() {
                     self.rates.lose(sample, &self.claim);
                 }
                 lost.others.add(cause, others);
@@ -387,7 +397,7 @@ impl Diagnostician {
 
     /// Looks again at the losses since it was done last.
     fn settle(&mut self, now: Time) {
-        if self.evidence.has_kernel() {
+        if self.evidence.has_path() {
             self.queue.settle(now, self.rates.has_onset(), &mut self.present);
         }
     }

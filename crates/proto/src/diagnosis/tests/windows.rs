@@ -48,6 +48,7 @@ fn evidence_that_is_switched_off_is_not_used() {
     for (evidence, wanted) in [
         (Evidence::None, None),
         (Evidence::Kernel, Some(Cause::ReceiverHost)),
+        (Evidence::Delay, Some(Cause::Random)),
         (Evidence::All, Some(Cause::ReceiverHost)),
         (Evidence::Signature, Some(Cause::Inconclusive)),
     ] {
@@ -65,6 +66,7 @@ fn evidence_that_is_switched_off_is_not_used() {
         (Evidence::Signature, Cause::ReceiverHost),
         (Evidence::All, Cause::ReceiverHost),
         (Evidence::Kernel, Cause::Random),
+        (Evidence::Delay, Cause::Random),
     ] {
         let mut of = Diagnostician::new(evidence);
         hear(&mut of, 1, 300, 0, 0);
@@ -164,7 +166,7 @@ fn windows_that_lose_one_packet_each_tell_something_together() {
 proptest! {
     #[test]
     fn every_loss_has_one_cause_whatever_a_peer_says(
-        evidence in prop::sample::select(vec![Evidence::None, Evidence::Signature, Evidence::Kernel, Evidence::All]),
+        evidence in prop::sample::select(vec![Evidence::None, Evidence::Signature, Evidence::Kernel, Evidence::Delay, Evidence::All]),
         early in prop::sample::select(vec![None, Some(0), Some(3), Some(u32::MAX)]),
         told in vec((0u64..3_000, 0u64..500, prop::sample::select(vec![0, 1, 7, u64::MAX >> 12]), 0u64..300, any::<bool>()), 1..80),
     ) {

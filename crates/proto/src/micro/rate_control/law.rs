@@ -37,7 +37,7 @@ pub(super) const PARAMETERS: &[ParameterSpec] = &[
         name: "diagnosis",
         kind: ParameterKind::Choice(Evidence::NAMES),
         default: "on",
-        help: "evidence for causes of loss: the pattern (`signature`), kernel and queue (`kernel`), all, or none",
+        help: "evidence for causes of loss: the pattern (`signature`), kernel and path (`kernel`), path (`delay`), all, or none",
     },
     ParameterSpec {
         name: "ecn",
