@@ -4,6 +4,8 @@
 use haul_base::{Cause, Rate, Span};
 use haul_proto::{DiagnosedWindow, highspeed_response};
 
+use super::real::RealWindow;
+
 /// The path of RFC 3649: 10 Gbit/s, packets of 1,500 bytes, a round trip of 100 ms.
 const LINK: Rate = Rate::from_mbps(10_000);
 const PACKET_BITS: f64 = 12_000.0;
@@ -21,6 +23,42 @@ pub(super) struct Virtual {
     pub(super) with: f64,
     /// If all are losses.
     pub(super) without: f64,
+}
+
+/// A transmission window that drives a virtual transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Drive {
+    packets: u64,
+    lost: u64,
+    /// What its signature says of the losses.
+    cause: Cause,
+}
+
+impl Drive {
+    pub(super) fn simulated(window: &DiagnosedWindow) -> Self {
+        let DiagnosedWindow { sample, by_signature, .. } = window;
+        Self { packets: sample.packets, lost: sample.lost, cause: by_signature.cause() }
+    }
+
+    /// The windows of a real run. Its trace has those that lost something; those between had as many packets as the
+    /// one before them.
+    pub(super) fn real(windows: &[RealWindow]) -> Vec<Self> {
+        let mut drives = Vec::new();
+        let mut next = windows.first().map_or(0, |window| window.number);
+        for window in windows {
+            if let Some(Self { packets, .. }) = drives.last().copied() {
+                let between = window.number.saturating_sub(next) as usize;
+                let without_loss = Self { packets, lost: 0, cause: Cause::Inconclusive };
+                drives.extend(std::iter::repeat_n(without_loss, between));
+            }
+            let (packets, lost) =
+                (window.signature.packets(), window.signature.lost_positions().count() as u64);
+            let cause = window.by_signature().unwrap_or(Cause::Inconclusive);
+            drives.push(Self { packets, lost, cause });
+            next = window.number + 1;
+        }
+        drives
+    }
 }
 
 /// A virtual transfer: at the end of each real window it has sent its own, which takes a round trip.
@@ -52,14 +90,13 @@ impl Transfer {
 
 /// The virtual transfer of these windows, from the first one on that lost something: before it, both have the whole
 /// path.
-pub(super) fn virtual_transfer(windows: &[DiagnosedWindow]) -> Virtual {
+pub(super) fn virtual_transfer(windows: impl IntoIterator<Item = Drive>) -> Virtual {
     let (mut with, mut without) = (Transfer::default(), Transfer::default());
-    for window in windows.iter().skip_while(|window| window.sample.lost == 0) {
-        let (packets, lost) = (window.sample.packets, window.sample.lost);
-        let heard = if window.by_signature.cause() == Cause::ReceiverHost { 0 } else { lost };
+    for Drive { packets, lost, cause } in windows.into_iter().skip_while(|window| window.lost == 0) {
+        let heard = if cause == Cause::ReceiverHost { 0 } else { lost };
         if without.windows == 0 {
-            with.loss_rate = heard as f64 / packets.max(1) as f64;
-            without.loss_rate = window.sample.loss_rate();
+            let share = |lost: u64| lost as f64 / packets.max(1) as f64;
+            (with.loss_rate, without.loss_rate) = (share(heard), share(lost));
         }
         with.on_window(packets, heard);
         without.on_window(packets, lost);
@@ -69,40 +106,42 @@ pub(super) fn virtual_transfer(windows: &[DiagnosedWindow]) -> Virtual {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::CauseCounts;
-    use haul_diagnosis::{Diagnosis, Metric, Sample, Signature, Words};
+    use haul_diagnosis::Signature;
 
     use super::*;
+    use crate::sim::real::Labels;
 
     /// Windows of 70,000 packets, of which each `every`th loses 100, and what is said of those.
-    fn windows(every: u64, p_host: f64) -> Vec<DiagnosedWindow> {
-        let mut words = Words::of_length(17).unwrap();
-        let window = |number| {
+    fn windows(every: u64, cause: Cause) -> impl Iterator<Item = Drive> {
+        (0..2_000).map(move |number| {
             let lost = if number % every == 0 { 100 } else { 0 };
-            let signature = Signature::of_lost(70_000, 0..lost);
-            let sample = Sample::of(&signature, &mut words);
-            let by_signature = Diagnosis { metric: Some(Metric::Complexity), p_host };
-            DiagnosedWindow {
-                number,
-                first_pn: 0,
-                signature,
-                sample,
-                by_signature,
-                counts: CauseCounts::default(),
-                attributions: Vec::new(),
-            }
-        };
-        (0..2_000).map(window).collect()
+            Drive { packets: 70_000, lost, cause }
+        })
     }
 
     #[test]
     fn who_knows_that_it_was_the_host_has_the_whole_path_and_who_does_not_has_the_response() {
         // 100 of 280,000 packets: 0.00036.
-        let Virtual { with, without } = virtual_transfer(&windows(4, 0.99));
+        let Virtual { with, without } = virtual_transfer(windows(4, Cause::ReceiverHost));
         assert!((with / 1e10 - 1.0).abs() < 1e-3, "{with}");
         let response = highspeed_response(100.0 / 280_000.0, LOW_WINDOW) * PACKET_BITS / 0.1;
         assert!((without / response - 1.0).abs() < 0.1, "{without} {response}");
-        let Virtual { with, without } = virtual_transfer(&windows(4, 0.5));
+        let Virtual { with, without } = virtual_transfer(windows(4, Cause::Inconclusive));
         assert!((with / without - 1.0).abs() < 0.01, "{with} {without}");
+    }
+
+    #[test]
+    fn windows_between_those_of_a_trace_have_lost_nothing() {
+        let window = |number, packets, lost, p_host| RealWindow {
+            number,
+            signature: Signature::of_lost(packets, 0..lost),
+            labels: Labels::default(),
+            p_host,
+        };
+        let drives = Drive::real(&[window(3, 70_000, 9, Some(0.99)), window(6, 60_000, 5, None)]);
+        let of = |drive: &Drive| (drive.packets, drive.lost, drive.cause == Cause::ReceiverHost);
+        let wanted = [(70_000, 9, true), (70_000, 0, false), (70_000, 0, false), (60_000, 5, false)];
+        assert_eq!(drives.iter().map(of).collect::<Vec<_>>(), wanted);
+        assert_eq!(Drive::real(&[]), []);
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::build::Built;
 use super::checks::{CheckReport, Condition, Measure, Subject};
-use super::direct::virtual_transfer;
+use super::direct::{Drive, virtual_transfer};
 use super::discriminate::Watched;
 use super::flows::Session;
 use super::scenario::{CheckEntry, Scenario};
@@ -125,7 +125,8 @@ pub(super) struct DiagnosisReport {
 impl DiagnosisReport {
     fn new(session: &Session, stats: &SenderStats, truth: &FlowTruth) -> Self {
         let driven = session.windows.as_ref().map(|windows| {
-            virtual_transfer(&windows.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+            let windows = windows.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            virtual_transfer(windows.iter().map(Drive::simulated))
         });
         let told = stats.lost_by_cause;
         let died = told::died(truth);

@@ -86,6 +86,8 @@ impl Labels {
 /// A transmission window of a real run that has lost something.
 #[derive(Clone, Debug)]
 pub(crate) struct RealWindow {
+    /// Counted by the sender, with those that lost nothing.
+    pub number: u64,
     pub signature: Signature,
     pub labels: Labels,
     /// What its sender told by the signature, with those of the windows before where it was too short; `None`: nothing
@@ -98,7 +100,7 @@ impl RealWindow {
     fn of(event: &Value, dropped: &Dropped, told: &HashMap<u64, Cause>) -> Option<Self> {
         let line = event["signature"].as_str().filter(|_| event["event"] == "window")?;
         let signature = read_signatures(line).ok()?.into_iter().next()?;
-        let first = event["first_pn"].as_u64()?;
+        let (number, first) = (event["number"].as_u64()?, event["first_pn"].as_u64()?);
         let mut labels = Labels::default();
         for position in signature.lost_positions() {
             let truth = dropped.cause(first + position);
@@ -107,7 +109,7 @@ impl RealWindow {
             labels.told.add(told, 1);
             labels.right.add(truth, u64::from(told == truth));
         }
-        Some(Self { signature, labels, p_host: event["p_host"].as_f64() })
+        Some(Self { number, signature, labels, p_host: event["p_host"].as_f64() })
     }
 
     /// What its sender told by the signature.
@@ -155,7 +157,7 @@ mod tests {
     fn what_the_path_has_not_dropped_was_lost_by_the_host() {
         let dropped = Dropped::read(LOG).unwrap();
         let event = json!({
-            "event": "window", "first_pn": 100, "signature": "runs 50 0+6 40", "p_host": 0.25,
+            "event": "window", "number": 7, "first_pn": 100, "signature": "runs 50 0+6 40", "p_host": 0.25,
             "losses": [
                 { "first_pn": 100, "packets": 2, "receiver_host": 0.75, "congestion": 0.25 },
                 { "first_pn": 102, "packets": 2, "congestion": 1.0 },
@@ -164,8 +166,8 @@ mod tests {
         });
         let windows =
             RealWindow::all(&[json!({ "event": "progress", "signature": "runs 9" }), event], &dropped);
-        let [RealWindow { signature, labels, p_host }] = &windows[..] else { panic!("{windows:?}") };
-        assert_eq!((signature.packets(), *p_host), (50, Some(0.25)));
+        let [RealWindow { number, signature, labels, p_host }] = &windows[..] else { panic!("{windows:?}") };
+        assert_eq!((*number, signature.packets(), *p_host), (7, 50, Some(0.25)));
         // 101 and 102 died in a queue and 104 in an outage; 103 was a probe's, and 105 of the way back.
         let of = |counts: &CauseCounts| {
             [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))

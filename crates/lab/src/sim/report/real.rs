@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::told::{KeptWindow, died};
 use super::{DiagnosisReport, RatesReport, RunReport, SessionReport, share};
+use crate::sim::direct::{Drive, virtual_transfer};
 use crate::sim::real::{Labels, RealWindow};
 use crate::sim::scenario::Scenario;
 use crate::sim::sweep::Values;
@@ -148,6 +149,7 @@ impl Real {
             let told = self.windows.iter().filter_map(RealWindow::by_signature);
             told.filter(|told| *told == cause).count() as u64
         };
+        let driven = (!self.windows.is_empty()).then(|| virtual_transfer(Drive::real(&self.windows)));
         DiagnosisReport {
             windows_host: by_signature(Cause::ReceiverHost),
             windows_network: by_signature(Cause::Congestion),
@@ -159,8 +161,8 @@ impl Real {
             lost_by_outage: told.of(Cause::Outage),
             lost_inconclusive: told.of(Cause::Inconclusive),
             attributed: share(right, whole),
-            virtual_goodput_bps: None,
-            virtual_goodput_unaware_bps: None,
+            virtual_goodput_bps: driven.map(|driven| driven.with),
+            virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
             kept: KeptWindow::real(&self.windows),
             discriminators: std::collections::BTreeMap::new(),
         }
@@ -292,7 +294,7 @@ mod tests {
             let right = [0, 1].map(|cause| truth[cause].min(told[cause]));
             let labels = Labels { truth: counts(truth), told: counts(told), right: counts(right) };
             let signature = Signature::of_lost(40_000, 0..truth[0] + truth[1]);
-            RealWindow { signature, labels, p_host }
+            RealWindow { number: 0, signature, labels, p_host }
         };
         let windows = vec![
             window([100, 0], [100, 0], Some(0.99)),
