@@ -4,6 +4,7 @@ mod compare;
 mod emulator;
 mod experiment;
 mod load;
+mod outcome;
 mod problem;
 mod run;
 mod scheduler;
@@ -92,9 +93,9 @@ fn main() -> ExitCode {
             ExitCode::from(problem.exit_code())
         }),
         Command::Signatures(args) => told(signatures::signatures(&args)),
-        Command::Services(args) => told(services::services(&args)),
+        Command::Services(args) => told(services::services(&args).map(|_| ExitCode::SUCCESS)),
         Command::ServicesEnd(args) => told(services::end(&args)),
-        Command::Compare(args) => told(compare::compare(&args).map(|()| ExitCode::SUCCESS)),
+        Command::Compare(args) => told(compare::compare(&args).map(|_| ExitCode::SUCCESS)),
         Command::CompareEnd(args) => compare::end(&args),
         Command::SchedulerTrace(args) => told(scheduler::trace(&args)),
         Command::StackCost(args) => told(stack_cost::stack_cost(&args)),

@@ -16,7 +16,9 @@ use haul_sim::host::{
     AdmitRule, HostConfig, HostOutput, Incoming, Load, NicConfig, ReceiverConfig, ReceivingHost, SkbLayout,
     SocketConfig,
 };
+use serde_json::json;
 
+use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
 /// A scheduler of the simulator's hosts.
@@ -163,6 +165,15 @@ fn simulate(options: &TraceArgs) -> Record {
     }
 }
 
+impl Record {
+    /// Losses while another task has the core.
+    fn without_core(&self) -> usize {
+        let others = || self.slices.iter().filter(|slice| slice.task != self.receiver);
+        let is_without = |&&at: &&Time| others().any(|slice| slice.from <= at && at <= slice.to);
+        self.losses.iter().filter(is_without).count()
+    }
+}
+
 fn ms(at: Time) -> f64 {
     at.since(Time::ZERO).as_millis_f64()
 }
@@ -278,16 +289,25 @@ pub(crate) fn trace(options: &TraceArgs) -> Result<ExitCode, Problem> {
 }
 
 /// Draws both schedulers into a directory.
-pub(crate) fn draw_both(out: &Path) -> Result<ExitCode, Problem> {
-    fs::create_dir_all(out).while_doing(&format!("cannot make {}", out.display()))?;
+pub(crate) fn draw_both(out: &Path) -> Result<Outcome, Problem> {
+    let mut outcome = Outcome::default();
     for (scheduler, name) in [(Scheduler::O1, "o1"), (Scheduler::Fair, "fair")] {
         let options = TraceArgs::of(scheduler);
         let record = simulate(&options);
         let file = out.join(format!("scheduler-{name}.svg"));
         save(&options, &record, &file)?;
-        println!("{}: {} losses in {} time slices", file.display(), record.losses.len(), record.slices.len());
+        let (losses, slices) = (record.losses.len(), record.slices.len());
+        println!("{}: {losses} losses in {slices} time slices", file.display());
+        let without_core = record.without_core();
+        let row = json!({ "scheduler": name, "slices": slices, "losses": losses, "losses_without_core": without_core });
+        outcome.row("schedulers", row);
+        if scheduler == Scheduler::O1 {
+            let ours = format!("{without_core} of {losses} while the load has it");
+            let holds = losses > 0 && without_core * 10 >= losses * 9;
+            outcome.claim("packets are lost while the receiver has no core", "figure 7", ours, holds);
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(outcome)
 }
 
 #[cfg(test)]

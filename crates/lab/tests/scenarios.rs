@@ -209,6 +209,24 @@ fn a_session_may_last_for_a_time() {
 }
 
 #[test]
+fn the_seed_says_how_much_later_everything_begins() {
+    let text = format!("start_within = \"300ms\"\n{}", SMALL.replace("    { loss = \"1%\" },\n", ""));
+    let first_packet = |seed: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = dir.path().join("trace.jsonl");
+        let output = run_text(&text, &["--seed", seed, "--trace", trace.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let trace = std::fs::read_to_string(trace).unwrap();
+        let line: Value = serde_json::from_str(trace.lines().next().unwrap()).unwrap();
+        line["at_ns"].as_u64().unwrap()
+    };
+    let starts: Vec<u64> = (1..=6).map(|seed| first_packet(&seed.to_string())).collect();
+    assert_eq!(first_packet("3"), starts[2]);
+    let (least, most) = (starts.iter().min().unwrap(), starts.iter().max().unwrap());
+    assert!(most - least > 50_000_000 && *most < 400_000_000, "{starts:?}");
+}
+
+#[test]
 fn traffic_of_every_kind_runs_beside_a_session_and_damage_is_found_out() {
     let text = SMALL.replace("{ loss = \"1%\" }", "{ corruption = { share = \"1%\", effect = \"flip\" } }")
         + "[[traffic]]\nname = \"cubic\"\npath = \"wan\"\ntcp = { control = \"cubic\" }

@@ -17,6 +17,7 @@ use std::thread;
 use clap::Args;
 use haul_base::Span;
 
+use crate::outcome::Outcome;
 use crate::problem::Problem;
 use cases::{TcpCase, UdpCase};
 use emulated::Emulator;
@@ -82,7 +83,7 @@ struct Measured<C, T> {
 ///
 /// # Errors
 /// When the emulator cannot be had or a run of it fails.
-pub(crate) fn compare(args: &CompareArgs) -> Result<(), Problem> {
+pub(crate) fn compare(args: &CompareArgs) -> Result<Outcome, Problem> {
     let emulator = if args.no_emulator { None } else { Some(Emulator::new()?) };
     let emulator = emulator.as_ref();
     let wanted = |name: &str| name.contains(&args.only);
@@ -98,7 +99,10 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<(), Problem> {
     println!("seed {}, {} a run", args.seed, args.time);
     print!("{}", table::udp(&udp));
     print!("{}", table::tcp(&tcp));
-    Ok(())
+    let mut outcome = Outcome::default();
+    table::judge_udp(&udp, &mut outcome);
+    table::judge_tcp(&tcp, &mut outcome);
+    Ok(outcome)
 }
 
 fn one_udp(

@@ -3,9 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use serde_json::json;
+
 use super::Measured;
 use super::cases::{Measure, TcpCase, UdpCase};
 use super::figures::{Arrivals, Series};
+use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
 /// Writes all samples of all runs.
@@ -121,6 +124,52 @@ pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
         }
     }
     text
+}
+
+/// How near a simulated figure must come to theory, and goodput to the emulator's.
+const NEAR: f64 = 0.1;
+
+/// The figures of the lines without TCP, and how near simulated medians are to theory.
+pub(super) fn judge_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Outcome) {
+    for line in lines {
+        for (what, theory) in &line.case.measures {
+            let all =
+                |runs: &[Arrivals]| runs.iter().map(|run| run.measure(&line.case, *what)).collect::<Vec<_>>();
+            let (simulated, emulated) = (all(&line.simulated), all(&line.emulated));
+            let (name, middle) =
+                (format!("{}: {}", line.case.name, unit(*what).0), middle(simulated.clone()));
+            let row = json!({ "name": name, "theory": theory, "simulated": simulated, "emulated": emulated });
+            outcome.row("udp", row);
+            if let Some(theory) = theory.filter(|theory| *theory > 0.0) {
+                let holds = (middle / theory - 1.0).abs() <= NEAR;
+                outcome.claim(name, format!("theory {theory:.3}"), format!("{middle:.3}"), holds);
+            }
+        }
+    }
+}
+
+/// The goodput of each flow of TCP, and whether the whole of most paths is as on the emulator: how two flows share one
+/// is chance, and a single line may be, too.
+pub(super) fn judge_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outcome) {
+    let mut ratios = Vec::new();
+    for line in lines {
+        let from = line.case.warm_up;
+        let goodput = |run: &Series| -> Vec<f64> {
+            (0..line.case.laws.len()).map(|flow| run.goodput(flow, from).as_bps() as f64).collect()
+        };
+        let all = |runs: &[Series]| runs.iter().map(goodput).collect::<Vec<_>>();
+        let whole = |runs: &[Series]| middle(runs.iter().map(|run| goodput(run).iter().sum()).collect());
+        let row = json!({ "name": line.case.name(), "simulated_bps": all(&line.simulated), "emulated_bps": all(&line.emulated) });
+        outcome.row("tcp", row);
+        if !line.emulated.is_empty() {
+            ratios.push(whole(&line.simulated) / whole(&line.emulated));
+        }
+    }
+    if !ratios.is_empty() {
+        let far = ratios.iter().filter(|ratio| (*ratio - 1.0).abs() > NEAR).count();
+        let ours = format!("{far} of {} paths differ by more than a tenth", ratios.len());
+        outcome.claim("TCP: goodput is as on the emulator", "", ours, far * 10 <= ratios.len());
+    }
 }
 
 #[cfg(test)]

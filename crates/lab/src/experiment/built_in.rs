@@ -1,19 +1,22 @@
 //! Experiments that are programs of their own rather than plans. Add one with a line here.
 
-use std::process::ExitCode;
-
 use clap::{Args, Parser};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::RunArgs;
+use super::check::Judged;
+use super::verdict::Verdict;
+use crate::outcome::{Claim, Outcome};
 use crate::problem::Problem;
 use crate::{compare, scheduler, services, sim, stack_cost};
 
-/// An experiment with its own runner, which prints what came out.
+/// An experiment with its own runner, which prints its tables.
 pub(super) struct BuiltIn {
     pub name: &'static str,
     pub paper: &'static str,
     pub about: &'static str,
-    pub run: fn(&RunArgs) -> Result<ExitCode, Problem>,
+    pub run: fn(&RunArgs) -> Result<Outcome, Problem>,
 }
 
 pub(super) const ALL: [BuiltIn; 5] = [
@@ -31,7 +34,7 @@ pub(super) const ALL: [BuiltIn; 5] = [
         about: "theory, simulator and emulator: delay, loss and TCP on the same paths (as `haul-lab compare`)",
         run: |args| {
             let quick = ["--time=5s", "--runs=1", "--simulations=3"];
-            compare::compare(&options(if args.full { &[] } else { &quick })).map(|()| ExitCode::SUCCESS)
+            compare::compare(&options(if args.full { &[] } else { &quick }))
         },
     },
     BuiltIn {
@@ -57,6 +60,39 @@ pub(super) const ALL: [BuiltIn; 5] = [
 /// The one of this name.
 pub(super) fn named(name: &str) -> Option<&'static BuiltIn> {
     ALL.iter().find(|known| known.name == name)
+}
+
+/// What an experiment's file has.
+#[derive(Serialize)]
+pub(super) struct BuiltInReport<'a> {
+    experiment: &'a str,
+    about: &'a str,
+    paper: &'a str,
+    profile: &'static str,
+    checks: &'a [Judged],
+    tables: &'a Map<String, Value>,
+}
+
+/// What claims come to.
+pub(super) fn judge(claims: Vec<Claim>) -> Vec<Judged> {
+    let judge = |Claim { name, paper, ours, holds }| {
+        let (verdict, ours, interval) = Verdict::simple((holds, ours));
+        Judged { name, verdict, paper, ours, interval, why: String::new() }
+    };
+    claims.into_iter().map(judge).collect()
+}
+
+impl BuiltIn {
+    /// For its file.
+    pub(super) fn report<'a>(
+        &'a self,
+        args: &RunArgs,
+        checks: &'a [Judged],
+        tables: &'a Map<String, Value>,
+    ) -> BuiltInReport<'a> {
+        let Self { name: experiment, paper, about, .. } = self;
+        BuiltInReport { experiment, about, paper, profile: args.profile(), checks, tables }
+    }
 }
 
 /// What a command takes, with these options.

@@ -26,6 +26,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::emulator::Emulator;
+use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 use crate::sim::RunReport;
 use check::Judged;
@@ -65,6 +66,12 @@ pub(crate) struct RunArgs {
     /// How many runs go at a time [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
+}
+
+impl RunArgs {
+    const fn profile(&self) -> &'static str {
+        if self.full { "full" } else { "quick" }
+    }
 }
 
 /// Lists what there is.
@@ -113,13 +120,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
             (name, None) => plans.push((name, Plan::named(name)?)),
         }
     }
-    let mut is_well = true;
+    fs::create_dir_all(&args.out).while_doing(&format!("cannot make {}", args.out.display()))?;
+    let mut all: Vec<Judged> = Vec::new();
     for known in built_in {
-        is_well &= (known.run)(args)? == ExitCode::SUCCESS;
+        all.extend(run_built_in(known, args)?);
     }
-    if !plans.is_empty() {
-        is_well &= run_plans(plans, args)?;
-    }
+    let is_well = run_plans(plans, args, &mut all)? && is_explained(&all, args);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -131,12 +137,19 @@ fn simulated() -> Result<Vec<(&'static str, Plan)>, Problem> {
     plans.filter(is_simulated).collect()
 }
 
-/// Runs plans; whether each check was passed, or differs for a reason that its plan knows.
-fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs) -> Result<bool, Problem> {
-    fs::create_dir_all(&args.out).while_doing(&format!("cannot make {}", args.out.display()))?;
+fn run_built_in(known: &built_in::BuiltIn, args: &RunArgs) -> Result<Vec<Judged>, Problem> {
+    let Outcome { claims, tables } = (known.run)(args)?;
+    let judged = built_in::judge(claims);
+    let report = known.report(args, &judged, &tables);
+    write(&args.out.join(format!("{}.json", known.name)), &report)?;
+    say(known.name, known.about, &judged, &[]);
+    Ok(judged)
+}
+
+/// Runs plans; whether their runs went well.
+fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<Judged>) -> Result<bool, Problem> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.jobs.map_or(cores, usize::from);
-    let mut all: Vec<Judged> = Vec::new();
     let mut is_well = true;
     for (name, mut plan) in plans {
         plan.set_seeds(args.seeds);
@@ -152,9 +165,14 @@ fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs) -> Result<bool, Problem> 
         is_well &= problems.is_empty();
         all.extend(judged);
     }
+    Ok(is_well)
+}
+
+/// Says how many checks came out how; whether each was passed, or differs for a reason that its plan knows.
+fn is_explained(all: &[Judged], args: &RunArgs) -> bool {
     let count = |verdict| all.iter().filter(|judged| judged.verdict == verdict).count();
     let unexplained = all.iter().filter(|judged| judged.verdict == Verdict::Differs && judged.why.is_empty());
-    is_well &= unexplained.count() == 0;
+    let is_explained = unexplained.count() == 0;
     println!(
         "{} checks: {} reproduced, {} same ordering, {} undecided, {} differ; numbers and diagrams are in {}",
         all.len(),
@@ -164,7 +182,7 @@ fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs) -> Result<bool, Problem> 
         count(Verdict::Differs),
         args.out.display()
     );
-    Ok(is_well)
+    is_explained
 }
 
 /// The emulator, if the plan needs one; or why there is none here.
@@ -199,14 +217,14 @@ fn run_one(
         paper: &plan.paper,
         figures: &plan.figures,
         notes: &plan.notes,
-        profile: if args.full { "full" } else { "quick" },
+        profile: args.profile(),
         seeds: profile.seeds.get(),
         checks: &judged,
         problems: &problems,
         cells: results.cells.iter().map(cell_report).collect(),
     };
     write(&args.out.join(format!("{name}.json")), &report)?;
-    say(name, plan, &judged, &problems);
+    say(name, &plan.about, &judged, &problems);
     Ok((judged, problems))
 }
 
@@ -216,15 +234,15 @@ fn cell_report(cell: &results::Cell) -> CellReport<'_> {
     CellReport { values: cell.values.iter().map(value).collect(), runs: &cell.runs }
 }
 
-fn write(file: &Path, report: &Report<'_>) -> Result<(), Problem> {
+fn write(file: &Path, report: &impl Serialize) -> Result<(), Problem> {
     let text = serde_json::to_vec(report).map_err(std::io::Error::from);
     let doing = format!("writing {}", file.display());
     fs::write(file, text.while_doing(&doing)?).while_doing(&doing)
 }
 
 /// The verdicts, for people: the paper's numbers beside ours.
-fn say(name: &str, plan: &Plan, judged: &[Judged], problems: &[String]) {
-    println!("{name}: {}", plan.about);
+fn say(name: &str, about: &str, judged: &[Judged], problems: &[String]) {
+    println!("{name}: {about}");
     for check in judged {
         println!("  {:<13} {}", check.verdict.name(), check.name);
         if !check.paper.is_empty() {

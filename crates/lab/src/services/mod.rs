@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
+use crate::outcome::Outcome;
 use crate::problem::Problem;
 
 /// What can be measured.
@@ -140,28 +141,29 @@ pub(crate) struct EndArgs {
 }
 
 /// Measures, and prints tables.
-pub(crate) fn services(args: &ServicesArgs) -> Result<ExitCode, Problem> {
+pub(crate) fn services(args: &ServicesArgs) -> Result<Outcome, Problem> {
     let points = &args.points;
     points.check()?;
     let lab = emulated::Emulator::new(args.seed)?;
     let wanted = |what| args.what.is_empty() || args.what.contains(&what);
+    let mut outcome = Outcome::default();
     println!("seed {}", args.seed);
     if wanted(What::Rates) {
-        tables::rates(&lab, points)?;
+        tables::rates(&lab, points, &mut outcome)?;
     }
     if wanted(What::Change) {
-        tables::change(&lab, points)?;
+        tables::change(&lab, points, &mut outcome)?;
     }
     if wanted(What::Jitter) {
-        tables::jitter(&lab, points)?;
+        tables::jitter(&lab, points, &mut outcome)?;
     }
     if wanted(What::Turnaround) {
-        turns::table(&lab, points)?;
+        turns::table(&lab, points, &mut outcome)?;
     }
     if wanted(What::Readings) {
-        tables::readings(&lab, points.share)?;
+        tables::readings(&lab, points.share, &mut outcome)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(outcome)
 }
 
 /// One end of a measurement, inside its namespace.

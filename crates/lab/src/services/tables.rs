@@ -2,15 +2,20 @@
 
 use std::path::PathBuf;
 
+use serde_json::json;
+
 use super::emulated::{Emulator, Road};
 use super::figures::quantile;
 use super::job::{Carrier, Job, Seen, Stream};
 use super::{Points, ROUNDS};
+use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
 /// The second of two streams.
 const SLOWER: u64 = 150_000_000;
+/// To what its receiver changes its rate.
+const CHANGED: u64 = 100_000_000;
 const MESSAGE: usize = 1_400;
 /// On paths for streams.
 const LOSS: &str = "0.01%";
@@ -34,7 +39,7 @@ fn preset(name: &str) -> Carrier {
 }
 
 /// 200 Mbit/s asked for, over the round-trip time (figure 8 of the paper).
-pub(super) fn rates(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     let millis = (8_000.0 * points.share) as u64;
     println!("\n## Mbit/s of messages, 200 asked for, path 1 Gbit/s, loss 0.01 %\n");
     println!(
@@ -58,10 +63,41 @@ pub(super) fn rates(lab: &Emulator, points: &Points) -> Result<(), Problem> {
                 cell.extend(lab.run_round(round, road, job)?.load::<Vec<Seen>>("b.json")?);
             }
         }
+        judge_rates(rtt_ms, &cells, outcome);
         let cells: Vec<_> = cells.iter().map(|seen| rate_cell(seen)).collect();
         println!("| {rtt_ms} | {} |", cells.join(" | "));
     }
     Ok(())
+}
+
+/// The medians of a row, and whether it is as the paper's figure 8 has it: our services have what was asked for (less
+/// the headers, which its rate counts too), and TCP without large windows has not on a long path.
+fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
+    let medians: Vec<f64> = cells.iter().map(|seen| median(seen, |seen| seen.goodput_bps)).collect();
+    let [viz, msg, sensor, untuned, tcp] = medians[..] else { return };
+    outcome.row(
+        "rates",
+        json!({ "rtt_ms": rtt_ms, "viz": viz, "msg": msg, "sensor": sensor, "tcp_untuned": untuned, "tcp": tcp }),
+    );
+    let least = viz.min(msg).min(sensor);
+    let ours = format!("viz {}, msg {}, sensor {} Mbit/s", mbit(viz), mbit(msg), mbit(sensor));
+    let holds = least >= 0.94 * RATE as f64;
+    outcome.claim(
+        format!("each service has its rate at {rtt_ms} ms"),
+        "200 Mbit/s, 0 to 100 ms",
+        ours,
+        holds,
+    );
+    if rtt_ms >= 100 {
+        let ours = format!("{} Mbit/s", mbit(untuned));
+        let name = format!("TCP as the kernel is has less at {rtt_ms} ms");
+        outcome.claim(name, "it collapses", ours, untuned < least / 2.0);
+    }
+}
+
+/// Of the rounds.
+fn median(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> f64 {
+    quantile(&mut seen.iter().map(of).collect::<Vec<_>>(), 0.5)
 }
 
 /// The median, and between which it lies.
@@ -75,14 +111,14 @@ fn rate_cell(seen: &[Seen]) -> String {
 }
 
 /// Two viz streams whose rates the receiver sets, TCP beside them (figure 9).
-pub(super) fn change(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     let millis = (8_000.0 * points.share).max(3_000.0) as u64;
     let after = millis * 3 / 8;
     let viz =
         |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
     let job = Job::Streams(vec![
         viz(0, RATE, None),
-        viz(1, SLOWER, Some((after, 100_000_000))),
+        viz(1, SLOWER, Some((after, CHANGED))),
         stream(&Carrier::Tcp, millis, 2),
     ]);
     println!(
@@ -103,7 +139,19 @@ pub(super) fn change(lab: &Emulator, points: &Points) -> Result<(), Problem> {
             cell(|seen| seen.settled_ms.map(|ms| ms / RTT_MS as f64), 2),
             cell(|seen| Some(seen.jitter_p99_us / 1e3), 3),
         );
+        rounds.iter().filter_map(|streams| streams.get(lane)).for_each(|seen| {
+            outcome.row("change", json!({ "stream": name, "seen": seen }));
+        });
     }
+    let changed: Vec<Seen> = rounds.iter().filter_map(|streams| streams.get(1)).cloned().collect();
+    let (before, after) = (
+        median(&changed, |seen| seen.goodput_bps),
+        median(&changed, |seen| seen.later_goodput_bps.unwrap_or(0.0)),
+    );
+    let holds =
+        (0.9..1.02).contains(&(before / SLOWER as f64)) && (0.9..1.02).contains(&(after / CHANGED as f64));
+    let ours = format!("{} then {} Mbit/s", mbit(before), mbit(after));
+    outcome.claim("the receiver changes the rate of a viz that runs", "150 then 100 Mbit/s", ours, holds);
     Ok(())
 }
 
@@ -127,7 +175,7 @@ fn stream_road() -> Road {
 }
 
 /// Streams at the same rates, every carrier in turn: one alone on the path, then two at once.
-pub(super) fn jitter(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     println!("\n## Jitter in messages of {MESSAGE} bytes, RTT {RTT_MS} ms, loss {LOSS}\n");
     println!(
         "The 99 % quantile of | time between two messages - time of one at the rate | in the receiving program\n"
@@ -137,7 +185,9 @@ pub(super) fn jitter(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     let udt = points.udt.as_ref().map(place).transpose()?.map(Carrier::Udt);
     let carriers: Vec<Carrier> = [preset("viz"), Carrier::Tcp].into_iter().chain(udt).collect();
     for rates in [&[RATE][..], &[RATE, SLOWER]] {
-        for (carrier, rounds) in carriers.iter().zip(evenness(lab, points, &carriers, rates)?) {
+        let all = evenness(lab, points, &carriers, rates)?;
+        judge_jitter(&carriers, &all, rates.len(), outcome);
+        for (carrier, rounds) in carriers.iter().zip(all) {
             for (lane, rate) in rates.iter().enumerate() {
                 let place = if rates.len() == 1 { "alone" } else { "beside the other" };
                 let (name, rate) = (carrier.name(), rate / 1_000_000);
@@ -149,6 +199,24 @@ pub(super) fn jitter(lab: &Emulator, points: &Points) -> Result<(), Problem> {
         println!("| UDT | not measured: scripts/bench/udt.sh builds a program for --udt | | | |");
     }
     Ok(())
+}
+
+/// The rows of each carrier, and whether viz is more even than the others (figure 9).
+fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<Seen>>], streams: usize, outcome: &mut Outcome) {
+    let mut of_viz = f64::INFINITY;
+    for (carrier, rounds) in carriers.iter().zip(all) {
+        let first: Vec<Seen> = rounds.iter().filter_map(|streams| streams.first()).cloned().collect();
+        let jitter = median(&first, |seen| seen.jitter_p99_us) / 1e3;
+        let name = carrier.name();
+        outcome.row("jitter", json!({ "carrier": name, "streams": streams, "rounds": rounds }));
+        if of_viz.is_infinite() {
+            of_viz = jitter;
+            continue;
+        }
+        let ours = format!("{of_viz:.3} ms, {name} {jitter:.3}");
+        let claim = format!("viz is more even than {name}, streams on the path: {streams}");
+        outcome.claim(claim, "viz has the least jitter", ours, of_viz <= jitter);
+    }
 }
 
 /// What the receivers of streams at these rates have seen, for each carrier in each round.
@@ -184,7 +252,7 @@ fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
 }
 
 /// Packets of each direction for one reading (the paper's second table 5): what 1,000 more readings add.
-pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
+pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Result<(), Problem> {
     let more = (1_000.0 * share) as usize;
     let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
     println!("\n## Packets on the wire for each reading of 16 bytes, every 5 ms, no loss\n");
@@ -203,10 +271,17 @@ pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
         let each = |few: u64, many: u64| (many as f64 - few as f64) / more as f64;
         let kind = if constant { "all equal" } else { "all different" };
         let (from, to) = (each(few.0, many.0), each(few.1, many.1));
+        let name = carrier.name();
+        outcome.row("readings", json!({ "carrier": name, "equal": constant, "from": from, "to": to }));
+        if name == "sensor" {
+            let ours = format!("{from:.3} and {to:.3}");
+            let claim = format!("a sensor sends at most one packet a reading, and hears nothing ({kind})");
+            outcome.claim(claim, "1 and 0", ours, from < 1.02 && to < 0.02);
+        }
         // Keys, connecting, closing: what a run has beside what readings add.
         let rest = |few: u64, each: f64| few as f64 - each * more as f64;
         let (rest_from, rest_to) = (rest(few.0, from), rest(few.1, to));
-        println!("| {} | {kind} | {from:.3} | {to:.3} | {rest_from:.0} | {rest_to:.0} |", carrier.name());
+        println!("| {name} | {kind} | {from:.3} | {to:.3} | {rest_from:.0} | {rest_to:.0} |");
     }
     Ok(())
 }

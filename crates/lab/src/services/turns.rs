@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{Channel, ConnectionOptions};
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
 
 use super::connect::{FOREVER, TIMEOUT, channel, engine, next_message, recipe, submit, tcp, tcp_listener};
 use super::emulated::{Emulator, Road};
@@ -16,6 +17,7 @@ use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Turns};
 use super::theft::{QUIET, Ticks};
 use super::{Courier, Points, ROUNDS};
+use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
 const SMALL: usize = 10;
@@ -45,7 +47,7 @@ struct Rounds {
 type Way = (Carrier, Option<u64>);
 
 /// A 10-byte message and its answer, every carrier in turn.
-pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     println!(
         "\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n",
         points.rounds_or(ROUNDS)
@@ -65,6 +67,7 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
             let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
             let all = in_turn(lab, points, &road, messages)?;
             undisturbed.add(&format!("| {rtt_ms} | {loss}"), &all);
+            judge(point, &all, outcome);
             for (way, rounds) in all {
                 println!("| {rtt_ms} | {loss} | {} | {} |", name(&way), rounds.cells());
                 if way.0 == Carrier::Recipe("msg".to_owned()) {
@@ -86,6 +89,26 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     println!("\nUDP: bare datagrams, answers that came; what hosts and path take without any protocol.");
     println!("All ends run before other tasks of the host (nice -20).");
     Ok(())
+}
+
+/// The rounds of a point, and whether `msg` answers sooner than TCP where packets are lost (figures 10 and 11).
+fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], outcome: &mut Outcome) {
+    for (way, rounds) in all {
+        let Rounds { means, p99s, processor, .. } = rounds;
+        let row = json!({
+            "rtt_ms": rtt_ms, "loss_percent": loss, "carrier": name(way), "mean_ms": means, "p99_ms": p99s,
+            "processor_us": processor,
+        });
+        outcome.row("turnaround", row);
+    }
+    let of = |wanted: &Carrier| {
+        all.iter().find(|((carrier, _), _)| carrier == wanted).map(|(_, rounds)| rounds.medians()[0])
+    };
+    let (Some(msg), Some(tcp)) = (of(&Carrier::Recipe("msg".to_owned())), of(&Carrier::Tcp)) else { return };
+    if loss > 0.0 {
+        let claim = format!("msg answers sooner than TCP, RTT {rtt_ms} ms, loss {loss} %");
+        outcome.claim(claim, "it does", format!("{msg:.3} and {tcp:.3} ms"), msg < tcp);
+    }
 }
 
 fn name((carrier, busy_poll_us): &Way) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use haul_base::{Span, Time};
+use haul_base::{Rng, Span, Time};
 use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{Gro, HostConfig, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{Effect, HostId, LinkId, Path, PathSpec, StageSpec, World};
@@ -185,14 +185,31 @@ fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
     scenario.check.iter().enumerate().map(parse).collect()
 }
 
+/// Tells the draw of the start from those of the links and hosts, which the same seed decides.
+const START: u64 = 0x5354_4152_5400_0000;
+
 /// The most processes of one load.
 const MOST_PROCESSES: u32 = 1_024;
 
 /// The most samples of rates over time that one run may record: they are kept until it ends.
 const MOST_SAMPLES: u64 = 1_000_000;
 
+/// The scenario with every start as its seed has it ([`Scenario::start_within`]).
+fn started(scenario: &Scenario) -> Scenario {
+    let mut scenario = scenario.clone();
+    let later = scenario.start_within.0.mul_f64(Rng::from_seed(scenario.seed ^ START).next_f64());
+    let of_sessions = scenario.session.iter_mut().map(|entry| &mut entry.start);
+    let of_services = scenario.service.iter_mut().map(|entry| &mut entry.start);
+    let flows = scenario.traffic.iter_mut().filter_map(|entry| entry.tcp.as_mut());
+    for start in of_sessions.chain(of_services).chain(flows.map(|tcp| &mut tcp.start)) {
+        start.0 = start.0 + later;
+    }
+    scenario
+}
+
 /// Builds the world, or says which field is wrong.
 pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
+    let scenario = &started(scenario);
     let top = |key: &str, message: &str| Fault {
         field: vec![Step::Key(key.to_owned())],
         message: message.to_owned(),

@@ -23,6 +23,10 @@ pub(super) struct Scenario {
     /// Whether a run may end at the cap.
     #[serde(default)]
     pub expect_cap: bool,
+    /// Whatever sends begins by up to so much later, all by the same time, which the seed decides: what else has a time
+    /// of its own (events, outages, loads) meets it at another moment with each seed.
+    #[serde(default)]
+    pub start_within: Text<Span>,
     /// Interval of the rates over time; none are recorded if absent.
     pub record: Option<Text<Span>>,
     #[serde(default)]

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
 use std::thread;
 
+use serde_json::json;
+
 use super::{Plan, SimArgs, complain, run_all};
+use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
 macro_rules! shipped {
@@ -34,10 +36,9 @@ const SCENARIOS: &[(&str, &str)] = shipped![
 ///
 /// # Errors
 /// When files cannot be written.
-pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<ExitCode, Problem> {
+pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<Outcome, Problem> {
     let threads = jobs.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
-    fs::create_dir_all(out).while_doing(&format!("cannot make {}", out.display()))?;
-    let mut is_well = true;
+    let mut outcome = Outcome::default();
     for (name, text) in SCENARIOS {
         let file = out.join(format!("{name}.toml"));
         fs::write(&file, text).while_doing(&format!("cannot write {}", file.display()))?;
@@ -45,14 +46,15 @@ pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<ExitCode, Pro
         let runs = run_all(Plan::read(&args)?.jobs()?, threads);
         let passed = runs.iter().filter(|run| run.passed).count();
         complain(&args.file, &runs);
-        println!("{name:<22} {passed} of {} runs passed", runs.len());
-        is_well &= passed == runs.len();
+        let ours = format!("{passed} of {} runs passed", runs.len());
+        outcome.claim(*name, "", ours, passed == runs.len());
+        outcome.row("scenarios", json!({ "scenario": name, "passed": passed, "runs": runs.len() }));
         let report = out.join(format!("{name}.json"));
         let text = serde_json::to_vec(&runs).map_err(std::io::Error::from);
         let doing = format!("cannot write {}", report.display());
         fs::write(&report, text.while_doing(&doing)?).while_doing(&doing)?;
     }
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(outcome)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::outcome::Outcome;
 use crate::problem::Problem;
 
 /// What runs.
@@ -154,8 +155,8 @@ fn problem(error: Box<dyn Error>) -> Problem {
 /// Measures one of them.
 pub(crate) fn stack_cost(args: &StackCostArgs) -> Result<ExitCode, Problem> {
     let done = match &args.what {
-        What::Nanoseconds => nanoseconds::measure(),
-        What::Memory { mode: None, .. } => memory::measure(SIZE),
+        What::Nanoseconds => nanoseconds::measure(&mut Outcome::default()),
+        What::Memory { mode: None, .. } => memory::measure(SIZE, &mut Outcome::default()),
         What::Memory { mode: Some(mode), batches } => memory::once(*mode, *batches, SIZE),
         What::Send { list, to, seconds } => Duration::try_from_secs_f64(*seconds)
             .map_err(Into::into)
@@ -166,9 +167,11 @@ pub(crate) fn stack_cost(args: &StackCostArgs) -> Result<ExitCode, Problem> {
 }
 
 /// What needs neither sockets nor a second process.
-pub(crate) fn in_memory() -> Result<ExitCode, Problem> {
-    memory::measure(SIZE).and_then(|()| nanoseconds::measure()).map_err(problem)?;
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn in_memory() -> Result<Outcome, Problem> {
+    let mut outcome = Outcome::default();
+    memory::measure(SIZE, &mut outcome).map_err(problem)?;
+    nanoseconds::measure(&mut outcome).map_err(problem)?;
+    Ok(outcome)
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use haul_base::{Machine, Time};
 use haul_stack::{Pool, SendOptions};
+use serde_json::json;
 
 use super::extra::{Counter, stack};
 use super::{Extra, Messages};
+use crate::outcome::Outcome;
 
 const ROUNDS: usize = 21;
 const MESSAGES: usize = 2_000;
@@ -27,7 +29,7 @@ fn time(count: usize, mut work: impl FnMut()) -> f64 {
 }
 
 /// Prints nanoseconds for construction, attribute access and destruction.
-pub(super) fn measure() -> Result<(), Box<dyn Error>> {
+pub(super) fn measure(outcome: &mut Outcome) -> Result<(), Box<dyn Error>> {
     let body = vec![0x5a; SIZE];
     let (mut construct, mut submit, mut pass, mut destroy) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut pool = Pool::new(MESSAGES);
@@ -49,9 +51,16 @@ pub(super) fn measure() -> Result<(), Box<dyn Error>> {
     }
     let access = attribute_access();
     println!("| one message, ns (median of {ROUNDS} x {MESSAGES}) | here | H-CTP | CTP |\n|---|---|---|---|");
-    println!("| construction (a buffer of the pool) | {:.1} | 250 | 4,000 |", median(construct));
-    println!("| access to an attribute | {access:.2} | 300 | 1,200 |");
-    println!("| destruction (back to the pool) | {:.1} | 220 | 2,600 |", median(destroy));
+    for (what, here, paper, ctp) in [
+        ("construction (a buffer of the pool)", median(construct), 250.0, "4,000"),
+        ("access to an attribute", access, 300.0, "1,200"),
+        ("destruction (back to the pool)", median(destroy), 220.0, "2,600"),
+    ] {
+        println!("| {what} | {here:.2} | {paper} | {ctp} |");
+        outcome.row("nanoseconds", json!({ "what": what, "here": here, "h_ctp": paper }));
+        let name = format!("{what}: no longer than there");
+        outcome.claim(name, format!("{paper} ns"), format!("{here:.2} ns"), here <= paper);
+    }
     println!("| `Stack::send`: construction, a copy of {SIZE} bytes, queueing | {:.1} | | |", median(submit));
     println!("| from the queue to a finished packet, destruction included | {:.1} | | |", median(pass));
     Ok(())

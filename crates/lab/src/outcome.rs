@@ -1,0 +1,43 @@
+//! What a measurement that is no plan has found: its figures, and what must hold of them.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// The figures of a measurement, and what must hold of them.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Tables: a list of rows under each name.
+    pub tables: Map<String, Value>,
+    pub claims: Vec<Claim>,
+}
+
+/// Something that must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub name: String,
+    /// The paper's numbers.
+    pub paper: String,
+    pub ours: String,
+    pub holds: bool,
+}
+
+impl Outcome {
+    /// Adds a row to a table.
+    pub(crate) fn row(&mut self, table: &str, row: impl Serialize) {
+        let row = serde_json::to_value(row).unwrap_or(Value::Null);
+        let rows = self.tables.entry(table).or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(rows) = rows {
+            rows.push(row);
+        }
+    }
+
+    pub(crate) fn claim(
+        &mut self,
+        name: impl Into<String>,
+        paper: impl Into<String>,
+        ours: String,
+        holds: bool,
+    ) {
+        self.claims.push(Claim { name: name.into(), paper: paper.into(), ours, holds });
+    }
+}
