@@ -35,6 +35,7 @@ mod selective_transfer;
 mod sequenced_segment;
 mod statistics;
 mod streams;
+mod stretches;
 mod transport_driver;
 mod window;
 mod witness;

@@ -157,8 +157,8 @@ impl MicroProtocol for NegativeAck {
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let Declared { arrived, abandoned, sending } = self.declared();
         match wire::read(batch.payload(i)) {
-            Some(Word::Report(report, rest)) => {
-                match self.sending.on_report(&report, rest, sending, context) {
+            Some(Word::Report(report, stretches)) => {
+                match self.sending.on_report(&report, stretches, sending, context) {
                     Some(true) => self.want(Control::Holdings, context),
                     Some(false) => {}
                     None => batch.reject(i),
