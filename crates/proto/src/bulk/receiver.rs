@@ -5,7 +5,7 @@ use std::fmt;
 use haul_base::{Deadline, HostSample, Machine, Received, Span, Time, Transmit};
 use haul_stack::{Ends, ObjectSink, ProtocolStats, Recipe, RecipeError, Setup, Stack, StackEvent};
 
-use super::{build, failure, shipped, span};
+use super::{build, failure, shipped};
 use crate::link::Link;
 use crate::micro::events::HOST_SAMPLE;
 use crate::micro::stats::{BitmapAckStats, ObjectStats};
@@ -128,8 +128,8 @@ impl Receiver {
         sink: Box<dyn ObjectSink>,
     ) -> Result<Self, RecipeError> {
         let recipe = shipped(&[
-            ("bitmap_ack.interval", span(config.feedback_interval)),
-            ("liveness.silence", span(config.silence)),
+            ("bitmap_ack.interval", config.feedback_interval.exact()),
+            ("liveness.silence", config.silence.exact()),
         ])?;
         Self::of_recipe(now, &recipe, config, link, sink)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use haul_base::{Bytes, CauseCounts, Deadline, Machine, Rate, Received, Span, Time, Transmit, Verdict};
 use haul_stack::{Ends, ObjectSource, ProtocolStats, Recipe, RecipeError, Setup, Stack, StackEvent};
 
-use super::{build, bytes, failure, shipped, span};
+use super::{build, failure, shipped};
 use crate::LossModel;
 use crate::control::{RateController, RateState};
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
@@ -66,13 +66,13 @@ impl Default for SenderConfig {
 impl SenderConfig {
     fn parameters(&self, first_limit: u64) -> [(&'static str, String); 7] {
         [
-            ("object.chunk", bytes(self.chunk)),
-            ("object.first_limit", bytes(Bytes(first_limit))),
-            ("bitmap_ack.interval", span(self.feedback_interval)),
+            ("object.chunk", self.chunk.exact()),
+            ("object.first_limit", Bytes(first_limit).exact()),
+            ("bitmap_ack.interval", self.feedback_interval.exact()),
             ("retransmit.window", self.max_outstanding.to_string()),
-            ("rate_control.debt", span(self.pacing_debt)),
+            ("rate_control.debt", self.pacing_debt.exact()),
             ("rate_control.max_batch", self.max_batch.to_string()),
-            ("liveness.silence", span(self.silence)),
+            ("liveness.silence", self.silence.exact()),
         ]
     }
 }
@@ -259,7 +259,7 @@ impl Sender {
         source: Box<dyn ObjectSource>,
         first_limit: u64,
     ) -> Result<Self, RecipeError> {
-        recipe.set("object.first_limit", &bytes(Bytes(first_limit)))?;
+        recipe.set("object.first_limit", &Bytes(first_limit).exact())?;
         Self::build(now, &recipe, config, link, source, None)
     }
 
