@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 /// Bytes of a stretch.
-const LEN: usize = 4;
+pub(super) const LEN: usize = 4;
 /// Stretches in one packet.
 pub(super) const MOST: usize = 64;
+/// Bytes of so many.
+pub(super) const MOST_BYTES: usize = MOST * LEN;
 
 /// The stretches of a packet, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,34 +49,22 @@ impl<'b> Stretches<'b> {
     }
 }
 
-/// The stretches of a packet, written.
-pub(super) struct Written {
-    bytes: [[u8; LEN]; MOST],
-    len: usize,
-}
-
-impl Written {
-    /// As many of these as can be said, the lowest first. One that is too long is cut, and is the last.
-    pub(super) fn new(from: u64, stretches: impl Iterator<Item = Range<u64>>) -> Self {
-        let mut written = Self { bytes: [[0; LEN]; MOST], len: 0 };
-        let mut at = from;
-        for (stretch, place) in stretches.zip(&mut written.bytes) {
-            let Ok(gap) = u16::try_from(stretch.start - at) else { break };
-            let len = u16::try_from(stretch.end - stretch.start).unwrap_or(u16::MAX);
-            place[..2].copy_from_slice(&gap.to_be_bytes());
-            place[2..].copy_from_slice(&len.to_be_bytes());
-            written.len += 1;
-            at = stretch.start + u64::from(len);
-            if at < stretch.end {
-                break;
-            }
+/// Writes stretches above `from`, the lowest first: as many as can be said and have room. One that is too long is cut,
+/// and is the last. Gives the bytes used.
+pub(super) fn write(from: u64, stretches: impl Iterator<Item = Range<u64>>, into: &mut [u8]) -> usize {
+    let (mut at, mut used) = (from, 0);
+    for (stretch, place) in stretches.zip(into.as_chunks_mut::<LEN>().0) {
+        let Ok(gap) = u16::try_from(stretch.start - at) else { break };
+        let len = u16::try_from(stretch.end - stretch.start).unwrap_or(u16::MAX);
+        place[..2].copy_from_slice(&gap.to_be_bytes());
+        place[2..].copy_from_slice(&len.to_be_bytes());
+        used += LEN;
+        at = stretch.start + u64::from(len);
+        if at < stretch.end {
+            break;
         }
-        written
     }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes[..self.len].as_flattened()
-    }
+    used
 }
 
 #[cfg(test)]
@@ -94,12 +84,13 @@ mod tests {
                 stretches.push(at + gap..at + gap + len);
                 at += gap + len;
             }
-            let written = Written::new(from, stretches.iter().cloned());
+            let mut bytes = [0; MOST_BYTES];
+            let used = write(from, stretches.iter().cloned(), &mut bytes);
             if let Some(long) = stretches.iter().position(|s| s.end - s.start > u64::from(u16::MAX)) {
                 stretches.truncate(long + 1);
                 stretches[long].end = stretches[long].start + u64::from(u16::MAX);
             }
-            let read = Stretches::read(from, written.bytes()).unwrap();
+            let read = Stretches::read(from, &bytes[..used]).unwrap();
             prop_assert_eq!(read.end(), stretches.last().map_or(from, |last| last.end));
             prop_assert_eq!((read.is_empty(), read.is_full()), (stretches.is_empty(), false));
             prop_assert_eq!(read.iter().collect::<Vec<_>>(), stretches);
@@ -108,8 +99,9 @@ mod tests {
         #[test]
         fn no_more_are_written_than_can_be_said(count in 0u64..200, far in 65_536u64..1 << 40) {
             let starts = (0..count).map(|n| 2 * n + 1).chain([far + 2 * count]);
-            let written = Written::new(0, starts.map(|start| start..start + 1));
-            let read = Stretches::read(0, written.bytes()).unwrap();
+            let mut bytes = [0; MOST_BYTES];
+            let used = write(0, starts.map(|start| start..start + 1), &mut bytes);
+            let read = Stretches::read(0, &bytes[..used]).unwrap();
             prop_assert_eq!(read.iter().count() as u64, count.min(MOST as u64));
             prop_assert_eq!(read.is_full(), count >= MOST as u64);
         }

@@ -7,7 +7,7 @@ use haul_stack::{Attribute, Batch, Context, Kind, SharedValue, U48};
 
 use super::wire::{Abandoned, FIXED, Head, choose};
 use crate::micro::arrived::Arrived;
-use crate::micro::stretches::{self, Written};
+use crate::micro::stretches;
 
 /// Numbers that are noted until the next acknowledgement leaves; the stretches of later ones may have to wait.
 const MOST_FRESH: usize = 256;
@@ -129,11 +129,11 @@ impl Receiving {
         }
         let below = arrived.below();
         let head = Head { echo: newest.sent_at, delay: now.since(newest.at), newest: newest.pn, below };
-        let stretches = Written::new(below, self.chosen.iter().cloned());
-        let Some(i) = batch.push(kind, FIXED + stretches.bytes().len()) else { return };
+        let Some(i) = batch.push(kind, FIXED + self.chosen.len() * stretches::LEN) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         head.write(fixed);
-        rest.copy_from_slice(stretches.bytes());
+        let used = stretches::write(below, self.chosen.iter().cloned(), rest);
+        debug_assert_eq!(used, rest.len(), "what is remembered spans less than can be said");
         self.fresh.clear();
         self.unsaid = 0;
     }
