@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulage::stack::{
-    Context, Declaration, Delivery, MicroProtocol, Order, Registration, Resolution, Submission, Verdict,
+    Context, Declaration, Delivery, MicroProtocol, Order, ProtocolStats, Registration, Resolution,
+    Submission, Verdict,
 };
 use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
 
@@ -15,6 +16,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Lets only polite messages through, in both directions.
 #[derive(Debug, Default)]
 struct Polite {
+    stats: PoliteStats,
+}
+
+/// What it counts: for programs by field, for people as `Debug` shows it.
+#[derive(Clone, Debug, Default)]
+struct PoliteStats {
     refused: u64,
 }
 
@@ -28,20 +35,20 @@ impl MicroProtocol for Polite {
 
     fn on_submit(&mut self, submission: &mut Submission<'_>, _: &mut Context<'_>) {
         if !submission.data.starts_with(b"please") {
-            self.refused += 1;
+            self.stats.refused += 1;
             submission.verdict = Verdict::Drop;
         }
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, _: &mut Context<'_>) {
         if !delivery.data.starts_with(b"please") {
-            self.refused += 1;
+            self.stats.refused += 1;
             delivery.verdict = Verdict::Drop;
         }
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("refused", self.refused);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&self.stats);
     }
 }
 
@@ -75,5 +82,5 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn refused(connection: &Connection) -> u64 {
-    connection.statistics().counter("polite", "refused").unwrap_or_default()
+    connection.statistics().of::<PoliteStats>().map_or(0, |stats| stats.refused)
 }

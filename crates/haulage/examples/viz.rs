@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use haulage::{Connection, ConnectionError, Counter, Listener, Options, Rate, SendError, preset};
+use haulage::{Connection, ConnectionError, Listener, Options, Rate, SendError, preset, stats};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME: [u8; 1_000] = [7; 1_000];
@@ -27,10 +27,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         }
         println!("asked for {megabits} Mbit/s: {} frames in half a second", frames - before);
     }
-    for Counter { micro_protocol, name, value } in viewer.statistics().counters {
-        if micro_protocol == "rate_stats" {
-            println!("{name}: {value}");
-        }
+    if let Some(stats::ArrivalStats { missing, jitter, .. }) = viewer.statistics().of() {
+        println!("{missing} packets are missing; jitter: {jitter}");
     }
     viewer.close(TIMEOUT)?;
     sender.join().map_err(|_| "the sender has panicked")?.map_err(Into::into)

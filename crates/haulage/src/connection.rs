@@ -7,40 +7,27 @@ use std::time::Duration;
 
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, EngineError as Error, Message};
-use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent, StackStats};
+use haul_stack::{ProtocolStats, Recipe, RecipeError, SendOptions, StackEvent, StackStats};
 use haul_wire::control::Cipher;
 
 use crate::streams::{RecvStream, SendStream, Streams, both};
 use crate::{ConnectionError, Operation, Polled, SendError, WaitError};
 
 /// What a connection has done so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Statistics {
     /// Packets and messages in both directions.
     pub totals: StackStats,
     /// Smoothed round-trip time, or the first guess where the recipe does not measure it.
     pub rtt: Span,
-    /// What the micro-protocols count.
-    pub counters: Vec<Counter>,
-}
-
-/// One of the numbers that a micro-protocol counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counter {
-    /// Name of the micro-protocol in the recipe.
-    pub micro_protocol: String,
-    /// What it counts.
-    pub name: &'static str,
-    /// How often.
-    pub value: u64,
+    /// What the micro-protocols count, with the name of each in the recipe.
+    pub micro_protocols: Vec<(String, Arc<dyn ProtocolStats>)>,
 }
 
 impl Statistics {
-    /// The counter of this name, if the recipe has the micro-protocol and that counts such a thing.
-    pub fn counter(&self, micro_protocol: &str, name: &str) -> Option<u64> {
-        let mut counters = self.counters.iter();
-        let found = counters.find(|it| it.micro_protocol == micro_protocol && it.name == name);
-        found.map(|counter| counter.value)
+    /// The counters of this type ([`stats`](crate::stats), or your own), if a micro-protocol of the recipe has them.
+    pub fn of<T: ProtocolStats>(&self) -> Option<&T> {
+        self.micro_protocols.iter().find_map(|(_, stats)| stats.of())
     }
 }
 
@@ -176,11 +163,9 @@ impl Connection {
 
     /// What has been sent and received.
     pub fn statistics(&self) -> Statistics {
-        let mut counters = Vec::new();
-        self.channel.statistics(|micro_protocol, name, value| {
-            counters.push(Counter { micro_protocol: micro_protocol.to_owned(), name, value });
-        });
-        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, counters }
+        let mut micro_protocols = Vec::new();
+        self.channel.statistics(|name, stats| micro_protocols.push((name.to_owned(), stats.to_arc())));
+        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, micro_protocols }
     }
 
     /// The recipe in force.

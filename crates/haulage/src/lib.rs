@@ -46,7 +46,7 @@ mod options;
 mod stream;
 mod streams;
 
-pub use connection::{Connection, Counter, Statistics};
+pub use connection::{Connection, Statistics};
 pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
@@ -55,7 +55,7 @@ pub use haul_engine::{
     ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
 };
 pub use haul_proto::LossModel;
-pub use haul_proto::micro::registry;
+pub use haul_proto::micro::{registry, stats};
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;
 pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};

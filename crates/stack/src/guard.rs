@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use haul_base::Time;
 
 use crate::event::StackEvent;
-use crate::protocol::{MicroProtocol, caught, text_of};
+use crate::protocol::{MicroProtocol, ProtocolStats, caught, text_of};
 use crate::stack::Stack;
 
 impl Stack {
@@ -16,14 +16,14 @@ impl Stack {
         self.failed.get()
     }
 
-    /// Counters of the micro-protocols: which, name, value.
-    pub fn statistics(&self, mut each: impl FnMut(&str, &'static str, u64)) {
+    /// What the micro-protocols count, with the name of each.
+    pub fn statistics(&self, mut each: impl FnMut(&str, &dyn ProtocolStats)) {
         let telling = Cell::new(false);
         for (slot, name) in self.slots.iter().zip(self.compiled.names()) {
             let Some(protocol) = slot else { continue };
-            let mut tell = |key, value| {
+            let mut tell = |stats: &dyn ProtocolStats| {
                 telling.set(true);
-                each(name, key, value);
+                each(name, stats);
                 telling.set(false);
             };
             match catch_unwind(AssertUnwindSafe(|| protocol.statistics(&mut tell))) {

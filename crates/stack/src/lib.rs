@@ -42,7 +42,7 @@ pub use message::{
 };
 pub use object::{Available, ObjectSink, ObjectSource};
 pub use protect::{Open, Seal, Unauthentic};
-pub use protocol::{MicroProtocol, caught};
+pub use protocol::{MicroProtocol, ProtocolStats, caught};
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
 pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry, Setup};
 pub use stack::{SendError, Stack};

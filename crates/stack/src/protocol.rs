@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use crate::batch::{Batch, Kind};
 use crate::context::Context;
@@ -102,9 +103,29 @@ pub trait MicroProtocol: Debug + Send {
         let _ = context;
     }
 
-    /// Counters for people, name and value.
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        let _ = each;
+    /// Tells what it has counted, as a struct of its own.
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        let _ = tell;
+    }
+}
+
+/// What a micro-protocol has counted: any struct. A program that knows its type reads the fields
+/// ([`of`](Self#method.of)); `Debug` shows people their names and values.
+pub trait ProtocolStats: Any + Debug + Send + Sync {
+    /// A copy to keep.
+    fn to_arc(&self) -> Arc<dyn ProtocolStats>;
+}
+
+impl<T: Any + Clone + Debug + Send + Sync> ProtocolStats for T {
+    fn to_arc(&self) -> Arc<dyn ProtocolStats> {
+        Arc::new(self.clone())
+    }
+}
+
+impl dyn ProtocolStats {
+    /// These counters, if they are of this type.
+    pub fn of<T: Any>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
     }
 }
 

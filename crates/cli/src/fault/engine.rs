@@ -41,6 +41,7 @@ fn hint(error: &EngineError) -> String {
             "use the URL that `haul serve` printed last, all of it"
         }
         EngineError::Peer(fault) if fault.code == FaultCode::PeerStopped => "run it again on both sides",
+        EngineError::Peer(fault) if fault.code == FaultCode::Busy => "run the same command again in a while",
         EngineError::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
         EngineError::Connect { source, .. } => connect_hint(source.kind()),
         EngineError::NotHaul { .. } => {
@@ -70,7 +71,8 @@ fn hint(error: &EngineError) -> String {
         }
         EngineError::System { .. } => "check the limits of this process (`ulimit -a`) and free memory",
         EngineError::Recipe(_) => {
-            "`haul presets` lists recipes that work, `haul presets NAME` prints one to start from"
+            "`haul presets` lists recipes that work with the commands that take them, `haul presets NAME` \
+             prints one to start from (docs/recipes.md)"
         }
         EngineError::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
         EngineError::Resumption(_) => "connect anew with the server's URL",
@@ -169,10 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_refuses_a_url_need_not_know_what_to_do() {
-        for code in [FaultCode::NotAuthorised, FaultCode::Expired] {
+    fn a_server_that_refuses_need_not_know_what_to_do() {
+        for (code, words) in [
+            (FaultCode::NotAuthorised, "haul serve"),
+            (FaultCode::Expired, "haul serve"),
+            (FaultCode::Busy, "in a while"),
+        ] {
             let fault = of(EngineError::Peer(Fault::new(code, "no", "")));
-            assert!(fault.message == "no" && fault.hint.contains("haul serve"), "{fault}");
+            assert!(fault.message == "no" && fault.hint.contains(words), "{fault}");
         }
     }
 

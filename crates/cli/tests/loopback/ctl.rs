@@ -96,7 +96,7 @@ fn a_copy_that_sends_is_made_faster_while_it_runs_and_loses_nothing() {
     let list = text(&world.ctl(&[]).stdout);
     assert!(list.contains(&world.name()) && list.contains("sends"), "{list}");
     let shown = world.shown(&[]);
-    assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"sends".into(), &"16000000bit".into()));
+    assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"sends".into(), &"16Mbit".into()));
 
     // Only its owner can speak to it.
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
@@ -136,7 +136,7 @@ fn a_copy_that_sends_is_made_faster_while_it_runs_and_loses_nothing() {
 fn a_copy_that_receives_has_its_server_send_faster_and_is_refused_here_what_no_law_takes() {
     let mut world = World::of(|server, place| [server.at("there"), format!("{place}/copied")]);
     let shown = world.shown(&[]);
-    assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"receives".into(), &"16000000bit".into()));
+    assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"receives".into(), &"16Mbit".into()));
     for (wrong, words) in [("controller=frobnicate", "frobnicate"), ("rate=0bit", "above zero")] {
         let output = world.ctl(&[&world.name(), wrong]);
         exits(&output, 2);

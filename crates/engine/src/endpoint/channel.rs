@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
 use haul_proto::connection::{SavedResumption, canonical};
-use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
+use haul_stack::{
+    PathState, ProtocolStats, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats,
+};
 use haul_udp::Interest;
 use haul_wire::control::Cipher;
 use haul_wire::packet::{CloseReason, ControlFrameKind};
@@ -93,8 +95,8 @@ impl Channel {
         self.connection.lock().stack.path()
     }
 
-    /// Counters of the micro-protocols: which, name, value.
-    pub fn statistics(&self, each: impl FnMut(&str, &'static str, u64)) {
+    /// What the micro-protocols count, with the name of each.
+    pub fn statistics(&self, each: impl FnMut(&str, &dyn ProtocolStats)) {
         // A micro-protocol that panics there ends the connection; the other end is told at once.
         self.with(|state, _| state.stack.statistics(each));
     }

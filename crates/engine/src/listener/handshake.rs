@@ -122,9 +122,8 @@ impl<'s> Client<'s> {
         if !self.handshake.leave() {
             return Err(Refusal::Broken("closed in favour of another".to_owned()));
         }
-        let pending = pending.ok_or_else(|| {
-            Fault::new(FaultCode::Busy, "the session's number is taken", "run the same command again")
-        })?;
+        let pending =
+            pending.ok_or_else(|| Fault::new(FaultCode::Busy, "the session's number is taken", ""))?;
         let hello = self.read_hello(frame, len)?;
         let options = &server.options;
         let cipher = choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none)?;
@@ -274,10 +273,6 @@ fn hand_over(server: &Server, incoming: Incoming) {
     });
     if let Some(incoming) = too_many {
         server.counters.refused.add_one();
-        incoming.refuse(Fault::new(
-            FaultCode::Busy,
-            "too many clients are waiting for the server",
-            "run the same command again in a while",
-        ));
+        incoming.refuse(Fault::new(FaultCode::Busy, "too many clients are waiting for the server", ""));
     }
 }

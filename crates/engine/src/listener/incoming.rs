@@ -53,7 +53,7 @@ impl Incoming {
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
         let offered = self.recipe.clone();
-        self.session.recipe = match offered.and_then(|it| with_settings(it, &settings)) {
+        self.session.recipe = match offered.map(|it| with_settings(it, &settings)) {
             Ok(recipe) => recipe,
             Err(error) => return Err(self.refuse_because(refusal(&error))),
         };

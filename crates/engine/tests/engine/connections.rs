@@ -269,14 +269,14 @@ fn a_recipe_without_seal_or_identity_is_not_even_offered() {
         );
         let error = error.unwrap_err().fault().message;
         assert!(error.contains("a connection, which carries messages, needs"), "{error}");
-        assert!(error.contains(part) && error.contains("docs/recipes.md"), "{error}");
+        assert!(error.contains(part), "{error}");
     }
     let of_object = presets::preset("fobs").unwrap().unwrap();
     let options = OpenOptions::default();
     let url = listener.url("127.0.0.1", b"");
     let error = connect_by(None, &url, &of_object, &own_registry(), &options, Ends::default());
     let error = error.unwrap_err().fault().message;
-    assert!(error.contains("fobs: it carries an object") && error.contains("`haul pipe`"), "{error}");
+    assert!(error.contains("fobs: it carries an object"), "{error}");
     assert_eq!(listener.stats().connections, 0);
 }
 

@@ -7,7 +7,8 @@ use haul_base::Time;
 use haul_proto::micro;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Ends, MessageSink, MessageSource, MicroProtocol,
-    Order, ParameterKind, ParameterSpec, Recipe, Registration, Registry, Resolution, Setup, Stack,
+    Order, ParameterKind, ParameterSpec, ProtocolStats, Recipe, Registration, Registry, Resolution, Setup,
+    Stack,
 };
 
 use super::{Extra, Messages};
@@ -68,8 +69,8 @@ impl MicroProtocol for Reader {
         self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("sum", self.sum);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&self.sum);
     }
 }
 
@@ -118,8 +119,8 @@ impl MicroProtocol for Attributes {
         self.sum = self.sum.wrapping_add(seven.chain(single).sum());
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("sum", self.sum);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&self.sum);
     }
 }
 

@@ -7,7 +7,6 @@ mod sender;
 
 use std::sync::Arc;
 
-use haul_base::{Bytes, Span};
 use haul_stack::{Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
 
 use crate::{micro, presets};
@@ -15,16 +14,6 @@ use crate::{micro, presets};
 pub use counters::{Counters, ObjectEnd, Sending};
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats};
 pub use sender::{Sender, SenderConfig, SenderEvent, SenderStats};
-
-/// A size as recipes write it, exact.
-fn bytes(bytes: Bytes) -> String {
-    format!("{}B", bytes.0)
-}
-
-/// A time as recipes write it, exact.
-fn span(span: Span) -> String {
-    format!("{}ns", span.as_nanos())
-}
 
 /// What a recipe must have so that a session can run it: an object, packets that prove where they come from, and an end
 /// if the other side falls silent.

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use haul_base::{Deadline, HostSample, Machine, Received, Span, Time, Transmit};
-use haul_stack::{Ends, ObjectSink, Recipe, RecipeError, Setup, Stack, StackEvent};
+use haul_stack::{Ends, ObjectSink, ProtocolStats, Recipe, RecipeError, Setup, Stack, StackEvent};
 
-use super::{build, failure, shipped, span};
+use super::{build, failure, shipped};
 use crate::link::Link;
 use crate::micro::events::HOST_SAMPLE;
+use crate::micro::stats::{BitmapAckStats, ObjectStats};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a receiver works.
@@ -77,20 +78,18 @@ impl ReceiverStats {
             host,
             ..Self::default()
         };
-        stack.statistics(|part, counter, value| stats.take(part, counter, value));
+        stack.statistics(|_, counted| stats.take(counted));
         stats
     }
 
-    fn take(&mut self, part: &str, counter: &str, value: u64) {
-        match (part, counter) {
-            ("bitmap_ack", "packets_received") => self.packets = value,
-            ("bitmap_ack", "bytes_received") => self.datagram_bytes = value,
-            ("bitmap_ack", "duplicates") => self.duplicates = value,
-            ("bitmap_ack", "ecn_ce") => self.ecn_ce = value,
-            ("bitmap_ack", "reports_sent") => self.feedback_sent = value,
-            ("object", "bytes_delivered") => self.object_bytes = value,
-            ("object", "length") => self.object_len = Some(value),
-            _ => {}
+    fn take(&mut self, counted: &dyn ProtocolStats) {
+        if let Some(came) = counted.of::<BitmapAckStats>() {
+            (self.packets, self.datagram_bytes) = (came.packets_received, came.bytes_received);
+            (self.duplicates, self.ecn_ce) = (came.duplicates, came.ecn_ce);
+            self.feedback_sent = came.reports_sent;
+        }
+        if let Some(object) = counted.of::<ObjectStats>() {
+            (self.object_bytes, self.object_len) = (object.bytes_delivered, object.length);
         }
     }
 }
@@ -129,8 +128,8 @@ impl Receiver {
         sink: Box<dyn ObjectSink>,
     ) -> Result<Self, RecipeError> {
         let recipe = shipped(&[
-            ("bitmap_ack.interval", span(config.feedback_interval)),
-            ("liveness.silence", span(config.silence)),
+            ("bitmap_ack.interval", config.feedback_interval.exact()),
+            ("liveness.silence", config.silence.exact()),
         ])?;
         Self::of_recipe(now, &recipe, config, link, sink)
     }

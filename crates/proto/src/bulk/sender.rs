@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use haul_base::{Bytes, CauseCounts, Deadline, Machine, Rate, Received, Span, Time, Transmit, Verdict};
-use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEvent};
+use haul_stack::{Ends, ObjectSource, ProtocolStats, Recipe, RecipeError, Setup, Stack, StackEvent};
 
-use super::{build, bytes, failure, shipped, span};
+use super::{build, failure, shipped};
 use crate::LossModel;
 use crate::control::{RateController, RateState};
-use crate::diagnosis::LOST_BY;
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
 use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::ChosenLaw;
 use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, SendWindow, Waiting};
+use crate::micro::stats::{BitmapAckStats, KeepObjectStats, LivenessStats, ObjectStats, RateControlStats};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -66,13 +66,13 @@ impl Default for SenderConfig {
 impl SenderConfig {
     fn parameters(&self, first_limit: u64) -> [(&'static str, String); 7] {
         [
-            ("object.chunk", bytes(self.chunk)),
-            ("object.first_limit", bytes(Bytes(first_limit))),
-            ("bitmap_ack.interval", span(self.feedback_interval)),
+            ("object.chunk", self.chunk.exact()),
+            ("object.first_limit", Bytes(first_limit).exact()),
+            ("bitmap_ack.interval", self.feedback_interval.exact()),
             ("retransmit.window", self.max_outstanding.to_string()),
-            ("rate_control.debt", span(self.pacing_debt)),
+            ("rate_control.debt", self.pacing_debt.exact()),
             ("rate_control.max_batch", self.max_batch.to_string()),
-            ("liveness.silence", span(self.silence)),
+            ("liveness.silence", self.silence.exact()),
         ]
     }
 }
@@ -159,38 +159,32 @@ impl SenderStats {
             law: stack.shared::<LawNow>().copied(),
             ..Self::default()
         };
-        stack.statistics(|part, counter, value| stats.take(part, counter, value));
+        stack.statistics(|_, counted| stats.take(counted));
         stats
     }
 
-    fn take(&mut self, part: &str, counter: &str, value: u64) {
-        match (part, counter) {
-            ("rate_control", "packets") => self.packets = value,
-            ("rate_control", "bytes") => self.datagram_bytes = value,
-            ("rate_control", "switches") => self.law_switches = value,
-            ("rate_control", "ceiling_changes") => self.ceiling_changes = value,
-            ("rate_control", "peak_delivery_bps") => self.peak_delivery_bps = value,
-            ("retransmit", "resent") => self.resent = value,
-            ("retransmit", "lost") => self.lost = value,
-            ("retransmit", "acked") => self.acked = value,
-            ("retransmit", "acked_bytes") => self.object_acked = value,
-            ("retransmit", "probe_timeouts") => self.probe_timeouts = value as u32,
-            ("object", "bytes_sent") => self.object_sent = value,
-            ("bitmap_ack", "reports_received") => self.feedback = value,
-            ("bitmap_ack", "peer_drops") => self.receiver_drops = value as u32,
-            ("bitmap_ack", "peer_duplicates") => self.receiver_duplicates = value as u32,
-            ("bitmap_ack", "peer_ecn_ce") => self.ecn_ce = value as u32,
-            ("liveness", "silent_us") => self.silent = Span::from_micros(value),
-            ("rate_control", "windows_host") => self.windows.host = value,
-            ("rate_control", "windows_network") => self.windows.network = value,
-            ("rate_control", "windows_inconclusive") => self.windows.inconclusive = value,
-            ("rate_control", "windows_out_of_range") => self.windows.out_of_range = value,
-            ("rate_control", counter) => {
-                if let Some((_, cause)) = LOST_BY.iter().find(|(name, _)| *name == counter) {
-                    self.lost_by_cause.add(*cause, value);
-                }
-            }
-            _ => {}
+    fn take(&mut self, counted: &dyn ProtocolStats) {
+        if let Some(control) = counted.of::<RateControlStats>() {
+            (self.packets, self.datagram_bytes) = (control.sent.packets, control.sent.bytes);
+            (self.law_switches, self.ceiling_changes) = (control.switches, control.ceiling_changes);
+            self.peak_delivery_bps = control.peak_delivery.as_bps();
+            (self.lost_by_cause, self.windows) = (control.lost_by_cause, control.windows);
+        }
+        if let Some(&KeepObjectStats { resent, lost, acked, acked_bytes, probe_timeouts }) = counted.of() {
+            (self.resent, self.lost, self.acked) = (resent, lost, acked);
+            (self.object_acked, self.probe_timeouts) = (acked_bytes, probe_timeouts);
+        }
+        if let Some(reports) = counted.of::<BitmapAckStats>() {
+            self.feedback = reports.reports_received;
+            self.receiver_drops = reports.peer_drops;
+            self.receiver_duplicates = reports.peer_duplicates;
+            self.ecn_ce = reports.peer_ecn_ce;
+        }
+        if let Some(object) = counted.of::<ObjectStats>() {
+            self.object_sent = object.bytes_sent;
+        }
+        if let Some(liveness) = counted.of::<LivenessStats>() {
+            self.silent = liveness.silent;
         }
     }
 }
@@ -265,7 +259,7 @@ impl Sender {
         source: Box<dyn ObjectSource>,
         first_limit: u64,
     ) -> Result<Self, RecipeError> {
-        recipe.set("object.first_limit", &bytes(Bytes(first_limit)))?;
+        recipe.set("object.first_limit", &Bytes(first_limit).exact())?;
         Self::build(now, &recipe, config, link, source, None)
     }
 

@@ -14,8 +14,8 @@ use crate::{check_object_recipe, micro};
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 /// What is wrong with a recipe of messages here.
-const MESSAGES: &str = "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection` \
-                        (docs/recipes.md)";
+const MESSAGES: &str =
+    "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection`";
 
 /// What a client says of the recipe that it wants a session to run.
 pub fn offer(recipe: &Recipe) -> RecipeOffer {
@@ -31,29 +31,24 @@ fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
         Some(offer) => Recipe::parse(&offer.text),
         None => preset("bulk").unwrap_or_else(|| Ok(Recipe::default())),
     };
-    with_settings(recipe?, settings)
+    Ok(with_settings(recipe?, settings))
 }
 
 /// The recipe of a session with the settings that are in force at last.
-///
-/// # Errors
-/// If they cannot be.
-pub fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
+pub fn with_settings(mut recipe: Recipe, settings: &Settings) -> Recipe {
     let (least, most) = FEEDBACK_INTERVAL_US;
-    let interval = settings.feedback_interval_us.clamp(least, most);
-    let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| format!("{bps}bit"));
-    for (part, parameter, value) in [
-        ("object", "chunk", format!("{}B", settings.chunk_bytes.max(1))),
-        ("bitmap_ack", "interval", format!("{interval}us")),
-        ("rate_control", "controller", settings.controller.clone()),
-        ("rate_control", "rate", rate),
+    let interval = Span::from_micros(settings.feedback_interval_us.clamp(least, most).into());
+    let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).exact());
+    for (parameter, value) in [
+        ("object.chunk", Bytes(settings.chunk_bytes.max(1)).exact()),
+        ("bitmap_ack.interval", interval.exact()),
+        ("rate_control.controller", settings.controller.clone()),
+        ("rate_control.rate", rate),
     ] {
         // What is missing is said by the check, in better words.
-        if recipe.has(part) {
-            recipe.set(&format!("{part}.{parameter}"), &value)?;
-        }
+        let _ = recipe.set(parameter, &value);
     }
-    Ok(recipe)
+    recipe
 }
 
 /// The recipe, if this end can run a session by it.
@@ -171,7 +166,7 @@ pub fn agreed_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Resul
     if accept.settings.recipe != asked.recipe {
         return Err(NotOffered::Other("another recipe than the one that was asked for"));
     }
-    Ok(checked(with_settings(recipe, &accept.settings)?, accept.cipher)?)
+    Ok(checked(with_settings(recipe, &accept.settings), accept.cipher)?)
 }
 
 /// Settings for requests that have none of their own.

@@ -46,11 +46,11 @@ pub enum NotAdded {
 impl NotAdded {
     /// What its client is told.
     pub fn fault(self) -> Fault {
-        let (message, hint) = match self {
-            Self::Taken => ("the identity is taken", "connect again"),
-            Self::Full => ("the server has no room for another client", "connect again in a while"),
+        let message = match self {
+            Self::Taken => "the identity is taken",
+            Self::Full => "the server has no room for another client",
         };
-        Fault::new(FaultCode::Busy, message, hint)
+        Fault::new(FaultCode::Busy, message, "")
     }
 }
 

@@ -15,8 +15,7 @@ const NEEDED: [&str; 2] = ["transport_driver", "seal"];
 const MESSAGES: &str = "a connection, which carries messages,";
 /// What is wrong with the recipe of an object.
 const OBJECT: &str = "it carries an object, which takes a session; a connection carries messages: `fixed_size` instead \
-                      of `object`, with `transport_driver` (first) and `seal` (docs/recipes.md). Files go by `haul cp`, \
-                      a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
+                      of `object`, with `transport_driver` (first) and `seal`";
 
 /// What a server asks of the recipe that a client brings.
 #[derive(derive_more::Debug)]
@@ -96,8 +95,7 @@ pub fn compile(
         return Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message: OBJECT.to_owned() });
     }
     if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
-        let alternatives =
-            format!("`{part}`: its packets have to say whose they are, and prove it (docs/recipes.md)");
+        let alternatives = format!("`{part}`: its packets have to say whose they are, and prove it");
         return Err(RecipeError::Missing { protocol: MESSAGES.to_owned(), alternatives });
     }
     let compiled = registry.compile(recipe, tag_len(cipher))?;

@@ -25,15 +25,6 @@ use outage::Outages;
 use queue::Queue;
 use rates::SentRates;
 
-/// The counters of lost packets by cause, as `rate_control` names them.
-pub(crate) const LOST_BY: [(&str, Cause); 5] = [
-    ("lost_by_receiver_host", Cause::ReceiverHost),
-    ("lost_by_congestion", Cause::Congestion),
-    ("lost_by_random", Cause::Random),
-    ("lost_by_outage", Cause::Outage),
-    ("lost_inconclusive", Cause::Inconclusive),
-];
-
 /// What a diagnosis may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {

@@ -7,11 +7,12 @@
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Delivery, MESSAGE_SETTLED, MicroProtocol, Order,
-    Outgoing, ParameterKind, ParameterSpec, Parameters, Registration, Resolution, Settled, SharedValue,
-    StackEvent, Submission, Verdict,
+    Outgoing, ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Settled,
+    SharedValue, StackEvent, Submission, Verdict,
 };
 
 use super::message_map::MessageMap;
+use super::stats::DeadlineStats;
 use crate::one_way::OneWay;
 
 /// Before messages are cut.
@@ -202,9 +203,8 @@ impl MicroProtocol for DropLate {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("dropped", self.dropped);
-        each("late", self.late);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&DeadlineStats { dropped: self.dropped, late: self.late });
     }
 }
 
@@ -215,7 +215,8 @@ mod tests {
     use haul_base::{Machine, Span, Time};
     use haul_stack::{Recipe, SendOptions, StackEvent};
 
-    use crate::micro::testing::{Pair, Path, T0, events, receive, statistic};
+    use crate::micro::stats::{DeadlineStats, KeepCopiesStats};
+    use crate::micro::testing::{Pair, Path, T0, events, receive, stats};
 
     fn pair() -> Pair {
         let recipe = Recipe::new("x")
@@ -239,7 +240,7 @@ mod tests {
         pair.a.send(T0, &[1; 950], options(1_000)).unwrap();
         pair.exchange(T0, &mut Path::default());
         pair.run_until(T0 + Span::from_millis(300), &mut Path::default());
-        let dropped = statistic(&pair.a, "deadline", "dropped");
+        let dropped = stats::<DeadlineStats>(&pair.a).dropped;
         assert!((12..=14).contains(&dropped), "{dropped}");
         let got = pair.received_by_b();
         assert_eq!((got.len() as u64, got.last().unwrap().0), (21 - dropped, 20));
@@ -262,13 +263,13 @@ mod tests {
         let patient = SendOptions { lifetime: Some(Span::from_secs(3_600)), ..SendOptions::default() };
         pair.a.send(T0, &[1; 5_000], SendOptions::default()).unwrap();
         pair.a.send(T0, &[2; 10], patient).unwrap();
-        let outstanding = |pair: &Pair| statistic(&pair.a, "retransmit", "outstanding");
+        let outstanding = |pair: &Pair| stats::<KeepCopiesStats>(&pair.a).outstanding;
         let mut cut = Path { cut: [true, false], ..Path::default() };
         pair.exchange(T0, &mut cut);
         pair.run_until(T0 + Span::from_millis(45), &mut cut);
         assert!(outstanding(&pair) > 2, "until then it is repeated");
         pair.run_until(T0 + Span::from_millis(200), &mut cut);
-        assert_eq!((outstanding(&pair), statistic(&pair.a, "retransmit", "given_up")), (1, 1));
+        assert_eq!((outstanding(&pair), stats::<KeepCopiesStats>(&pair.a).given_up), (1, 1));
         let settled = |e: &StackEvent| matches!(e, StackEvent::Settled { message: 0, arrived: false });
         assert_eq!(events(&mut pair.a).iter().filter(|e| settled(e)).count(), 1);
         // What may wait arrives when the path is back, and nothing is held up by the other.
@@ -290,7 +291,7 @@ mod tests {
         }
         let got: Vec<_> = pair.received_by_b().into_iter().map(|(id, _)| id).collect();
         assert_eq!(got, [0, 1, 3]);
-        assert_eq!(statistic(&pair.b, "deadline", "late"), 1);
+        assert_eq!(stats::<DeadlineStats>(&pair.b).late, 1);
     }
 
     #[test]

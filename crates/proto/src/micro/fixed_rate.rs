@@ -5,10 +5,11 @@ use std::any::Any;
 use haul_base::{Rate, Span};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, StackEvent,
+    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, SharedValue, StackEvent,
 };
 
 use super::events::RATE;
+use super::stats::FixedRateStats;
 use crate::Pacer;
 
 /// Lateness of the machine that is made good afterwards.
@@ -130,9 +131,8 @@ impl MicroProtocol for FixedRate {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("bits_per_second", self.rate.as_bps());
-        each("changes", self.changes);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&FixedRateStats { rate: self.rate, changes: self.changes });
     }
 }
 

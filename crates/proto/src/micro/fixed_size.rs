@@ -8,13 +8,14 @@ mod tests;
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission, U48,
+    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SharedValue, Submission, U48,
 };
 
 use super::arrived::Arrived;
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
 use super::sequenced_segment::FirstMissing;
+use super::stats::FixedSizeStats;
 use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
 
 /// The bit of `place` that marks the last segment of a message.
@@ -389,9 +390,11 @@ impl MicroProtocol for FixedSize {
         self.unfinished()
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("incomplete", self.incomplete() as u64);
-        each("given_up", self.given_up);
-        each("refused", self.refused);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&FixedSizeStats {
+            incomplete: self.incomplete() as u64,
+            given_up: self.given_up,
+            refused: self.refused,
+        });
     }
 }

@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, Event, EventId, MicroProtocol,
-    Order, ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48, Verdict,
+    Order, ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SharedValue,
+    U48, Verdict,
 };
 
 use super::arrived::Arrived;
 use super::events::ABANDONED;
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
+use super::stats::InOrderStats;
 use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
 
 #[derive(Debug)]
@@ -287,10 +289,8 @@ impl MicroProtocol for InOrder {
         self.held.len()
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("waiting", self.held.len() as u64);
-        each("given_up", self.given_up);
-        each("late", self.late);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&InOrderStats { waiting: self.held.len() as u64, given_up: self.given_up, late: self.late });
     }
 }
 
@@ -300,7 +300,8 @@ mod tests {
     use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
-    use crate::micro::testing::{Pair, Path, T0, statistic};
+    use crate::micro::stats::{InOrderStats, KeepCopiesStats};
+    use crate::micro::testing::{Pair, Path, T0, stats};
 
     fn pair(held: &str) -> Pair {
         let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment");
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!(ids(&mut pair), [0u64; 0]);
         pair.run_until(T0 + Span::from_millis(30), &mut path);
         assert_eq!(ids(&mut pair), [3, 4]);
-        assert_eq!(statistic(&pair.b, "in_order", "given_up"), 1);
+        assert_eq!(stats::<InOrderStats>(&pair.b).given_up, 1);
     }
 
     #[test]
@@ -375,7 +376,7 @@ mod tests {
         sends(&mut pair, 2, true);
         assert_eq!(ids(&mut pair), [0], "the second may still come");
         pair.run_until(T0 + Span::from_secs(60), &mut Path { cut: [true, false], ..Path::default() });
-        assert_eq!(statistic(&pair.a, "retransmit", "given_up"), 2);
+        assert_eq!(stats::<KeepCopiesStats>(&pair.a).given_up, 2);
         let now = T0 + Span::from_secs(60);
         for n in 3..5 {
             pair.a.send(now, &[n; 10], SendOptions::default()).unwrap();
@@ -383,7 +384,7 @@ mod tests {
         pair.exchange(now, &mut Path { reverse: true, ..Path::default() });
         pair.run_until(now, &mut Path::default());
         assert_eq!(ids(&mut pair), [2, 3, 4]);
-        assert_eq!((statistic(&pair.b, "in_order", "given_up"), pair.b.deadline()), (1, None));
+        assert_eq!((stats::<InOrderStats>(&pair.b).given_up, pair.b.deadline()), (1, None));
     }
 
     /// Nothing follows that would say so, and the first packet that does is lost.
@@ -436,7 +437,7 @@ mod tests {
         pair.run_until(T0 + Span::from_secs(1), &mut Path::default());
         let got = ids(&mut pair);
         assert!(got.len() < 20 && got.iter().filter(|id| *id % 2 == 0).count() == 10, "{got:?}");
-        assert_eq!(statistic(&pair.b, "in_order", "given_up"), 0);
+        assert_eq!(stats::<InOrderStats>(&pair.b).given_up, 0);
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::any::Any;
 use haul_base::{Span, Time};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, Setup, SharedValue, StackEvent,
+    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Setup, SharedValue, StackEvent,
 };
 
 use super::events::{DELIVERED, PEER_REPORT, PeerReport};
 use super::shared::SendWindow;
+use super::stats::LivenessStats;
 
 /// The timer of silence.
 const TIMER: u8 = 0;
@@ -159,9 +160,9 @@ impl MicroProtocol for Liveness {
         }
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
         let going_on = if self.told { self.silence } else { Span::ZERO };
-        each("silent_us", (self.silent + going_on).as_micros());
+        tell(&LivenessStats { silent: self.silent + going_on });
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
@@ -179,7 +180,8 @@ mod tests {
     use haul_base::{Machine, Span, Time};
     use haul_stack::{Recipe, Stack, StackEvent};
 
-    use crate::micro::testing::{Pair, Path, T0, events, object_recipe};
+    use crate::micro::stats::LivenessStats;
+    use crate::micro::testing::{Pair, Path, T0, events, object_recipe, stats};
 
     fn recipe() -> Recipe {
         object_recipe("100kbit").with_parameters("liveness", &[("silence", "2s")])
@@ -253,15 +255,7 @@ mod tests {
 
     #[test]
     fn the_time_of_silences_is_counted_also_of_one_that_goes_on() {
-        let silent = |stack: &Stack| {
-            let mut found = 0;
-            stack.statistics(|part, counter, value| {
-                if (part, counter) == ("liveness", "silent_us") {
-                    found = value / 1_000;
-                }
-            });
-            found
-        };
+        let silent = |stack: &Stack| stats::<LivenessStats>(stack).silent.as_micros() / 1_000;
         let (mut pair, _) = Pair::of_object(&recipe(), 1_000_000);
         let mut dead = Path { cut: [true, false], ..Path::default() };
         pair.exchange(T0, &mut Path::default());

@@ -1,8 +1,9 @@
 //! Micro-protocols: one file each, one line each in [`registry`]. The framework is `haul-stack`; what they say to each
-//! other is in [`events`], what they share in [`shared`].
+//! other is in [`events`], what they share in [`shared`], what they count in [`stats`].
 
 pub mod events;
 pub mod shared;
+pub mod stats;
 
 mod ack;
 mod arrived;
@@ -34,6 +35,7 @@ mod selective_transfer;
 mod sequenced_segment;
 mod statistics;
 mod streams;
+mod stretches;
 mod transport_driver;
 mod window;
 mod witness;

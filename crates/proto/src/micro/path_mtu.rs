@@ -5,8 +5,8 @@ use std::any::Any;
 
 use haul_base::Span;
 use haul_stack::{
-    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Registration, Resolution, Setup,
-    SharedValue, StackEvent,
+    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, ProtocolStats, Registration,
+    Resolution, Setup, SharedValue, StackEvent,
 };
 use haul_wire::packet::ProbeBody;
 
@@ -15,6 +15,7 @@ use super::events::{
     SIZE_PASSED, SIZE_REFUSED,
 };
 use super::shared::ReportDelay;
+use super::stats::PathMtuStats;
 use crate::mtu::{BASE_DATAGRAM, MtuSearch};
 use crate::rtt::RttEstimator;
 
@@ -207,9 +208,8 @@ impl MicroProtocol for PathMtu {
         self.settle(context);
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("datagram", u64::from(self.mtu.current()));
-        each("probes", self.probes);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&PathMtuStats { datagram: self.mtu.current(), probes: self.probes });
     }
 }
 
@@ -219,7 +219,8 @@ mod tests {
     use haul_stack::StackEvent;
 
     use super::{SIZE_PASSED, SIZE_REFUSED};
-    use crate::micro::testing::{Pair, Path, T0, events, object_recipe, statistic};
+    use crate::micro::stats::PathMtuStats;
+    use crate::micro::testing::{Pair, Path, T0, events, object_recipe, stats};
 
     const LEN: u64 = 20_000_000;
 
@@ -232,7 +233,7 @@ mod tests {
     }
 
     fn size(pair: &Pair) -> u64 {
-        statistic(&pair.a, "path_mtu", "datagram")
+        stats::<PathMtuStats>(&pair.a).datagram.into()
     }
 
     #[test]
@@ -245,10 +246,10 @@ mod tests {
             let most = mtu.min(8_972) as u64;
             assert!((most - 16..=most).contains(&size(&pair)), "{} of {mtu}", size(&pair));
             // Found, it is left alone, and the other end does not look for anything.
-            let probes = statistic(&pair.a, "path_mtu", "probes");
+            let probes = stats::<PathMtuStats>(&pair.a).probes;
             pair.run_until(at(18_000), &mut path);
-            assert_eq!(statistic(&pair.a, "path_mtu", "probes"), probes);
-            assert_eq!(statistic(&pair.b, "path_mtu", "probes"), 0);
+            assert_eq!(stats::<PathMtuStats>(&pair.a).probes, probes);
+            assert_eq!(stats::<PathMtuStats>(&pair.b).probes, 0);
         }
     }
 

@@ -1,9 +1,10 @@
 //! `priority`: urgent messages overtake others that wait (never one that has begun to leave). Strict: while urgent ones
 //! come faster than they can leave, the others wait.
 
+use super::stats::PriorityStats;
 use haul_stack::{
-    Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec, Parameters, Registration,
-    Resolution, Submission,
+    Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec, Parameters, ProtocolStats,
+    Registration, Resolution, Submission,
 };
 
 #[derive(Debug)]
@@ -45,8 +46,8 @@ impl MicroProtocol for Priority {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("most_urgent", self.urgent);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&PriorityStats { most_urgent: self.urgent });
     }
 }
 

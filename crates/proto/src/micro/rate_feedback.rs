@@ -5,11 +5,12 @@ use std::any::Any;
 
 use haul_base::{Rate, Span};
 use haul_stack::{
-    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, RATE_WANTED, Registration,
-    Resolution, StackEvent,
+    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, ProtocolStats, RATE_WANTED,
+    Registration, Resolution, StackEvent,
 };
 
 use super::events::RATE;
+use super::stats::RateFeedbackStats;
 
 /// Control packets of `rate_feedback`.
 pub const RATE_KIND: Kind = Kind(10);
@@ -152,9 +153,8 @@ impl MicroProtocol for RateFeedback {
         usize::from(self.wish.is_some())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("wishes", u64::from(self.number));
-        each("packets", self.sent);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&RateFeedbackStats { wishes: u64::from(self.number), packets: self.sent });
     }
 }
 
@@ -164,7 +164,8 @@ mod tests {
     use haul_stack::{Recipe, StackEvent};
     use proptest::prelude::*;
 
-    use crate::micro::testing::{Pair, Path, T0, events, statistic};
+    use crate::micro::stats::FixedRateStats;
+    use crate::micro::testing::{Pair, Path, T0, events, stats};
 
     fn pair() -> Pair {
         Pair::new(&Recipe::new("x").with("fixed_size").with("fixed_rate").with("rate_feedback"))
@@ -176,11 +177,11 @@ mod tests {
         pair.b.want_rate(T0, Rate::from_mbps(150));
         assert_eq!(pair.exchange(T0, &mut Path::default()), 2);
         assert_eq!(events(&mut pair.a), [StackEvent::Rate(Rate::from_mbps(150))]);
-        assert_eq!(statistic(&pair.a, "fixed_rate", "bits_per_second"), 150_000_000);
+        assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), 150_000_000);
         assert_eq!(pair.b.unfinished(), 0);
         pair.b.want_rate(T0, Rate::from_mbps(100));
         pair.exchange(T0, &mut Path::default());
-        assert_eq!(statistic(&pair.a, "fixed_rate", "bits_per_second"), 100_000_000);
+        assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), 100_000_000);
     }
 
     proptest! {
@@ -202,7 +203,7 @@ mod tests {
             }
             pair.run_until(T0 + Span::from_secs(30), &mut path);
             let last = wishes.last().unwrap() * 1_000_000;
-            prop_assert_eq!(statistic(&pair.a, "fixed_rate", "bits_per_second"), last);
+            prop_assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), last);
             prop_assert_eq!(pair.b.unfinished(), 0);
             // Confirmed, so silent.
             prop_assert!(pair.b.deadline().is_none());

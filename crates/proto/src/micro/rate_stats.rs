@@ -1,9 +1,10 @@
 //! `rate_stats`: what comes: throughput, loss, and how evenly (wu-h-ctp section 4.1).
 
+use super::stats::{ArrivalStats, PacketCount};
 use haul_base::{Rate, Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, U48,
+    Parameters, ProtocolStats, Registration, Resolution, U48,
 };
 
 /// Weight of a new value in the smoothed ones: one part of so many (RFC 3550 section 6.4.1).
@@ -127,13 +128,14 @@ impl MicroProtocol for RateStats {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("packets", self.packets);
-        each("bytes", self.bytes);
-        each("missing", self.expected.saturating_sub(self.packets));
-        each("bits_per_second", self.stretch.rate.as_bps());
-        each("spacing_ns", self.arrivals.spacing.as_nanos());
-        each("jitter_ns", self.arrivals.jitter.as_nanos());
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&ArrivalStats {
+            received: PacketCount { packets: self.packets, bytes: self.bytes },
+            missing: self.expected.saturating_sub(self.packets),
+            rate: self.stretch.rate,
+            spacing: self.arrivals.spacing,
+            jitter: self.arrivals.jitter,
+        });
     }
 }
 
@@ -142,7 +144,8 @@ mod tests {
     use haul_base::Span;
     use haul_stack::{Recipe, SendOptions};
 
-    use crate::micro::testing::{Pair, Path, T0, statistic};
+    use crate::micro::stats::ArrivalStats;
+    use crate::micro::testing::{Pair, Path, T0, stats};
 
     #[test]
     fn rate_loss_and_jitter_are_what_the_path_made_them() {
@@ -158,11 +161,11 @@ mod tests {
             sent = pair.a.stats().bytes_sent - before;
         }
         assert_eq!(sent, 1_000);
-        let stat = |name| statistic(&pair.b, "rate_stats", name);
-        assert_eq!((stat("packets"), stat("missing")), (900, 100));
-        assert!((7_000_000..=7_400_000).contains(&stat("bits_per_second")), "{}", stat("bits_per_second"));
+        let arrivals = stats::<ArrivalStats>(&pair.b);
+        assert_eq!((arrivals.received.packets, arrivals.missing), (900, 100));
+        assert!((7_000_000..=7_400_000).contains(&arrivals.rate.as_bps()), "{arrivals:?}");
         // Nine gaps of 1 ms and one of 2: a mean deviation of about 0.2 ms.
-        assert!((50_000..500_000).contains(&stat("jitter_ns")), "{}", stat("jitter_ns"));
+        assert!((50..500).contains(&arrivals.jitter.as_micros()), "{arrivals:?}");
     }
 
     #[test]
@@ -173,6 +176,6 @@ mod tests {
             pair.a.send(T0, &[0; 100], SendOptions::default()).unwrap();
             pair.exchange(T0 + Span::from_millis(n), &mut Path::default());
         }
-        assert!(statistic(&pair.b, "rate_stats", "jitter_ns") < 1_000);
+        assert!(stats::<ArrivalStats>(&pair.b).jitter.as_nanos() < 1_000);
     }
 }

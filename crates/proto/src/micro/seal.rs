@@ -1,8 +1,10 @@
 //! `seal`: every packet is encrypted and authenticated with the session's keys; the clear attributes are
 //! authenticated. The packet number is the nonce.
 
+use super::stats::SealStats;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, MicroProtocol, Open, Order, Registration, Resolution, Seal,
+    Batch, BatchEvent, Context, Declaration, MicroProtocol, Open, Order, ProtocolStats, Registration,
+    Resolution, Seal,
 };
 
 #[derive(Debug)]
@@ -45,8 +47,8 @@ impl MicroProtocol for SealPackets {
         self.open.release_idle();
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("refused", self.refused);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&SealStats { refused: self.refused });
     }
 }
 

@@ -4,10 +4,11 @@
 
 use std::any::Any;
 
+use super::stats::SelectiveTransferStats;
 use haul_base::{Span, Time};
 use haul_stack::{
     Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, PeerProtocols, Registration, Resolution, Submission, Verdict,
+    Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, Submission, Verdict,
 };
 
 /// What a number looks like.
@@ -288,8 +289,8 @@ impl MicroProtocol for SelectiveTransfer {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("suppressed", self.suppressed);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&SelectiveTransferStats { suppressed: self.suppressed });
     }
 }
 

@@ -3,11 +3,12 @@
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, PeerProtocols, Registration, Resolution, SharedValue, U48,
+    Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, SharedValue, U48,
 };
 
 use super::arrived::{Arrived, SPAN};
 use super::is_reliable;
+use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
 
 /// Where duplicates are dropped: behind those who acknowledge them once more.
@@ -158,10 +159,12 @@ impl MicroProtocol for SequencedSegment {
         self.window.release_idle();
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("sent", self.next);
-        each("duplicates", self.duplicates);
-        each("given_up", self.given_up);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&SequencedSegmentStats {
+            sent: self.next,
+            duplicates: self.duplicates,
+            given_up: self.given_up,
+        });
     }
 }
 
@@ -170,7 +173,8 @@ mod tests {
     use haul_base::Span;
     use haul_stack::{Recipe, SendOptions};
 
-    use crate::micro::testing::{Pair, Path, T0, statistic};
+    use crate::micro::stats::SequencedSegmentStats;
+    use crate::micro::testing::{Pair, Path, T0, stats};
 
     fn recipe() -> Recipe {
         Recipe::new("test").with("fixed_size").with("sequenced_segment")
@@ -186,7 +190,7 @@ mod tests {
         let mut got: Vec<u8> = pair.received_by_b().iter().map(|(_, m)| m[0]).collect();
         got.sort_unstable();
         assert_eq!(got, (0..100).collect::<Vec<_>>());
-        assert_eq!(statistic(&pair.b, "sequenced_segment", "duplicates"), 100);
+        assert_eq!(stats::<SequencedSegmentStats>(&pair.b).duplicates, 100);
     }
 
     #[test]
@@ -200,7 +204,7 @@ mod tests {
         }
         pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
         assert_eq!(pair.received_by_b().len(), 2);
-        let given_up = statistic(&pair.b, "sequenced_segment", "given_up");
+        let given_up = stats::<SequencedSegmentStats>(&pair.b).given_up;
         assert!((870..=999).contains(&given_up), "{given_up}");
     }
 

@@ -1,9 +1,10 @@
 //! `statistics`: counts what leaves and what comes, and tells the other side from time to time what has come.
 
+use super::stats::{PacketCount, TrafficStats};
 use haul_base::Span;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, StackEvent,
+    Parameters, ProtocolStats, Registration, Resolution, StackEvent,
 };
 
 /// Control packets of `statistics`.
@@ -12,14 +13,7 @@ pub const STATISTICS_KIND: Kind = Kind(13);
 /// `data packets u64 | bytes u64`, since the start.
 const REPORT_LEN: usize = 16;
 
-/// Data packets and their UDP payload bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
-    packets: u64,
-    bytes: u64,
-}
-
-impl Count {
+impl PacketCount {
     fn add(&mut self, batch: &Batch<'_>) {
         for i in batch.live() {
             self.packets += 1;
@@ -31,10 +25,10 @@ impl Count {
 #[derive(Debug)]
 struct Statistics {
     interval: Span,
-    sent: Count,
-    received: Count,
+    sent: PacketCount,
+    received: PacketCount,
     /// What the other side says that it has received.
-    arrived: Count,
+    arrived: PacketCount,
     scheduled: bool,
 }
 
@@ -53,9 +47,9 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 Ok(Box::new(Statistics {
                     interval: parameters.span("interval"),
-                    sent: Count::default(),
-                    received: Count::default(),
-                    arrived: Count::default(),
+                    sent: PacketCount::default(),
+                    received: PacketCount::default(),
+                    arrived: PacketCount::default(),
                     scheduled: false,
                 }))
             },
@@ -111,7 +105,7 @@ impl MicroProtocol for Statistics {
         if body.len() != REPORT_LEN {
             return batch.reject(i);
         }
-        let said = Count { packets: word(body, 0), bytes: word(body, 8) };
+        let said = PacketCount { packets: word(body, 0), bytes: word(body, 8) };
         // An older report came late.
         if said.packets > self.arrived.packets {
             self.arrived = said;
@@ -124,13 +118,8 @@ impl MicroProtocol for Statistics {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("sent_packets", self.sent.packets);
-        each("sent_bytes", self.sent.bytes);
-        each("received_packets", self.received.packets);
-        each("received_bytes", self.received.bytes);
-        each("arrived_packets", self.arrived.packets);
-        each("arrived_bytes", self.arrived.bytes);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&TrafficStats { sent: self.sent, received: self.received, arrived: self.arrived });
     }
 }
 
@@ -139,7 +128,8 @@ mod tests {
     use haul_base::{Machine, Span};
     use haul_stack::{Recipe, SendOptions, StackEvent};
 
-    use crate::micro::testing::{Pair, Path, T0, events, statistic};
+    use crate::micro::stats::TrafficStats;
+    use crate::micro::testing::{Pair, Path, T0, events, stats};
 
     #[test]
     fn the_sender_learns_how_much_arrived_and_then_there_is_silence() {
@@ -151,9 +141,9 @@ mod tests {
         pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
         pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
         assert_eq!(events(&mut pair.a), [StackEvent::User("data packets arrived at the other side", 30)]);
-        let stat = |name| statistic(&pair.a, "statistics", name);
-        assert_eq!((stat("sent_packets"), stat("arrived_packets")), (50, 30));
-        assert_eq!(stat("arrived_bytes") * 50, stat("sent_bytes") * 30);
+        let TrafficStats { sent, arrived, .. } = stats(&pair.a);
+        assert_eq!((sent.packets, arrived.packets), (50, 30));
+        assert_eq!(arrived.bytes * 50, sent.bytes * 30);
         assert_eq!((pair.a.deadline(), pair.b.deadline()), (None, None));
     }
 }

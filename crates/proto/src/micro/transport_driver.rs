@@ -1,7 +1,9 @@
 //! `transport_driver`: which session a packet belongs to, readable without keys.
 
+use super::stats::TransportDriverStats;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, Registration, Resolution,
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ProtocolStats, Registration,
+    Resolution,
 };
 
 /// Foreign packets are sorted out before anybody spends time on opening them.
@@ -52,8 +54,8 @@ impl MicroProtocol for TransportDriver {
         }
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("foreign", self.foreign);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&TransportDriverStats { foreign: self.foreign });
     }
 }
 
@@ -62,7 +64,8 @@ mod tests {
     use haul_base::Machine;
     use haul_stack::{Recipe, SendOptions};
 
-    use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, statistic};
+    use crate::micro::stats::TransportDriverStats;
+    use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, stats};
 
     #[test]
     fn packets_of_other_sessions_and_stumps_go_no_further() {
@@ -82,6 +85,6 @@ mod tests {
         }
         assert!(pair.received_by_b().is_empty());
         assert!(pair.b.stats().unauthentic >= sent.len as u64);
-        assert!(statistic(&pair.b, "transport_driver", "foreign") > 0);
+        assert!(stats::<TransportDriverStats>(&pair.b).foreign > 0);
     }
 }

@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Registration,
-    Resolution,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, ProtocolStats,
+    Registration, Resolution,
 };
 
 use super::events::{DroppedGap, WITNESSED};
+use super::stats::WitnessStats;
 
 const WITNESS: Kind = Kind(20);
 /// Bytes of a gap in a message.
@@ -39,13 +40,7 @@ struct Witness {
     told_at: Option<Time>,
     /// At the sender: the number behind the last gap that was told.
     known: u64,
-    counts: Counts,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    gaps: u64,
-    messages: u64,
+    counts: WitnessStats,
 }
 
 pub(super) fn registration() -> Registration {
@@ -177,7 +172,7 @@ impl MicroProtocol for Witness {
             }
             self.gaps.retain(|(_, told)| *told < REPEATS);
             self.told_at = Some(now);
-            self.counts.messages += 1;
+            self.counts.messages_sent += 1;
         }
         self.schedule(context);
     }
@@ -186,9 +181,8 @@ impl MicroProtocol for Witness {
         self.schedule(context);
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("gaps", self.counts.gaps);
-        each("messages_sent", self.counts.messages);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&self.counts);
     }
 }
 

@@ -3,7 +3,7 @@
 use haul_base::{Machine, Time};
 use haul_stack::{Recipe, Stack, StackEvent};
 
-use crate::parts::{Boom, Pair, events, plain, recipe, setup};
+use crate::parts::{Before, Boom, Pair, events, plain, recipe, setup};
 
 fn that_panics(step: &str) -> Recipe {
     let mut recipe = recipe();
@@ -53,8 +53,9 @@ fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
     let compiled = |step| std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap();
     let mut stack = Stack::new(compiled("count"), setup(true)).unwrap();
     let mut counters = Vec::new();
-    stack.statistics(|part, name, value| counters.push((part.to_owned(), name, value)));
-    assert_eq!(counters, [("knob".to_owned(), "before", 1)]);
+    stack.statistics(|part, stats| counters.push((part.to_owned(), stats.to_arc())));
+    let [(part, before)] = &counters[..] else { panic!("{counters:?}") };
+    assert_eq!((&part[..], before.of()), ("knob", Some(&Before(1))));
     assert!(stack.has_failed() && stack.deadline().is_none());
     assert_eq!(events(&mut stack), failed("count"));
     assert_eq!(stack.poll_transmit(Time::ZERO, &mut [0; 2_000]), None);
@@ -66,7 +67,7 @@ fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
 #[test]
 #[should_panic(expected = "the caller's own")]
 fn a_panic_of_whoever_looks_at_the_counters_is_his() {
-    Pair::new().a.statistics(|part, _, _| assert!(part != "knob", "the caller's own"));
+    Pair::new().a.statistics(|part, _| assert!(part != "knob", "the caller's own"));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent,
+    Parameters, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack,
+    StackEvent,
 };
 
 /// A message is a packet.
@@ -74,11 +75,15 @@ impl MicroProtocol for Knob {
         usize::from(self.clings)
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("before", 1);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&Before(1));
         self.step("count");
     }
 }
+
+/// What a knob counts before it panics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Before(pub(crate) u64);
 
 /// Something to be taken in and out.
 #[derive(Debug)]

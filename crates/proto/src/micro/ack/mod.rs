@@ -10,7 +10,7 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    PATH_ANSWERED, ParameterKind, ParameterSpec, Parameters, Resolution, SharedValue, U48,
+    PATH_ANSWERED, ParameterKind, ParameterSpec, Parameters, ProtocolStats, Resolution, SharedValue, U48,
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
@@ -19,6 +19,7 @@ use self::wire::Abandoned;
 use super::arrived::Arrived;
 use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
+use super::stats::AckStats;
 
 /// Name of the timer of an acknowledgement that waits for more to acknowledge.
 const DELAYED: u8 = 1;
@@ -213,9 +214,11 @@ impl MicroProtocol for Acknowledging {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("acknowledgements", self.said);
-        each("timeouts", self.sending.timeouts);
-        each("rtt_us", self.sending.rtt().smoothed().as_micros());
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&AckStats {
+            acknowledgements: self.said,
+            timeouts: self.sending.timeouts,
+            rtt: self.sending.rtt().smoothed(),
+        });
     }
 }

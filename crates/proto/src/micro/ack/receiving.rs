@@ -1,13 +1,14 @@
 //! The receiver's half of acknowledgements: what has come, and when to say so.
 
+use std::ops::Range;
+
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, SharedValue, U48};
 
-use super::wire::{Abandoned, FIXED, Head, STRETCH, choose, write_stretches};
+use super::wire::{Abandoned, FIXED, Head, choose};
 use crate::micro::arrived::Arrived;
+use crate::micro::stretches;
 
-/// Stretches in one acknowledgement. An acknowledgement with fewer names them all.
-pub(super) const MOST_STRETCHES: usize = 64;
 /// Numbers that are noted until the next acknowledgement leaves; the stretches of later ones may have to wait.
 const MOST_FRESH: usize = 256;
 
@@ -36,7 +37,7 @@ pub(super) struct Receiving {
     /// Packets since the last acknowledgement.
     unsaid: u32,
     fresh: Vec<u64>,
-    chosen: Vec<(u64, u64)>,
+    chosen: Vec<Range<u64>>,
 }
 
 /// What the receiver reads of a segment.
@@ -124,14 +125,15 @@ impl Receiving {
         self.chosen.clear();
         if self.when == When::AtOnce {
             self.fresh.sort_unstable();
-            choose(arrived, &self.fresh, MOST_STRETCHES, &mut self.chosen);
+            choose(arrived, &self.fresh, stretches::MOST, &mut self.chosen);
         }
         let below = arrived.below();
         let head = Head { echo: newest.sent_at, delay: now.since(newest.at), newest: newest.pn, below };
-        let Some(i) = batch.push(kind, FIXED + self.chosen.len() * STRETCH) else { return };
-        let (fixed, stretches) = batch.payload_mut(i).split_at_mut(FIXED);
+        let Some(i) = batch.push(kind, FIXED + self.chosen.len() * stretches::LEN) else { return };
+        let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         head.write(fixed);
-        write_stretches(below, &self.chosen, stretches);
+        let used = stretches::write(below, self.chosen.iter().cloned(), rest);
+        debug_assert_eq!(used, rest.len(), "what is remembered spans less than can be said");
         self.fresh.clear();
         self.unsaid = 0;
     }

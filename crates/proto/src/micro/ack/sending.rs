@@ -1,17 +1,19 @@
 //! The sender's half of acknowledgements: round-trip time, what they say in the words of
 //! [`Acknowledgement`], and the timer.
 
+use std::iter::once;
 use std::mem::take;
+use std::ops::Range;
 
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue, U48};
 
-use super::receiving::MOST_STRETCHES;
-use super::wire::{Abandoned, Head, STRETCH, stretches};
+use super::wire::{Abandoned, Head};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
 use crate::micro::round_trip::without_delay;
 use crate::micro::scoreboard::{Scoreboard, SegmentState};
+use crate::micro::stretches::Stretches;
 
 /// Name of the timer.
 pub(super) const OVERDUE: u8 = 0;
@@ -232,11 +234,10 @@ impl Sending {
         bindings: Bindings,
         context: &mut Context<'_>,
     ) -> bool {
-        let Some((head, rest)) = Head::read(body) else { return false };
-        let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to);
+        let Some((head, stretches)) = Head::read(body) else { return false };
         // The peer cannot have received what was never sent.
         let next = self.next.max(context.shared(bindings.scoreboard).next());
-        if head.newest >= context.next_pn() || highest > next {
+        if head.newest >= context.next_pn() || stretches.end() > next {
             return false;
         }
         let mut has_expired = false;
@@ -245,7 +246,7 @@ impl Sending {
             has_expired = take(&mut self.expirations) > 0;
             self.measure(&head, bindings, context);
         }
-        self.tell(&head, rest, bindings, context);
+        self.tell(&head, stretches, bindings, context);
         let first = self.policy.timeout(&self.rtt, 1);
         if !self.waits(bindings, context) {
             self.disarm(context);
@@ -271,7 +272,7 @@ impl Sending {
         context.raise(bindings.sampled, &mut RttSample { at, rtt });
     }
 
-    fn tell(&mut self, head: &Head, rest: &[u8], bindings: Bindings, context: &mut Context<'_>) {
+    fn tell(&mut self, head: &Head, stretches: Stretches<'_>, bindings: Bindings, context: &mut Context<'_>) {
         let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
         let scoreboard = context.shared(bindings.scoreboard);
@@ -280,14 +281,14 @@ impl Sending {
         self.acknowledgement.loss = Some(boundary);
         self.acknowledgement.outcome = Outcome::default();
         self.acknowledgement.words.clear();
-        let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
+        let is_complete = !stretches.is_full();
         if head.below < scoreboard.next() {
             // Something newer than this number's segment has come, or the boundary makes no claim about it.
             self.acknowledgement.words.push(Statement { first: head.below, received: 0, known: 1 });
-            let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to).max(base);
+            let highest = stretches.end().max(base);
             let names_all = is_complete && !self.policy.oldest_only;
             let end = if names_all { scoreboard.end_of_earlier(highest, head.newest) } else { highest };
-            let stretches = stretches(head.below, rest).chain([(end, end)]);
+            let stretches = stretches.iter().chain(once(end..end));
             state(head.below.max(base), stretches, is_complete, &mut self.acknowledgement.words);
         }
         context.raise(bindings.acknowledged, &mut self.acknowledgement);
@@ -298,13 +299,13 @@ impl Sending {
 /// them is known to be missing if they `are_complete`.
 fn state(
     start: u64,
-    stretches: impl Iterator<Item = (u64, u64)>,
+    stretches: impl Iterator<Item = Range<u64>>,
     are_complete: bool,
     into: &mut Vec<Statement>,
 ) {
     let mut told = start;
     let first_word = into.len();
-    for (from, to) in stretches {
+    for Range { start: from, end: to } in stretches {
         let mut at = told;
         while at < to {
             let word = first_word + ((at - start) / 64) as usize;
@@ -380,14 +381,14 @@ mod tests {
             let start = below.max(base);
             let (mut at, mut stretches) = (below, Vec::new());
             for (gap, len) in pieces {
-                stretches.push((at + gap, at + gap + len));
+                stretches.push(at + gap..at + gap + len);
                 at += gap + len;
             }
             let mut words = Vec::new();
-            state(start, stretches.iter().copied(), complete, &mut words);
+            state(start, stretches.iter().cloned(), complete, &mut words);
             let find = |n: u64| words.iter().find(|w| (w.first..w.first + 64).contains(&n));
             for n in start..at + 70 {
-                let come = stretches.iter().any(|&(from, to)| (from..to).contains(&n));
+                let come = stretches.iter().any(|stretch| stretch.contains(&n));
                 let bit = |word: u64, first: u64| word >> (n - first) & 1 == 1;
                 let said = find(n).is_some_and(|w| bit(w.received, w.first));
                 let known = find(n).is_some_and(|w| bit(w.known, w.first));

@@ -1,16 +1,19 @@
 //! The body of an acknowledgement: `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16) ...`,
-//! all big-endian. Gaps and lengths are stretches of sequence numbers, from `below` upwards.
+//! all big-endian. What follows `below` are stretches of sequence numbers that have come beyond it.
 //!
 //! The body of what a sender says when it has given segments up, and nothing leaves that would say so: ` sent_at u32 |
 //! oldest u48 ` , as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.
 
+use std::ops::Range;
+
 use haul_base::Span;
+use haul_stack::{AttributeType, U48};
 
 use crate::micro::arrived::Arrived;
+use crate::micro::stretches::Stretches;
 
-/// Bytes in front of the stretches, and of each of them.
+/// Bytes in front of the stretches.
 pub(super) const FIXED: usize = 20;
-pub(super) const STRETCH: usize = 4;
 
 /// What an acknowledgement says besides its stretches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,36 +28,26 @@ pub(super) struct Head {
     pub(super) below: u64,
 }
 
-fn u48(value: u64) -> [u8; 6] {
-    let mut bytes = [0; 6];
-    bytes.copy_from_slice(&value.to_be_bytes()[2..]);
-    bytes
-}
-
-fn read_u48(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
-}
-
 impl Head {
     pub(super) fn write(&self, into: &mut [u8]) {
         let delay = u32::try_from(self.delay.as_micros()).unwrap_or(u32::MAX);
         into[..4].copy_from_slice(&self.echo.to_be_bytes());
         into[4..8].copy_from_slice(&delay.to_be_bytes());
-        into[8..14].copy_from_slice(&u48(self.newest));
-        into[14..20].copy_from_slice(&u48(self.below));
+        U48::write(self.newest, &mut into[8..14]);
+        U48::write(self.below, &mut into[14..20]);
     }
 
-    /// Reads the head; what is behind it are the stretches. `None` if these are no acknowledgement's bytes.
-    pub(super) fn read(body: &[u8]) -> Option<(Self, &[u8])> {
+    /// `None` if these are no acknowledgement's bytes.
+    pub(super) fn read(body: &[u8]) -> Option<(Self, Stretches<'_>)> {
         let (head, stretches) = body.split_at_checked(FIXED)?;
         let word = |at: usize| Some(u32::from_be_bytes(head[at..at + 4].try_into().ok()?));
         let read = Self {
             echo: word(0)?,
             delay: Span::from_micros(u64::from(word(4)?)),
-            newest: read_u48(&head[8..14]),
-            below: read_u48(&head[14..20]),
+            newest: U48::read(&head[8..14]),
+            below: U48::read(&head[14..20]),
         };
-        stretches.len().is_multiple_of(STRETCH).then_some((read, stretches))
+        Some((read, Stretches::read(read.below, stretches)?))
     }
 }
 
@@ -72,34 +65,23 @@ impl Abandoned {
 
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..4].copy_from_slice(&self.sent_at.to_be_bytes());
-        into[4..].copy_from_slice(&u48(self.oldest));
+        U48::write(self.oldest, &mut into[4..]);
     }
 
     /// `None` if these are other bytes.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = body.try_into().ok()?;
         let sent_at = u32::from_be_bytes(bytes[..4].try_into().ok()?);
-        Some(Self { sent_at, oldest: read_u48(&bytes[4..]) })
+        Some(Self { sent_at, oldest: U48::read(&bytes[4..]) })
     }
-}
-
-/// The stretches that have come beyond `below`, oldest first, as `from..to` sequence numbers.
-pub(super) fn stretches(below: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
-    let mut at = below;
-    bytes.chunks_exact(STRETCH).map(move |stretch| {
-        let half = |at: usize| u64::from(u16::from_be_bytes([stretch[at], stretch[at + 1]]));
-        let from = at + half(0);
-        at = from + half(2);
-        (from, at)
-    })
 }
 
 /// Chooses at most `most` stretches: those with `fresh` (sorted) numbers first, so that every arrival is confirmed at
 /// once; then the newest, so that one acknowledgement makes up for those that were lost.
-pub(super) fn choose(arrived: &Arrived, fresh: &[u64], most: usize, into: &mut Vec<(u64, u64)>) {
+pub(super) fn choose(arrived: &Arrived, fresh: &[u64], most: usize, into: &mut Vec<Range<u64>>) {
     into.clear();
     for &number in fresh {
-        let stretch = arrived.beyond().containing(number).map(|range| (range.start, range.end));
+        let stretch = arrived.beyond().containing(number);
         if let Some(stretch) = stretch.filter(|stretch| into.last() != Some(stretch))
             && into.len() < most
         {
@@ -107,30 +89,15 @@ pub(super) fn choose(arrived: &Arrived, fresh: &[u64], most: usize, into: &mut V
         }
     }
     let named = into.len();
-    for range in arrived.beyond().iter().rev() {
+    for stretch in arrived.beyond().iter().rev() {
         if into.len() >= most {
             break;
         }
-        let stretch = (range.start, range.end);
         if !into[..named].contains(&stretch) {
             into.push(stretch);
         }
     }
-    into.sort_unstable();
-}
-
-/// Writes the stretches, as many as can be said; gives the bytes used.
-pub(super) fn write_stretches(below: u64, stretches: &[(u64, u64)], into: &mut [u8]) -> usize {
-    let mut at = below;
-    let mut used = 0;
-    for (&(from, to), place) in stretches.iter().zip(into.chunks_exact_mut(STRETCH)) {
-        let (Ok(gap), Ok(len)) = (u16::try_from(from - at), u16::try_from(to - from)) else { break };
-        place[..2].copy_from_slice(&gap.to_be_bytes());
-        place[2..].copy_from_slice(&len.to_be_bytes());
-        at = to;
-        used += STRETCH;
-    }
-    used
+    into.sort_unstable_by_key(|stretch| stretch.start);
 }
 
 #[cfg(test)]
@@ -152,9 +119,9 @@ mod tests {
         let arrived = arrived((1..400).map(|n| 2 * n));
         let mut chosen = Vec::new();
         choose(&arrived, &[10, 20, 20], 4, &mut chosen);
-        assert_eq!(chosen, [(10, 11), (20, 21), (796, 797), (798, 799)]);
+        assert_eq!(chosen, [10..11, 20..21, 796..797, 798..799]);
         choose(&arrived, &[10, 20, 30], 2, &mut chosen);
-        assert_eq!(chosen, [(10, 11), (20, 21)]);
+        assert_eq!(chosen, [10..11, 20..21]);
     }
 
     proptest! {
@@ -163,7 +130,8 @@ mod tests {
             let head = Head { echo, delay: Span::from_micros(delay), newest, below };
             let mut bytes = [0; FIXED];
             head.write(&mut bytes);
-            prop_assert_eq!(Head::read(&bytes), Some((head, &[][..])));
+            let read = Head::read(&bytes).unwrap();
+            prop_assert_eq!((read.0, read.1.is_empty()), (head, true));
         }
 
         #[test]
@@ -176,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn stretches_survive(numbers in prop::collection::btree_set(1u64..500, 0..80), base in 0u64..1 << 40) {
+        fn all_that_has_come_is_chosen_if_there_is_room(numbers in prop::collection::btree_set(1u64..500, 0..80), base in 0u64..1 << 40) {
             let mut set = Arrived::default();
             set.settle_below(base);
             for number in &numbers {
@@ -184,22 +152,14 @@ mod tests {
             }
             let mut chosen = Vec::new();
             choose(&set, &[], usize::MAX, &mut chosen);
-            let mut bytes = vec![0; chosen.len() * STRETCH];
-            prop_assert_eq!(write_stretches(base, &chosen, &mut bytes), bytes.len());
-            let said: Vec<u64> = stretches(base, &bytes).flat_map(|(from, to)| from - base..to - base).collect();
-            prop_assert_eq!(said, numbers.into_iter().collect::<Vec<_>>());
+            let chosen: Vec<u64> = chosen.into_iter().flatten().map(|number| number - base).collect();
+            prop_assert_eq!(chosen, numbers.into_iter().collect::<Vec<_>>());
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(Abandoned::read(&bytes).is_some(), bytes.len() == Abandoned::LEN);
-            if let Some((head, rest)) = Head::read(&bytes) {
-                let mut last = head.below;
-                for (from, to) in stretches(head.below, rest) {
-                    prop_assert!(last <= from && from <= to);
-                    last = to;
-                }
-            }
+            prop_assert_eq!(Head::read(&bytes).is_some(), bytes.len() >= FIXED && bytes.len().is_multiple_of(4));
         }
     }
 }

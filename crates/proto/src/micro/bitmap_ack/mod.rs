@@ -23,10 +23,11 @@ use std::any::Any;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup,
+    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup,
 };
 
 use super::events::{PAUSE_ASKED, PAUSE_WANTED, Pause};
+use super::stats::BitmapAckStats;
 use crate::control::LONGEST_HOLD;
 use receiver::Receiver;
 use report::When;
@@ -337,8 +338,10 @@ impl MicroProtocol for BitmapAck {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.sender.statistics(each);
-        self.receiver.statistics(each);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        let mut stats = BitmapAckStats::default();
+        self.sender.count(&mut stats);
+        self.receiver.count(&mut stats);
+        tell(&stats);
     }
 }

@@ -14,6 +14,7 @@ use super::{CHANNEL_REPORT, FEEDBACK};
 use crate::micro::events::{
     HOST_SAMPLE, NO_LIMIT, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON,
 };
+use crate::micro::stats::BitmapAckStats;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -249,11 +250,11 @@ impl Receiver {
         true
     }
 
-    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("packets_received", self.packets);
-        each("bytes_received", self.bytes);
-        each("duplicates", self.duplicates);
-        each("ecn_ce", self.ecn_ce);
-        each("reports_sent", self.sent);
+    pub(super) fn count(&self, stats: &mut BitmapAckStats) {
+        stats.packets_received = self.packets;
+        stats.bytes_received = self.bytes;
+        stats.duplicates = self.duplicates;
+        stats.ecn_ce = self.ecn_ce;
+        stats.reports_sent = self.sent;
     }
 }

@@ -16,6 +16,7 @@ use crate::micro::events::{
 };
 use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{ChunkNow, Clock, LawInterval, ReportDelay, SendWindow, WaitingFor};
+use crate::micro::stats::BitmapAckStats;
 
 /// RFC 8985 section 6.2.1 bounds the number of steps by the smoothed round trip; this is our bound.
 const MAX_REORDERING_STEPS: u32 = 16;
@@ -353,11 +354,11 @@ impl Sender {
         Acknowledgement { below, words, nothing_from, loss: Some(loss), ..Acknowledgement::default() }
     }
 
-    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("reports_received", self.reports);
-        each("peer_drops", u64::from(self.peer_drops));
-        each("peer_duplicates", u64::from(self.peer_duplicates));
-        each("peer_ecn_ce", u64::from(self.peer_ecn_ce));
+    pub(super) fn count(&self, stats: &mut BitmapAckStats) {
+        stats.reports_received = self.reports;
+        stats.peer_drops = self.peer_drops;
+        stats.peer_duplicates = self.peer_duplicates;
+        stats.peer_ecn_ce = self.peer_ecn_ce;
     }
 }
 

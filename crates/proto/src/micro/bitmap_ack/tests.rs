@@ -1,7 +1,8 @@
 use haul_base::{Machine, Span, Time};
 use haul_stack::Recipe;
 
-use crate::micro::testing::{Pair, Path, T0, object_recipe, statistic};
+use crate::micro::stats::{BitmapAckStats, KeepObjectStats};
+use crate::micro::testing::{Pair, Path, T0, object_recipe, stats};
 
 const SEGMENTS: u64 = 50;
 
@@ -17,7 +18,7 @@ fn pair(recipe: &Recipe) -> Pair {
 }
 
 fn known(pair: &Pair) -> (u64, u64) {
-    (statistic(&pair.a, "retransmit", "acked"), statistic(&pair.a, "retransmit", "resent"))
+    (stats::<KeepObjectStats>(&pair.a).acked, stats::<KeepObjectStats>(&pair.a).resent)
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn while_data_comes_reports_are_no_further_apart_than_the_interval() {
         let mut pair = Pair::of_object(&recipe, 10_000_000).0;
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(1_000), &mut Path::default());
-        let reports = statistic(&pair.a, "bitmap_ack", "reports_received");
+        let reports = stats::<BitmapAckStats>(&pair.a).reports_received;
         assert!((expected * 8 / 10..=expected * 12 / 10).contains(&reports), "{reports} at {interval}");
     }
 }
@@ -96,7 +97,7 @@ fn while_nothing_comes_neither_end_is_called_more_often_than_it_has_something_to
     pair.run_until(at(2_000), &mut Path::default());
     let arrived = came.lock().unwrap().bytes;
     assert!(arrived > 50_000, "all but the last segment, which has room for more: {arrived}");
-    let sent = statistic(&pair.b, "bitmap_ack", "reports_sent");
+    let sent = stats::<BitmapAckStats>(&pair.b).reports_sent;
     let (mut now, mut calls) = (at(2_000), 0);
     while now < at(12_000) {
         calls += 1;
@@ -104,7 +105,7 @@ fn while_nothing_comes_neither_end_is_called_more_often_than_it_has_something_to
         now = deadlines.map(|deadline| deadline.at).min().unwrap();
         pair.run_until(now, &mut Path::default());
     }
-    let reports = statistic(&pair.b, "bitmap_ack", "reports_sent") - sent;
+    let reports = stats::<BitmapAckStats>(&pair.b).reports_sent - sent;
     assert!(reports <= 101 && calls < 500, "{calls} calls and {reports} reports in ten seconds");
     assert_eq!(came.lock().unwrap().bytes, arrived);
 }

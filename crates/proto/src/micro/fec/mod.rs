@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT,
+    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT,
 };
 use reed_solomon_simd::ReedSolomonEncoder;
 
+use super::stats::FecStats;
 use blocks::{Blocks, Piece};
 
 /// Control packets of `fec`.
@@ -281,10 +282,12 @@ impl MicroProtocol for Fec {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("repairs_sent", self.sending.packets);
-        each("recovered", self.blocks.recovered);
-        each("unrepaired_blocks", self.blocks.unrepaired);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&FecStats {
+            repairs_sent: self.sending.packets,
+            recovered: self.blocks.recovered,
+            unrepaired_blocks: self.blocks.unrepaired,
+        });
     }
 }
 
@@ -294,7 +297,8 @@ mod tests {
     use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
-    use crate::micro::testing::{Pair, Path, T0, receive, statistic};
+    use crate::micro::stats::FecStats;
+    use crate::micro::testing::{Pair, Path, T0, receive, stats};
 
     fn recipe(data: usize, repair: usize) -> Recipe {
         let numbers = (data.to_string(), repair.to_string());
@@ -345,7 +349,7 @@ mod tests {
             got.sort();
             prop_assert!(got == sent, "{} of {} with {} lost", got.len(), sent.len(), lost);
             // A block that has made room is begun anew by its repair, which works out again what had come.
-            let recovered = statistic(&pair.b, "fec", "recovered");
+            let recovered = stats::<FecStats>(&pair.b).recovered;
             let is_exact = data_packets <= data * super::blocks::KEPT;
             prop_assert!(if is_exact { recovered == lost } else { recovered >= lost }, "{recovered} of {lost}");
             prop_assert_eq!(pair.b.stats().violations, 0);
@@ -383,6 +387,6 @@ mod tests {
         let mut lose = |packet: usize| packet < 128 && packet % 10 < 3;
         pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
         assert!(pair.received_by_b().len() < 170);
-        assert!(statistic(&pair.b, "fec", "unrepaired_blocks") > 0);
+        assert!(stats::<FecStats>(&pair.b).unrepaired_blocks > 0);
     }
 }

@@ -3,7 +3,8 @@ use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
 use proptest::prelude::*;
 
 use super::segment_size;
-use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, statistic};
+use crate::micro::stats::FixedSizeStats;
+use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, stats};
 
 fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size")
@@ -86,8 +87,8 @@ fn incomplete_messages_are_given_up_when_their_memory_is_used() {
         pair.a.send(T0, &body(n, 60_000), SendOptions::default()).unwrap();
     }
     pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
-    assert!(statistic(&pair.b, "fixed_size", "given_up") >= 10);
-    assert!(statistic(&pair.b, "fixed_size", "incomplete") <= 3);
+    assert!(stats::<FixedSizeStats>(&pair.b).given_up >= 10);
+    assert!(stats::<FixedSizeStats>(&pair.b).incomplete <= 3);
     pair.received_by_b();
     pair.a.send(T0, &body(1, 60_000), SendOptions::default()).unwrap();
     pair.exchange(T0, &mut Path::default());
@@ -186,7 +187,7 @@ fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
     pair.a.send(T0, &message, SendOptions::default()).unwrap();
     // The word of the change is lost.
     pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet == 0), ..Path::default() });
-    assert!(statistic(&pair.b, "fixed_size", "refused") > 40);
+    assert!(stats::<FixedSizeStats>(&pair.b).refused > 40);
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
     assert!(pair.received_by_b() == [(0, message)], "it has not come");
     assert_eq!((pair.b.stats().violations, pair.b.has_failed()), (0, false));
@@ -215,8 +216,8 @@ fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
         pair.exchange(now, &mut Path::default());
     }
     assert_eq!(pair.received_by_b().len(), 10);
-    let count = |name| statistic(&pair.b, "fixed_size", name);
-    assert_eq!((count("refused"), count("incomplete"), count("given_up")), (0, 0, 20));
+    let counted = FixedSizeStats { refused: 0, incomplete: 0, given_up: 20 };
+    assert_eq!(stats::<FixedSizeStats>(&pair.b), counted);
 }
 
 /// A peer that begins a message and does not end it must not keep the other end from closing.

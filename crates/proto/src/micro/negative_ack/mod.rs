@@ -18,7 +18,8 @@ use std::any::Any;
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
+    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT,
+    SharedValue, U48,
 };
 
 use self::receiving::Receiving;
@@ -27,6 +28,7 @@ use self::timing::{CONFIRM, GAP, Limits, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
 use super::events::ABANDONED;
+use super::stats::NegativeAckStats;
 
 /// Its control packets.
 const NACK: Kind = Kind(9);
@@ -71,7 +73,7 @@ pub(super) fn registration() -> Registration {
                     declared: None,
                     sequence: None,
                     wants: Wants::default(),
-                    said: Said::default(),
+                    said: NegativeAckStats::default(),
                 }))
             },
         )
@@ -92,12 +94,6 @@ struct Wants {
     holdings: bool,
 }
 
-#[derive(Debug, Default)]
-struct Said {
-    reports: u64,
-    holdings: u64,
-}
-
 #[derive(Debug)]
 struct NegativeAck {
     limits: Limits,
@@ -106,7 +102,7 @@ struct NegativeAck {
     declared: Option<Declared>,
     sequence: Option<Attribute<U48>>,
     wants: Wants,
-    said: Said,
+    said: NegativeAckStats,
 }
 
 impl NegativeAck {
@@ -161,8 +157,8 @@ impl MicroProtocol for NegativeAck {
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let Declared { arrived, abandoned, sending } = self.declared();
         match wire::read(batch.payload(i)) {
-            Some(Word::Report(report, rest)) => {
-                match self.sending.on_report(&report, rest, sending, context) {
+            Some(Word::Report(report, stretches)) => {
+                match self.sending.on_report(&report, stretches, sending, context) {
                     Some(true) => self.want(Control::Holdings, context),
                     Some(false) => {}
                     None => batch.reject(i),
@@ -188,7 +184,7 @@ impl MicroProtocol for NegativeAck {
             }
         } else if std::mem::take(&mut self.wants.holdings) {
             self.sending.write(NACK, batch, sending, context);
-            self.said.holdings += 1;
+            self.said.answers += 1;
         }
     }
 
@@ -213,9 +209,8 @@ impl MicroProtocol for NegativeAck {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("reports", self.said.reports);
-        each("answers", self.said.holdings);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&self.said);
     }
 }
 

@@ -4,8 +4,9 @@ use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
 
 use super::timing::{GAP, Limits, SILENCE, repeat_after};
-use super::wire::{FIXED, Holdings, Report, Stretches};
+use super::wire::{FIXED, Holdings, Report};
 use crate::micro::arrived::Arrived;
+use crate::micro::stretches::{self, MOST_BYTES};
 
 /// Reports of silence at the first interval, if none is answered; after them, and after an answer, it doubles.
 const EAGER_REPORTS: u32 = 8;
@@ -148,12 +149,13 @@ impl Receiving {
         let arrived = context.shared(shared);
         let (below, next) = (arrived.below(), arrived.next().max(self.told));
         let tail = (arrived.next() < next).then(|| arrived.next()..next);
-        let stretches = Stretches::of(below, arrived.holes().chain(tail));
+        let mut stretches = [0; MOST_BYTES];
+        let used = stretches::write(below, arrived.holes().chain(tail), &mut stretches);
         let report = Report { is_silence: self.is_silence, newest: self.newest, below, next };
-        let Some(i) = batch.push(kind, FIXED + stretches.bytes().len()) else { return };
+        let Some(i) = batch.push(kind, FIXED + used) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         report.write(fixed);
-        rest.copy_from_slice(stretches.bytes());
+        rest.copy_from_slice(&stretches[..used]);
         self.is_silence = false;
     }
 }

@@ -4,9 +4,10 @@ use haul_base::Time;
 use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
 
 use super::timing::{CONFIRM, FORGET, Limits, repeat_after};
-use super::wire::{Holdings, MOST_STRETCHES, Report, STATE_LEN, STRETCH, stretches};
+use super::wire::{Holdings, Report, STATE_LEN};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
 use crate::micro::scoreboard::{Scoreboard, SegmentState};
+use crate::micro::stretches::Stretches;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bindings {
@@ -139,23 +140,22 @@ impl Sending {
     pub(super) fn on_report(
         &mut self,
         report: &Report,
-        rest: &[u8],
+        stretches: Stretches<'_>,
         bindings: Bindings,
         context: &mut Context<'_>,
     ) -> Option<bool> {
-        let highest = stretches(report.below, rest).last().map_or(report.below, |(_, to)| to);
         let newest_possible = report.newest == 0 || report.newest < context.next_pn();
         let next = self.next.max(context.shared(bindings.scoreboard).next());
-        if !newest_possible || report.next > next || highest > report.next {
+        if !newest_possible || report.next > next || stretches.end() > report.next {
             return None;
         }
         (self.is_heard, self.is_stale, self.asked) = (true, false, 0);
         let mut arguments = self.arguments.take().unwrap_or_default();
-        acknowledge(&mut arguments.acknowledged, report, rest, bindings, context);
-        collect(&mut arguments.missing.sequence_numbers, report, rest, bindings, context);
+        acknowledge(&mut arguments.acknowledged, report, stretches, bindings, context);
+        collect(&mut arguments.missing.sequence_numbers, report, stretches, bindings, context);
         let scoreboard = context.shared(bindings.scoreboard);
         let (base, is_idle) = (scoreboard.base(), scoreboard.lost() == 0);
-        let asks_for_lost = stretches(report.below, rest).any(|(from, to)| from < to && from < base);
+        let asks_for_lost = stretches.iter().any(|stretch| !stretch.is_empty() && stretch.start < base);
         let repeats = !arguments.missing.sequence_numbers.is_empty();
         if repeats {
             context.raise(RETRANSMIT_TIMEOUT, &mut arguments.missing);
@@ -186,7 +186,7 @@ impl Sending {
 fn acknowledge(
     acknowledgement: &mut Acknowledgement,
     report: &Report,
-    rest: &[u8],
+    stretches: Stretches<'_>,
     bindings: Bindings,
     context: &mut Context<'_>,
 ) {
@@ -203,12 +203,12 @@ fn acknowledge(
         }
     };
     let mut at = report.below;
-    for (from, to) in stretches(report.below, rest) {
-        come(at, from);
-        at = to;
+    for stretch in stretches.iter() {
+        come(at, stretch.start);
+        at = stretch.end;
     }
     // Behind the last of as many stretches as can be said, more may be missing.
-    if rest.len() < MOST_STRETCHES * STRETCH && !rest.is_empty() {
+    if !stretches.is_full() && !stretches.is_empty() {
         come(at, report.next);
     }
     context.raise(bindings.acknowledged, acknowledgement);
@@ -219,16 +219,16 @@ fn acknowledge(
 fn collect(
     missing: &mut Vec<u64>,
     report: &Report,
-    rest: &[u8],
+    stretches: Stretches<'_>,
     bindings: Bindings,
     context: &mut Context<'_>,
 ) {
     let (now, wait) = (context.now(), repeat_after(context));
     let scoreboard = context.shared(bindings.scoreboard);
     missing.clear();
-    let tail = if report.is_silence { (report.next, scoreboard.next()) } else { (0, 0) };
-    for (from, to) in stretches(report.below, rest).chain([tail]) {
-        for sequence in from.max(scoreboard.base())..to.min(scoreboard.next()) {
+    let tail = report.is_silence.then(|| report.next..scoreboard.next());
+    for stretch in stretches.iter().chain(tail) {
+        for sequence in stretch.start.max(scoreboard.base())..stretch.end.min(scoreboard.next()) {
             let lost = scoreboard.get(sequence).is_some_and(|slot| {
                 slot.state == SegmentState::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
             });

@@ -4,7 +4,8 @@ use haul_base::{Machine, Rng, Span, Time};
 use haul_stack::{Recipe, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
-use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, statistic};
+use crate::micro::stats::NegativeAckStats;
+use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, stats};
 
 fn recipe(window: &str, nack: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
@@ -83,9 +84,9 @@ fn the_last_reading_is_missed_after_silence_and_silence_without_cause_grows_quie
     assert_eq!((got(&mut pair), pair.b.stats().control_sent), (vec![1], 1));
     pair.run_until(at(1_000_000), &mut Path::default());
     // Doubling up to a quarter of the retention: 1, 2, 4, 8, and then every ten seconds.
-    let reports = statistic(&pair.b, "negative_ack", "reports");
+    let reports = stats::<NegativeAckStats>(&pair.b).reports;
     assert!((100..=106).contains(&reports), "{reports}");
-    assert_eq!(statistic(&pair.a, "negative_ack", "answers"), reports - 1);
+    assert_eq!(stats::<NegativeAckStats>(&pair.a).answers, reports - 1);
     assert_eq!(pair.a.stats().data_resent, 1);
 }
 
@@ -103,9 +104,9 @@ fn what_is_lost_for_good_is_not_asked_for_for_ever() {
     pair.run_until(at(61_000), &mut Path::default());
     // What was sent in the last eight seconds is there still.
     assert_eq!(got(&mut pair), (45..61).collect::<Vec<_>>());
-    let reports = statistic(&pair.b, "negative_ack", "reports");
+    let reports = stats::<NegativeAckStats>(&pair.b).reports;
     pair.run_until(at(62_000), &mut Path::default());
-    assert!(statistic(&pair.b, "negative_ack", "reports") <= reports + 1);
+    assert!(stats::<NegativeAckStats>(&pair.b).reports <= reports + 1);
 }
 
 #[test]

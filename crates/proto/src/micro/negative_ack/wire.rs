@@ -4,14 +4,15 @@
 //! `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length u16) ...`; the stretches are what is
 //! missing from `below` upwards. *State*, from the sender: ` 2 | flags u8 | oldest u48 | next u48 ` .
 
+use haul_stack::{AttributeType, U48};
+
+use crate::micro::stretches::Stretches;
+
 const MISSING: u8 = 1;
 const STATE: u8 = 2;
-/// Bytes in front of the stretches, of each stretch, and of the other packet.
+/// Bytes in front of the stretches, and of the other packet.
 pub(super) const FIXED: usize = 20;
-pub(super) const STRETCH: usize = 4;
 pub(super) const STATE_LEN: usize = 14;
-/// Stretches in one packet; what is missing beyond them is said when they are filled.
-pub(super) const MOST_STRETCHES: usize = 64;
 /// The bit of `flags`: an answer is wanted in any case.
 const ANSWER: u8 = 1;
 
@@ -42,32 +43,24 @@ pub(super) struct Holdings {
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word<'b> {
-    Report(Report, &'b [u8]),
+    Report(Report, Stretches<'b>),
     Holdings(Holdings),
-}
-
-fn put(into: &mut [u8], value: u64) {
-    into.copy_from_slice(&value.to_be_bytes()[2..]);
-}
-
-fn get(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
 impl Report {
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..2].copy_from_slice(&[MISSING, if self.is_silence { ANSWER } else { 0 }]);
-        put(&mut into[2..8], self.newest);
-        put(&mut into[8..14], self.below);
-        put(&mut into[14..20], self.next);
+        U48::write(self.newest, &mut into[2..8]);
+        U48::write(self.below, &mut into[8..14]);
+        U48::write(self.next, &mut into[14..20]);
     }
 }
 
 impl Holdings {
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..2].copy_from_slice(&[STATE, if self.confirm { ANSWER } else { 0 }]);
-        put(&mut into[2..8], self.oldest);
-        put(&mut into[8..14], self.next);
+        U48::write(self.oldest, &mut into[2..8]);
+        U48::write(self.next, &mut into[8..14]);
     }
 }
 
@@ -81,56 +74,16 @@ pub(super) fn read(body: &[u8]) -> Option<Word<'_>> {
     match body[0] {
         MISSING => {
             let (fixed, stretches) = body.split_at_checked(FIXED)?;
-            let (newest, below, next) = (get(&fixed[2..8]), get(&fixed[8..14]), get(&fixed[14..20]));
-            let possible = below <= next && stretches.len().is_multiple_of(STRETCH);
-            possible.then_some(Word::Report(Report { is_silence: flag, newest, below, next }, stretches))
+            let (newest, below, next) =
+                (U48::read(&fixed[2..8]), U48::read(&fixed[8..14]), U48::read(&fixed[14..20]));
+            let report = Report { is_silence: flag, newest, below, next };
+            (below <= next).then_some(Word::Report(report, Stretches::read(below, stretches)?))
         }
         STATE if body.len() == STATE_LEN => {
-            let (oldest, next) = (get(&body[2..8]), get(&body[8..14]));
+            let (oldest, next) = (U48::read(&body[2..8]), U48::read(&body[8..14]));
             (oldest <= next).then_some(Word::Holdings(Holdings { confirm: flag, oldest, next }))
         }
         _ => None,
-    }
-}
-
-/// The stretches of a report as `from..to` sequence numbers.
-pub(super) fn stretches(below: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
-    let mut at = below;
-    bytes.chunks_exact(STRETCH).map(move |stretch| {
-        let half = |at: usize| u64::from(u16::from_be_bytes([stretch[at], stretch[at + 1]]));
-        let from = at + half(0);
-        at = from + half(2);
-        (from, at)
-    })
-}
-
-/// The stretches of a report, written.
-pub(super) struct Stretches {
-    bytes: [[u8; STRETCH]; MOST_STRETCHES],
-    len: usize,
-}
-
-impl Stretches {
-    /// As many stretches as can be said; one that is too long is cut.
-    pub(super) fn of(below: u64, missing: impl Iterator<Item = std::ops::Range<u64>>) -> Self {
-        let mut written = Self { bytes: [[0; STRETCH]; MOST_STRETCHES], len: 0 };
-        let mut at = below;
-        for (range, place) in missing.zip(&mut written.bytes) {
-            let Ok(gap) = u16::try_from(range.start - at) else { break };
-            let len = u16::try_from(range.end - range.start).unwrap_or(u16::MAX);
-            place[..2].copy_from_slice(&gap.to_be_bytes());
-            place[2..].copy_from_slice(&len.to_be_bytes());
-            written.len += 1;
-            at = range.start + u64::from(len);
-            if at < range.end {
-                break;
-            }
-        }
-        written
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes[..self.len].as_flattened()
     }
 }
 
@@ -146,28 +99,11 @@ mod tests {
             let report = Report { is_silence, newest, below: low, next: low + more };
             let mut bytes = [0; FIXED];
             report.write(&mut bytes);
-            prop_assert_eq!(read(&bytes), Some(Word::Report(report, &[][..])));
+            prop_assert_eq!(read(&bytes), Some(Word::Report(report, Stretches::read(low, &[]).unwrap())));
             let holdings = Holdings { confirm: is_silence, oldest: low, next: low + more };
             let mut bytes = [0; STATE_LEN];
             holdings.write(&mut bytes);
             prop_assert_eq!(read(&bytes), Some(Word::Holdings(holdings)));
-        }
-
-        #[test]
-        fn stretches_survive(below in 0u64..1 << 40, pieces in prop::collection::vec((0u64..50, 1u64..90_000), 0..9)) {
-            let (mut at, mut missing) = (below, Vec::new());
-            for (gap, len) in pieces {
-                missing.push(at + gap..at + gap + len);
-                at += gap + len;
-            }
-            let written = Stretches::of(below, missing.iter().cloned());
-            let said: Vec<_> = stretches(below, written.bytes()).collect();
-            let long = missing.iter().position(|range| range.end - range.start > u64::from(u16::MAX));
-            let whole = long.unwrap_or(missing.len());
-            prop_assert_eq!(said.len(), (whole + usize::from(long.is_some())).min(missing.len()));
-            for ((from, to), range) in said.iter().zip(&missing).take(whole) {
-                prop_assert_eq!((*from, *to), (range.start, range.end));
-            }
         }
 
         #[test]
@@ -177,8 +113,8 @@ mod tests {
             if bytes.len() > 1 {
                 (bytes[0], bytes[1]) = (word, 1);
             }
-            if let Some(Word::Report(report, rest)) = read(&bytes) {
-                prop_assert!(stretches(report.below, rest).all(|(from, to)| from <= to));
+            if let Some(Word::Report(report, stretches)) = read(&bytes) {
+                prop_assert!(stretches.end() >= report.below);
             }
         }
     }

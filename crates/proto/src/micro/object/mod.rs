@@ -12,10 +12,11 @@ use std::any::Any;
 use haul_base::Time;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, Setup,
+    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Setup,
 };
 
 use super::Turns;
+use super::stats::ObjectStats;
 use receiver::{Gaps, ObjectReceiver};
 use sender::ObjectSender;
 
@@ -133,9 +134,11 @@ impl MicroProtocol for Object {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.sender.statistics(each);
-        self.receiver.statistics(each);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        let mut stats = ObjectStats::default();
+        self.sender.count(&mut stats);
+        self.receiver.count(&mut stats);
+        tell(&stats);
     }
 }
 

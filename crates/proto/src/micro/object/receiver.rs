@@ -15,6 +15,7 @@ use super::boundaries::{Boundaries, Mismatch, Row};
 use super::parts::{PacketExtent, Parts};
 use crate::micro::bitmap_ack::received::{Arrival, ReceivedBitmap};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
+use crate::micro::stats::ObjectStats;
 
 /// A higher limit is worth a report of its own when it rose by this many bytes.
 const LIMIT_STEP: u64 = 4 << 20;
@@ -352,12 +353,10 @@ impl ObjectReceiver {
         }
     }
 
-    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("bytes_delivered", self.bytes);
-        each("without_room", self.without_room);
-        if let Some((_, len)) = self.end {
-            each("length", len);
-        }
+    pub(super) fn count(&self, stats: &mut ObjectStats) {
+        stats.bytes_delivered = self.bytes;
+        stats.without_room = self.without_room;
+        stats.length = self.end.map(|(_, len)| len);
     }
 }
 

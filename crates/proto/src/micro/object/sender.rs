@@ -10,6 +10,7 @@ use haul_stack::{
 
 use crate::micro::events::{DELIVERED, PEER_REPORT, PeerReport};
 use crate::micro::shared::{ChunkNow, Clock, SendWindow, WaitingFor};
+use crate::micro::stats::ObjectStats;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -232,8 +233,8 @@ impl ObjectSender {
         context.raise(self.bindings().delivered, &mut ());
     }
 
-    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("bytes_sent", self.next_offset);
+    pub(super) fn count(&self, stats: &mut ObjectStats) {
+        stats.bytes_sent = self.next_offset;
     }
 }
 

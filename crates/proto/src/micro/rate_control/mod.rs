@@ -18,17 +18,18 @@ use std::sync::Arc;
 use haul_base::{Cause, Ecn, Rate, Span, Time};
 use haul_diagnosis::{Model, Signature};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, Registration,
-    Resolution, SEND_PERMIT, Setup, StackEvent,
+    Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
+    Registration, Resolution, SEND_PERMIT, Setup, StackEvent,
 };
 
 use super::events::{Pause, PeerReport};
 use super::fixed_rate::SendingRate;
 use super::object::carries_data;
 use super::shared::{LawInterval, PeerHost, RateNow};
+use super::stats::{PacketCount, RateControlStats};
 use crate::control::ledger::{Known, Sent};
 use crate::control::{Boundary, Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit};
-use crate::diagnosis::{Diagnostician, Evidence, LOST_BY};
+use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use advice::Looked;
 use bindings::Bindings;
@@ -44,12 +45,6 @@ use rules::{Rules, Totals};
 const SOONEST: Span = Span::from_micros(100);
 /// The timer of the law's deadline.
 const LAW_TIMER: u8 = 0;
-/// Data packets that have left.
-#[derive(Clone, Copy, Debug, Default)]
-struct Total {
-    packets: u64,
-    bytes: u64,
-}
 
 /// See the module's text.
 #[derive(Debug)]
@@ -89,7 +84,7 @@ struct RateControl {
     probe_credit: u32,
     /// Packets below this number left while there was nothing more to send.
     app_limited_below: u64,
-    sent: Total,
+    sent: PacketCount,
     /// When a report came last.
     reported_at: Option<Time>,
     gaps: Gaps,
@@ -149,7 +144,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         losses: LossRuns::default(),
         probe_credit: 0,
         app_limited_below: 0,
-        sent: Total::default(),
+        sent: PacketCount::default(),
         reported_at: None,
         gaps: Gaps::default(),
         looked: None,
@@ -502,20 +497,14 @@ impl MicroProtocol for RateControl {
         context.shared(self.bindings().ledger).release_idle();
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("packets", self.sent.packets);
-        each("bytes", self.sent.bytes);
-        each("switches", self.switches);
-        each("ceiling_changes", self.ceiling_changes);
-        each("peak_delivery_bps", self.observer.peak().as_bps());
-        let lost = self.diagnostician.counts();
-        for (name, cause) in LOST_BY {
-            each(name, lost.of(cause));
-        }
-        let windows = self.diagnostician.windows();
-        each("windows_host", windows.host);
-        each("windows_network", windows.network);
-        each("windows_inconclusive", windows.inconclusive);
-        each("windows_out_of_range", windows.out_of_range);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&RateControlStats {
+            sent: self.sent,
+            switches: self.switches,
+            ceiling_changes: self.ceiling_changes,
+            peak_delivery: self.observer.peak(),
+            lost_by_cause: self.diagnostician.counts(),
+            windows: self.diagnostician.windows(),
+        });
     }
 }

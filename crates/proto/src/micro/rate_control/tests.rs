@@ -8,7 +8,8 @@ use haul_stack::{Recipe, Stack, StackEvent};
 
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
 use crate::micro::events::{HOST_SAMPLE, PAUSE_WANTED, Pause, QUOTA, Quota, VERDICT};
-use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, statistic};
+use crate::micro::stats::RateControlStats;
+use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, stats};
 
 fn at(millis: u64) -> Time {
     T0 + Span::from_millis(millis)
@@ -52,7 +53,7 @@ fn changes_of_the_ceiling_are_counted() {
     for (millis, rate, changes) in steps {
         pair.run_until(at(millis), &mut Path::default());
         pair.a.reconfigure(at(millis), &object_recipe(rate)).unwrap();
-        assert_eq!(statistic(&pair.a, "rate_control", "ceiling_changes"), changes, "{rate}");
+        assert_eq!(stats::<RateControlStats>(&pair.a).ceiling_changes, changes, "{rate}");
     }
 }
 
@@ -415,7 +416,7 @@ fn parameters_of_the_law_are_checked_with_the_recipe() {
 
 /// Whether anything leaves in the millisecond that begins then.
 fn sends_at(pair: &mut Pair, millis: u64) -> bool {
-    let sent = |pair: &Pair| statistic(&pair.a, "rate_control", "bytes");
+    let sent = |pair: &Pair| stats::<RateControlStats>(&pair.a).sent.bytes;
     let before = sent(pair);
     pair.run_until(at(millis + 1), &mut Path::default());
     sent(pair) > before

@@ -15,9 +15,10 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution,
+    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution,
 };
 
+use super::stats::ReceiverReportStats;
 use receiving::Receiving;
 use sending::Sending;
 
@@ -136,8 +137,10 @@ impl MicroProtocol for ReceiverReport {
         Ok(())
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.sending.statistics(each);
-        self.receiving.statistics(each);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        let mut stats = ReceiverReportStats::default();
+        self.sending.count(&mut stats);
+        self.receiving.count(&mut stats);
+        tell(&stats);
     }
 }

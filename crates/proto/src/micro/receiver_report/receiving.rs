@@ -8,6 +8,7 @@ use haul_stack::{Batch, Context};
 use super::REPORT;
 use super::wire::{FIXED, Head, MOST_WORDS};
 use crate::micro::events::ReceiverCounters;
+use crate::micro::stats::ReceiverReportStats;
 
 /// How many reports name the same packet.
 const REPEATS: usize = 3;
@@ -162,12 +163,12 @@ impl Receiving {
         self.reports += 1;
     }
 
-    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("packets_received", self.counters.packets);
-        each("bytes_received", self.bytes);
-        each("duplicates", u64::from(self.counters.duplicates));
-        each("ecn_ce", u64::from(self.counters.ecn_ce));
-        each("reports_sent", self.reports);
+    pub(super) fn count(&self, stats: &mut ReceiverReportStats) {
+        stats.packets_received = self.counters.packets;
+        stats.bytes_received = self.bytes;
+        stats.duplicates = self.counters.duplicates;
+        stats.ecn_ce = self.counters.ecn_ce;
+        stats.reports_sent = self.reports;
     }
 }
 

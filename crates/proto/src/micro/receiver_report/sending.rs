@@ -13,6 +13,7 @@ use crate::micro::events::{
 };
 use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{Clock, ReportDelay, SendWindow, WaitingFor};
+use crate::micro::stats::ReceiverReportStats;
 
 /// Sent packets without a known outcome, at most; beyond that the oldest count as lost.
 const MOST_UNSETTLED: usize = 1 << 16;
@@ -268,9 +269,9 @@ impl Sending {
         self.set_timer(context);
     }
 
-    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("reports_received", self.reports);
-        each("packets_lost", self.lost);
-        each("in_flight_bytes", self.in_flight);
+    pub(super) fn count(&self, stats: &mut ReceiverReportStats) {
+        stats.reports_received = self.reports;
+        stats.packets_lost = self.lost;
+        stats.in_flight_bytes = self.in_flight;
     }
 }

@@ -1,8 +1,8 @@
 use haul_base::{Machine, Span, Time};
 use haul_stack::{Recipe, SendOptions};
 
-use crate::diagnosis::LOST_BY;
-use crate::micro::testing::{Pair, Path, T0, statistic};
+use crate::micro::stats::{RateControlStats, ReceiverReportStats};
+use crate::micro::testing::{Pair, Path, T0, stats};
 
 fn recipe(law: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
@@ -41,12 +41,12 @@ fn what_was_sent_is_acknowledged_or_lost_exactly() {
         let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "100Mbit")]));
         let sent = second(&mut pair, loses);
         settle(&mut pair);
-        let count = |name| statistic(&pair.a, "receiver_report", name);
-        let arrived = statistic(&pair.b, "receiver_report", "packets_received");
+        let sender = stats::<ReceiverReportStats>(&pair.a);
+        let arrived = stats::<ReceiverReportStats>(&pair.b).packets_received;
         assert_eq!((sent, arrived), (1_000, if loses { 900 } else { 1_000 }));
-        assert_eq!((count("packets_lost"), count("in_flight_bytes")), (sent - arrived, 0));
+        assert_eq!((sender.packets_lost, sender.in_flight_bytes), (sent - arrived, 0));
         // One in five milliseconds at most, some of which are lost.
-        assert!((100..=202).contains(&count("reports_received")), "{}", count("reports_received"));
+        assert!((100..=202).contains(&sender.reports_received), "{sender:?}");
         assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
     }
 }
@@ -60,8 +60,8 @@ fn duplicates_are_counted_and_change_nothing_else() {
         pair.exchange(now, &mut Path { duplicate: true, reverse: true, ..Path::default() });
     }
     settle(&mut pair);
-    assert_eq!(statistic(&pair.a, "receiver_report", "packets_lost"), 0);
-    assert_eq!(statistic(&pair.a, "receiver_report", "in_flight_bytes"), 0);
+    assert_eq!(stats::<ReceiverReportStats>(&pair.a).packets_lost, 0);
+    assert_eq!(stats::<ReceiverReportStats>(&pair.a).in_flight_bytes, 0);
 }
 
 /// Of a sender that hears nothing for very long the oldest packets count as lost, and the law and the diagnosis hear of
@@ -80,9 +80,9 @@ fn packets_that_are_given_up_in_silence_are_put_down_to_a_cause_as_others() {
     (100..66_000).for_each(|n| send(n, true));
     (66_000..66_100).for_each(|n| send(n, false));
     settle(&mut pair);
-    let lost = statistic(&pair.a, "receiver_report", "packets_lost");
+    let lost = stats::<ReceiverReportStats>(&pair.a).packets_lost;
     assert_eq!(lost, 65_900);
-    let told: u64 = LOST_BY.iter().map(|(name, _)| statistic(&pair.a, "rate_control", name)).sum();
+    let told: u64 = stats::<RateControlStats>(&pair.a).lost_by_cause.whole();
     assert_eq!(told, lost);
 }
 

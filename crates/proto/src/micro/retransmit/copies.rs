@@ -6,12 +6,13 @@ use std::any::Any;
 
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Parameters,
-    RETRANSMIT_TIMEOUT, Resolution, SEND_PERMIT,
+    ProtocolStats, RETRANSMIT_TIMEOUT, Resolution, SEND_PERMIT,
 };
 
 use self::buffer::{Attributes, Declared, Limits, RetransmitBuffer};
 use crate::micro::events::{ACKNOWLEDGED, FORGOTTEN};
 use crate::micro::scoreboard::Scoreboard;
+use crate::micro::stats::KeepCopiesStats;
 
 /// See the module's text. What is kept is made by the first segment that leaves: many stacks only receive.
 #[derive(Debug)]
@@ -112,10 +113,12 @@ impl MicroProtocol for KeepCopies {
         self.copies.as_ref().map_or(0, |copies| copies.held)
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
         let copies = self.copies.as_ref();
-        each("outstanding", self.unfinished() as u64);
-        each("in_flight_bytes", copies.map_or(0, |copies| copies.in_flight));
-        each("given_up", copies.map_or(0, |copies| copies.given_up));
+        tell(&KeepCopiesStats {
+            outstanding: self.unfinished() as u64,
+            in_flight_bytes: copies.map_or(0, |copies| copies.in_flight),
+            given_up: copies.map_or(0, |copies| copies.given_up),
+        });
     }
 }

@@ -6,7 +6,7 @@ use std::any::Any;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MAX_BATCH, MicroProtocol,
-    Order, Parameters, Resolution, Setup, SharedValue, U48,
+    Order, Parameters, ProtocolStats, Resolution, Setup, SharedValue, U48,
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
@@ -17,6 +17,7 @@ use crate::micro::events::{
 };
 use crate::micro::object::{DATA_PART, carries_data};
 use crate::micro::shared::{ReportDelay, SendWindow};
+use crate::micro::stats::KeepObjectStats;
 use crate::rtt::RttEstimator;
 
 /// Longest wait between two probes of a silent path.
@@ -53,15 +54,6 @@ struct Places {
     offset: Attribute<U48>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    resent: u64,
-    acked: u64,
-    acked_bytes: u64,
-    lost: u64,
-    timeouts: u64,
-}
-
 /// See the module's text.
 #[derive(Debug)]
 struct KeepObject {
@@ -84,7 +76,7 @@ struct KeepObject {
     timeouts_in_row: u32,
     /// The timer came late, and what had come by then has been read since.
     has_listened: bool,
-    counters: Counters,
+    counters: KeepObjectStats,
 }
 
 pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProtocol> {
@@ -102,7 +94,7 @@ pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProt
         timer_base: setup.now,
         timeouts_in_row: 0,
         has_listened: false,
-        counters: Counters::default(),
+        counters: KeepObjectStats::default(),
     })
 }
 
@@ -372,7 +364,7 @@ impl MicroProtocol for KeepObject {
         let Some(table) = &mut self.table else { return };
         self.timer_base = context.now();
         self.timeouts_in_row += 1;
-        self.counters.timeouts += 1;
+        self.counters.probe_timeouts += 1;
         table.expire_oldest(PROBE_PACKETS as usize);
         self.update_send_window(true, context);
         self.set_timer(context);
@@ -392,11 +384,7 @@ impl MicroProtocol for KeepObject {
         self.table.as_ref().map_or(0, |table| table.unacknowledged() as usize)
     }
 
-    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("resent", self.counters.resent);
-        each("acked", self.counters.acked);
-        each("acked_bytes", self.counters.acked_bytes);
-        each("lost", self.counters.lost);
-        each("probe_timeouts", self.counters.timeouts);
+    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+        tell(&self.counters);
     }
 }

@@ -10,7 +10,8 @@ use haul_stack::{
 };
 use proptest::prelude::*;
 
-use crate::micro::testing::{Pair, Path, T0, events, receive, setup, statistic};
+use crate::micro::stats::{KeepCopiesStats, SequencedSegmentStats};
+use crate::micro::testing::{Pair, Path, T0, events, receive, setup, stats};
 
 const ACKS: [&str; 2] = ["positive_ack", "cumulative_ack"];
 
@@ -246,7 +247,7 @@ fn the_window_holds_new_messages_back_but_not_repetitions() {
         assert_eq!(pair.a.stats().data_sent, 10);
         pair.run_until(T0 + Span::from_millis(500), &mut Path { lose: Some(&mut lose), ..Path::default() });
         assert!(pair.a.stats().data_resent > 0);
-        assert_eq!(statistic(&pair.a, "sequenced_segment", "sent"), 10);
+        assert_eq!(stats::<SequencedSegmentStats>(&pair.a).sent, 10);
         pair.run_until(T0 + Span::from_secs(60), &mut Path::default());
         assert_eq!(pair.received_by_b().len(), 100);
     }
@@ -284,7 +285,7 @@ fn what_presets_keep_for_silent_peers_is_bounded_as_documented() {
         pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
         pair.run_until(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
     }
-    let left = statistic(&pair.a, "sequenced_segment", "sent");
+    let left = stats::<SequencedSegmentStats>(&pair.a).sent;
     assert!((7_900..=8_389).contains(&left), "{left} messages of 1,000 bytes are kept by `msg`, of 8 MiB");
     assert_eq!(preset("sensor").get("retransmit", "memory"), Some("16MiB"), "docs/security.md");
 }
@@ -416,7 +417,7 @@ fn run(acks: &str, bad: &Bad, lens: &[usize], both: bool) {
     told.sort_unstable();
     assert_eq!(told, (0..lens.len() as u64).map(|n| (n, true)).collect::<Vec<_>>());
     assert_eq!((pair.a.unfinished(), pair.b.unfinished(), pair.a.stats().violations), (0, 0, 0));
-    assert_eq!((statistic(&pair.a, "retransmit", "in_flight_bytes"), pair.a.deadline()), (0, None));
+    assert_eq!((stats::<KeepCopiesStats>(&pair.a).in_flight_bytes, pair.a.deadline()), (0, None));
 }
 
 proptest! {

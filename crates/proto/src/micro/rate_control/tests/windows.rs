@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use haul_base::{Cause, Time};
+use haul_base::{CauseCounts, Time};
 use haul_stack::Recipe;
 
 use super::at;
 use crate::control::LossRun;
 use crate::micro::events::{ENDED, LAW_CHOSEN};
 use crate::micro::shared::DiagnosedWindows;
-use crate::micro::testing::{Pair, Path, T0, object_recipe, statistic};
+use crate::micro::stats::{KeepObjectStats, RateControlStats};
+use crate::micro::testing::{Pair, Path, T0, object_recipe, stats};
 use crate::{ChosenLaw, DiagnosedWindow};
 
 /// Windows of 2 MB, about 1,700 packets.
@@ -56,7 +57,7 @@ impl Watched {
     }
 
     fn lost(&self) -> u64 {
-        statistic(&self.pair.a, "retransmit", "lost")
+        stats::<KeepObjectStats>(&self.pair.a).lost
     }
 
     fn runs(&self) -> impl Iterator<Item = LossRun> + '_ {
@@ -72,10 +73,9 @@ impl Watched {
             self.runs().flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
         assert_eq!(each.len() as u64, lost);
         assert_eq!(self.windows.iter().map(|window| window.counts.whole()).sum::<u64>(), lost);
-        for (name, cause) in crate::diagnosis::LOST_BY {
-            let told: u64 = self.windows.iter().map(|window| window.counts.of(cause)).sum();
-            assert_eq!(statistic(&self.pair.a, "rate_control", name), told, "{name}");
-        }
+        let mut told = CauseCounts::default();
+        self.windows.iter().for_each(|window| told.merge(&window.counts));
+        assert_eq!(stats::<RateControlStats>(&self.pair.a).lost_by_cause, told);
     }
 }
 
@@ -105,7 +105,7 @@ fn an_object_of_exactly_one_window_has_one_and_what_is_sent_again() {
     watched.take();
     let first = &watched.windows[0];
     assert_eq!((watched.windows.len(), first.number, first.sample.lost), (2, 0, 0));
-    let sent = statistic(&watched.pair.a, "rate_control", "bytes");
+    let sent = stats::<RateControlStats>(&watched.pair.a).sent.bytes;
     recipe.set("rate_control.unit_window", &format!("{sent}B")).unwrap();
     let mut watched = Watched::of(&recipe, 2_000_000);
     watched.pair.run_until(at(5_000), &mut Path::default());
@@ -135,7 +135,7 @@ fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
             watched.is_complete();
         }
         let told: u64 = watched.windows.iter().map(|window| window.sample.packets).sum();
-        assert!(told <= statistic(&watched.pair.a, "rate_control", "packets") + 100);
+        assert!(told <= stats::<RateControlStats>(&watched.pair.a).sent.packets + 100);
         assert!(millis < 10 || watched.windows.last().unwrap().sample.packets > 0);
     }
 }
@@ -173,8 +173,7 @@ fn without_a_diagnosis_there_are_no_windows_and_no_causes() {
     watched.pair.a.raise(at(5_000), ENDED, &mut ());
     watched.take();
     assert!(watched.lost() > 0 && watched.windows.is_empty(), "{:?}", watched.windows);
-    let counts = crate::diagnosis::LOST_BY.map(|(name, _)| statistic(&watched.pair.a, "rate_control", name));
-    assert_eq!(counts, [0; Cause::ALL.len()]);
+    assert_eq!(stats::<RateControlStats>(&watched.pair.a).lost_by_cause, CauseCounts::default());
 }
 
 /// One that begins in the middle has what was lost since.
