@@ -22,6 +22,7 @@ mod send;
 mod storage;
 mod stream;
 mod tree;
+mod units;
 mod xattrs;
 
 pub use budget::SET_MEMORY;

@@ -3,6 +3,7 @@
 
 #[expect(dead_code, reason = "other tests use more of it")]
 mod common;
+mod late_feedback;
 
 use common::{Channel, Run};
 use haul_base::{Rate, Span, Time};

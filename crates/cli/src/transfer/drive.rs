@@ -4,12 +4,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_base::Span;
+use haul_base::{Bytes, Span};
 use haul_engine::{Counters, Session, Transfer, Waker};
 use haul_mover::{
     ControlLink, JobHandle, MoveReport, Progress as JobProgress, ReceiveJob, ReceiveOptions, SendJob,
 };
 use haul_wire::control::{Fault, ReceivePolicy};
+use haulage::Recipe;
 use serde_json::{Value, json};
 
 use crate::fault;
@@ -53,14 +54,14 @@ impl Moved {
     }
 }
 
-/// Sends what the job reads that `begin` makes for a control channel.
+/// Sends what the job reads that `begin` makes for a control channel and for what is read at a time.
 pub(crate) fn send(
     session: &mut Session,
     sides: &Arc<Sides>,
     context: &Context,
-    begin: impl FnOnce(Arc<dyn ControlLink>) -> Result<SendJob, Fault>,
+    begin: impl FnOnce(Arc<dyn ControlLink>, Option<Bytes>) -> Result<SendJob, Fault>,
 ) -> Result<Moved, Fault> {
-    let SendJob { source, handle } = begin(sides.clone())?;
+    let SendJob { source, handle } = begin(sides.clone(), disk_chunk(session.recipe()))?;
     let side = Side::Sends(session.law());
     let start = |waker| session.start_sending(source, waker).map_err(|error| sides.fault(error));
     Ok(run(handle, sides, context, side, start))
@@ -76,11 +77,20 @@ pub(crate) fn receive(
 ) -> Result<Moved, Fault> {
     // Different for jobs of this machine at the same time.
     let number = RandomState::new().build_hasher().finish() as u32;
-    let options = ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip());
+    let options = ReceiveOptions {
+        chunk: disk_chunk(session.recipe()),
+        ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
+    };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
     let side = Side::Receives(session.law(), sides.clone());
     let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     Ok(run(handle, sides, context, side, start))
+}
+
+/// What files are read and written at a time, if the recipe has it so; `recipe` is the one in force, which says each of both.
+fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
+    let by_chunk = recipe.get("object", "disk") == Some("chunk");
+    recipe.get("object", "chunk").filter(|_| by_chunk)?.parse().ok()
 }
 
 fn run(
@@ -209,4 +219,18 @@ fn trace(numbers: &JobProgress) -> Value {
         "files": numbers.files_done(),
         "failed": numbers.failed(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fobs_reads_and_writes_chunks_and_the_others_do_not() {
+        for (name, _) in haul_proto::presets::PRESETS {
+            let recipe = haul_proto::presets::preset(name).unwrap().unwrap();
+            let wanted = name.starts_with("fobs").then_some(Bytes(100_000_000));
+            assert_eq!(disk_chunk(&recipe), wanted, "{name}");
+        }
+    }
 }

@@ -92,8 +92,8 @@ fn serve_request(
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
-            let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
-            drive::send(session, sides, context, |link| {
+            drive::send(session, sides, context, |link, chunk| {
+                let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
             })?
         }

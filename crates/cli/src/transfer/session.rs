@@ -107,8 +107,10 @@ pub(crate) fn upload(
     };
     over(context, url, request, cpu, |session, sides| {
         let TransferOptions { growth, preserve, set_memory, .. } = context.transfer;
-        let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
-        let begin = |link| send_files(sources, Root::Anywhere, selection, link, limits);
+        let begin = |link, chunk| {
+            let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
+            send_files(sources, Root::Anywhere, selection, link, limits)
+        };
         Ok(drive::send(session, sides, context, begin)?.resumable())
     })
 }

@@ -36,7 +36,7 @@ pub fn receive_to(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     // There is nothing to compare with, to replace or to remove.
-    let options = ReceiveOptions { receive_policy: ReceivePolicy::default(), ..options };
+    let options = ReceiveOptions { receive_policy: ReceivePolicy::default(), chunk: None, ..options };
     let place = Place::new(Base::nowhere()?, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: false });

@@ -41,6 +41,8 @@ pub fn receive_stream(
     if base.rename.is_none() {
         return Err(IoFault::destination("write to", destination, Errno::ISDIR).fault);
     }
+    // It is one stream; nothing of it waits for the rest of a chunk.
+    let options = ReceiveOptions { chunk: None, ..options };
     let place = Place::new(base, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Pipe));
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: false });

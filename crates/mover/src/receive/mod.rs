@@ -77,6 +77,9 @@ pub struct ReceiveOptions {
     pub min_free: MinFree,
     /// What was asked for, if this side did; a sender that says something else is not believed.
     pub expectations: Option<Expectations>,
+    /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory whatever `memory`
+    /// says. `None`: as the bytes come.
+    pub chunk: Option<Bytes>,
 }
 
 impl ReceiveOptions {
@@ -96,6 +99,7 @@ impl ReceiveOptions {
             permit: Preserve::default(),
             min_free: MinFree::Nothing,
             expectations: None,
+            chunk: None,
         }
     }
 

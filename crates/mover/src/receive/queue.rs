@@ -4,8 +4,11 @@
 //! taken yet is filled up first, so a busy writer gets large runs and an idle one gets them at once.
 //! Flow control counts bytes, not places: the sender may send below `bytes freed + budget`. As no byte
 //! comes twice, what is here never exceeds the budget, whatever is missing in between.
+//!
+//! With [`Units`] each byte is copied to its place in the buffer of its unit, which the writer takes when it is whole;
+//! before that only when the object or the job ends, or when nothing comes any more.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +18,7 @@ use haul_base::{AlignedBytes, Piece};
 use parking_lot::{Condvar, Mutex};
 
 use crate::progress::WakeSlot;
+use crate::units::Units;
 
 pub(crate) const BUFFER: usize = 1 << 20;
 
@@ -29,6 +33,10 @@ const NOTICE: u64 = 256 << 10;
 
 /// How long a few bytes may wait for more.
 const LINGER: Duration = Duration::from_millis(5);
+
+/// How long the rest of a unit may take to begin to come: the sender may wait for what follows from the bytes that
+/// are here.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// A stretch of the object in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +58,15 @@ struct Filling {
     runs: Vec<Run>,
     /// End of the run that ends last in the object.
     top: u64,
+    /// The unit that it is for.
+    unit: Option<Unit>,
+}
+
+/// A unit of the object, and how many of its bytes were not taken before.
+#[derive(Debug)]
+struct Unit {
+    start: u64,
+    left: usize,
 }
 
 impl Filling {
@@ -58,14 +75,35 @@ impl Filling {
     }
 
     fn append(&mut self, offset: u64, bytes: &[u8]) {
-        let range = self.used..self.used + bytes.len();
+        let at = self.unit.as_ref().map_or(self.used, |unit| (offset - unit.start) as usize);
+        let range = at..at + bytes.len();
         self.memory[range.clone()].copy_from_slice(bytes);
-        self.used = range.end;
+        self.used += bytes.len();
         match self.runs.last_mut() {
             Some(last) if last.end() == offset => last.range.end = range.end,
             _ => self.runs.push(Run { offset, range }),
         }
         self.top = self.top.max(offset + bytes.len() as u64);
+    }
+
+    fn is_for(&self, unit: u64) -> bool {
+        self.unit.as_ref().is_some_and(|own| own.start == unit)
+    }
+
+    fn is_whole_unit(&self) -> bool {
+        self.unit.as_ref().is_some_and(|unit| unit.left == self.used)
+    }
+
+    /// Puts what came out of order into order: neighbours in the object are neighbours in the buffer of a unit.
+    fn join_runs(&mut self) {
+        self.runs.sort_unstable_by_key(|run| run.offset);
+        self.runs.dedup_by(|next, last| {
+            let follows = last.end() == next.offset;
+            if follows {
+                last.range.end = next.range.end;
+            }
+            follows
+        });
     }
 }
 
@@ -75,6 +113,10 @@ struct Inner {
     spare: Vec<AlignedBytes>,
     queued: u64,
     writer_waits: bool,
+    /// Something has come since the writer began to wait.
+    came: bool,
+    /// Bytes that were taken of units before they were whole, by the beginnings of these.
+    taken: HashMap<u64, usize>,
     /// There is other work for the writer.
     nudged: bool,
     completed: Option<u64>,
@@ -84,6 +126,7 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
     budget: u64,
+    units: Option<Units>,
     /// Bytes that have left memory.
     freed: AtomicU64,
     /// `freed` at the last wake.
@@ -125,11 +168,12 @@ pub(crate) enum Work {
 }
 
 impl Queue {
-    pub(crate) fn new(budget: u64, wake: WakeSlot) -> Self {
+    pub(crate) fn new(budget: u64, units: Option<Units>, wake: WakeSlot) -> Self {
         Self {
             inner: Mutex::default(),
             ready: Condvar::new(),
-            budget,
+            budget: budget.max(units.map_or(0, Units::memory)),
+            units,
             freed: AtomicU64::new(0),
             woken: AtomicU64::new(0),
             lent: AtomicUsize::new(0),
@@ -145,9 +189,14 @@ impl Queue {
         }
         let mut inner = self.inner.lock();
         for piece in pieces {
-            inner.append(piece.offset, &data[piece.range.clone()]);
+            let bytes = &data[piece.range.clone()];
+            match self.units {
+                None => inner.append(piece.offset, bytes),
+                Some(units) => inner.place(units, piece.offset, bytes),
+            }
         }
-        let notify = inner.writer_waits && inner.queued >= NOTICE;
+        inner.came = true;
+        let notify = inner.writer_waits && inner.is_enough(self.units);
         let fits = inner.queued <= self.budget;
         drop(inner);
         if notify {
@@ -175,9 +224,12 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Whether something that has arrived is not taken yet.
+    /// Whether something that has arrived is not taken yet, and does not wait for the rest of its unit.
     pub(crate) fn holds_anything(&self) -> bool {
-        self.inner.lock().queued > 0
+        let inner = self.inner.lock();
+        let waits_for_rest =
+            self.units.is_some() && inner.completed.is_none() && !inner.is_enough(self.units);
+        inner.queued > 0 && !waits_for_rest
     }
 
     /// The job is over: nothing more comes in. The writer still gets what is here, because what was received
@@ -195,11 +247,13 @@ impl Queue {
     /// Waits for work: a buffer that lies wholly below `known`, or a nudge.
     pub(crate) fn take(self: &Arc<Self>, known: u64) -> Work {
         let mut inner = self.inner.lock();
-        let mut lingered = false;
+        let (mut lingered, linger) = (false, if self.units.is_some() { IDLE } else { LINGER });
         loop {
             let closed = self.closed.load(Ordering::Acquire);
-            let enough = closed || lingered || inner.completed.is_some() || inner.queued >= NOTICE;
-            if let Some(filling) = if enough { inner.take_below(known) } else { None } {
+            let any = closed || lingered || inner.completed.is_some();
+            let which = if any { Which::Any } else { Which::Whole };
+            let enough = any || inner.is_enough(self.units);
+            if let Some(filling) = if enough { inner.take_below(known, which) } else { None } {
                 drop(inner);
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
@@ -212,7 +266,9 @@ impl Queue {
                 return Work::Closed;
             }
             inner.writer_waits = true;
-            lingered = self.ready.wait_for(&mut inner, LINGER).timed_out();
+            inner.came = false;
+            let timed_out = self.ready.wait_for(&mut inner, linger).timed_out();
+            lingered = timed_out && !(inner.came && self.units.is_some());
             inner.writer_waits = false;
         }
     }
@@ -221,7 +277,8 @@ impl Queue {
         let used = filling.used as u64;
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
         let mut inner = self.inner.lock();
-        if inner.spare.len() < SPARE {
+        let most = if self.units.is_some() { 1 } else { SPARE };
+        if inner.spare.len() < most {
             inner.spare.push(filling.memory);
         }
         drop(inner);
@@ -273,13 +330,62 @@ impl Inner {
         }
     }
 
-    /// The oldest buffer all of whose runs end at or below `known`.
-    fn take_below(&mut self, known: u64) -> Option<Filling> {
-        let index = self.buffers.iter().position(|b| b.top <= known)?;
-        let filling = self.buffers.remove(index)?;
+    /// Copies bytes to their places.
+    fn place(&mut self, units: Units, mut offset: u64, mut bytes: &[u8]) {
+        self.queued += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let unit = units.around(offset);
+            let (now, later) = bytes.split_at(bytes.len().min((unit.end - offset) as usize));
+            if !self.buffers.iter().any(|filling| filling.is_for(unit.start)) {
+                self.begin(units, unit.clone());
+            }
+            if let Some(filling) = self.buffers.iter_mut().find(|filling| filling.is_for(unit.start)) {
+                filling.append(offset, now);
+            }
+            offset += now.len() as u64;
+            bytes = later;
+        }
+    }
+
+    /// Adds an empty buffer for a unit.
+    fn begin(&mut self, units: Units, Range { start, end }: Range<u64>) {
+        let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(units.longest()));
+        let taken = self.taken.get(&start).copied().unwrap_or_default();
+        let unit = Some(Unit { start, left: (end - start) as usize - taken });
+        self.buffers.push_back(Filling { memory, unit, ..Filling::default() });
+    }
+
+    /// Whether it is worth while to wake the writer.
+    fn is_enough(&self, units: Option<Units>) -> bool {
+        match units {
+            None => self.queued >= NOTICE,
+            Some(_) => self.buffers.iter().any(Filling::is_whole_unit),
+        }
+    }
+
+    /// The oldest buffer all of whose runs end at or below `known`; of units, one that is whole if asked for.
+    fn take_below(&mut self, known: u64, which: Which) -> Option<Filling> {
+        let is_ripe = |b: &Filling| which == Which::Any || b.unit.is_none() || b.is_whole_unit();
+        let index = self.buffers.iter().position(|b| b.top <= known && is_ripe(b))?;
+        let mut filling = self.buffers.remove(index)?;
         self.queued -= filling.used as u64;
+        if let Some(unit) = &filling.unit {
+            if filling.is_whole_unit() {
+                self.taken.remove(&unit.start);
+            } else {
+                *self.taken.entry(unit.start).or_default() += filling.used;
+            }
+            filling.join_runs();
+        }
         Some(filling)
     }
+}
+
+/// What the writer takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Any,
+    Whole,
 }
 
 #[cfg(test)]

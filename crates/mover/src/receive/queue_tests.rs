@@ -1,9 +1,9 @@
-use haul_base::Rng;
+use haul_base::{Bytes, Rng};
 
 use super::*;
 
 fn queue(budget: u64) -> Arc<Queue> {
-    Arc::new(Queue::new(budget, WakeSlot::default()))
+    Arc::new(Queue::new(budget, None, WakeSlot::default()))
 }
 
 fn push(queue: &Queue, offset: u64, bytes: &[u8]) -> bool {
@@ -89,4 +89,40 @@ fn shuffled_pieces_come_out_whole() {
         }
     }
     assert_eq!(back, object);
+}
+
+/// What the writer is given: runs, and the bytes of all of them.
+fn taken(queue: &Arc<Queue>) -> (Vec<Run>, Vec<u8>) {
+    let Work::Bytes(guard) = queue.take(u64::MAX) else { panic!("nothing to write") };
+    let bytes = guard.runs().iter().flat_map(|run| guard.bytes(run.range.clone()).to_vec()).collect();
+    (guard.runs().to_vec(), bytes)
+}
+
+#[test]
+fn a_unit_is_taken_whole_and_as_one_run() {
+    let queue = Arc::new(Queue::new(0, Some(Units::new(Bytes(100))), WakeSlot::default()));
+    assert_eq!(queue.limit(), 200, "two units");
+    for offset in [120, 60, 0, 80, 20, 40] {
+        assert!(!queue.holds_anything());
+        push(&queue, offset, &[offset as u8; 20]);
+    }
+    let (runs, bytes) = taken(&queue);
+    assert_eq!(runs, [Run { offset: 0, range: 0..100 }]);
+    assert!((0..100).all(|at| bytes[at] == at as u8 / 20 * 20));
+    assert_eq!(queue.limit(), 300);
+}
+
+#[test]
+fn when_nothing_comes_what_is_here_is_taken_and_its_rest_when_that_is_here() {
+    let queue = Arc::new(Queue::new(0, Some(Units::new(Bytes(100))), WakeSlot::default()));
+    push(&queue, 30, &[1; 10]);
+    push(&queue, 0, &[2; 20]);
+    let (runs, bytes) = taken(&queue);
+    assert_eq!(runs, [Run { offset: 0, range: 0..20 }, Run { offset: 30, range: 30..40 }]);
+    assert_eq!(bytes, [[2; 20].as_slice(), &[1; 10]].concat());
+    push(&queue, 40, &[3; 60]);
+    assert!(!queue.holds_anything());
+    push(&queue, 20, &[4; 10]);
+    assert!(queue.holds_anything());
+    assert_eq!(taken(&queue).1, [[4; 10].as_slice(), &[3; 60]].concat());
 }

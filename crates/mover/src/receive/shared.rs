@@ -23,6 +23,7 @@ use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
 use crate::receive::{Expectations, ReceiveOptions};
+use crate::units::Units;
 
 /// How long the sender may take to say `Bye` after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -104,9 +105,10 @@ impl Shared {
     ) -> Self {
         let progress = Arc::<Progress>::default();
         let budget = Budget::new(options.set_memory);
+        let queue = Queue::new(options.memory, options.chunk.map(Units::new), progress.wake.clone());
         Self {
             link,
-            queue: Arc::new(Queue::new(options.memory, progress.wake.clone())),
+            queue: Arc::new(queue),
             place,
             progress,
             durability: options.durability,

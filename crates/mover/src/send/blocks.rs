@@ -92,7 +92,7 @@ pub(crate) struct Keep {
 }
 
 /// Blocks and parts of files from the first byte that was not released on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Store {
     blocks: VecDeque<Arc<Block>>,
     parts: VecDeque<Arc<SentPart>>,
@@ -101,10 +101,24 @@ pub(crate) struct Store {
     /// Emptied buffers for the next blocks, the one that was used last at the end. New ones are made only when there
     /// is none, so there are never more buffers than blocks were held at a time.
     spare: Vec<AlignedBytes>,
+    /// Length of a buffer that is used again.
+    buffer_len: usize,
     held: u64,
 }
 
+impl Default for Store {
+    fn default() -> Self {
+        Self::new(BLOCK)
+    }
+}
+
 impl Store {
+    pub(crate) fn new(buffer_len: usize) -> Self {
+        let (blocks, parts, opened) = Default::default();
+        Self { blocks, parts, opened, spare: Vec::new(), buffer_len, held: 0 }
+    }
+
+    /// A buffer with anything in it that was used before.
     pub(crate) fn take_spare(&mut self) -> Option<AlignedBytes> {
         self.spare.pop()
     }
@@ -141,13 +155,20 @@ impl Store {
         }
     }
 
+    /// Drops what was sent, the oldest first, until no more than `most` bytes are held.
+    pub(crate) fn shrink(&mut self, sent: u64, most: u64) {
+        while self.held > most && self.blocks.front().is_some_and(|oldest| oldest.end() <= sent) {
+            self.drop_front();
+        }
+    }
+
     fn drop_front(&mut self) {
         let Some(block) = self.blocks.pop_front() else {
             return;
         };
         self.held -= block.len as u64;
         if let Ok(block) = Arc::try_unwrap(block)
-            && block.memory.len() == BLOCK
+            && block.memory.len() == self.buffer_len
         {
             self.spare.push(block.memory);
         }

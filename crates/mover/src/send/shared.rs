@@ -14,8 +14,9 @@ use crate::job::{Job, Stage};
 use crate::link::ControlLink;
 use crate::progress::Progress;
 use crate::report::Failures;
-use crate::send::blocks::{Block, Keep, Store};
+use crate::send::blocks::{BLOCK, Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
+use crate::units::Units;
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -49,12 +50,15 @@ pub struct SendLimits {
     pub growth: Growth,
     /// What of hard links, owners, attributes and access control lists travels.
     pub preserve: Preserve,
+    /// Files are read so much of the object at a time, at most 100 MB, and two of these are in memory whatever `read_ahead`
+    /// and `keep` say. `None`: 128 KiB at a time.
+    pub chunk: Option<Bytes>,
 }
 
 impl Default for SendLimits {
     fn default() -> Self {
         let (growth, preserve) = (Growth::default(), Preserve::default());
-        Self { read_ahead: 24 << 20, keep: 96 << 20, set_memory: SET_MEMORY, growth, preserve }
+        Self { read_ahead: 24 << 20, keep: 96 << 20, set_memory: SET_MEMORY, growth, preserve, chunk: None }
     }
 }
 
@@ -107,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) link: Arc<dyn ControlLink>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) limits: SendLimits,
+    pub(crate) units: Option<Units>,
     pub(crate) slots: Slots,
     pub(crate) wanted: Mutex<Requests>,
     pub(crate) budget: Arc<Budget>,
@@ -164,9 +169,12 @@ impl Shared {
         wanted: Requests,
         listing: Stage,
     ) -> Self {
+        let units = limits.chunk.map(Units::new);
+        let buffer_len = units.map_or(BLOCK, Units::longest);
         Self {
             link,
             limits,
+            units,
             slots: Slots::new(PLANNED_AHEAD),
             wanted: Mutex::new(wanted),
             budget: Budget::new(limits.set_memory),
@@ -182,7 +190,7 @@ impl Shared {
             sent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             reader_waits: AtomicBool::new(false),
-            store: Mutex::default(),
+            store: Mutex::new(Store::new(buffer_len)),
             room: Condvar::new(),
             ledger: Mutex::default(),
             fault: OnceLock::new(),
@@ -329,15 +337,27 @@ impl Shared {
     }
 
     pub(crate) fn has_room(&self) -> bool {
+        self.has_room_beside(|| self.store.lock().held().1)
+    }
+
+    fn has_room_beside(&self, held: impl FnOnce() -> u64) -> bool {
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
-        ahead < self.ahead.load(Ordering::Relaxed)
+        let next_fits = |units: Units| ahead.max(held()) <= units.longest() as u64;
+        ahead < self.ahead.load(Ordering::Relaxed) || self.units.is_some_and(next_fits)
+    }
+
+    /// Makes room for the next unit: what was sent goes, the oldest first, even if it may be lost yet.
+    pub(crate) fn make_room_for(&self, units: Units) {
+        let most = units.memory().max(self.limits.read_ahead.saturating_add(self.limits.keep));
+        let sent = self.sent.load(Ordering::Relaxed);
+        self.store.lock().shrink(sent, most - units.longest() as u64);
     }
 
     /// Waits until the reader may read on. False: the job is over.
     pub(crate) fn wait_for_room(&self) -> bool {
         let mut store = self.store.lock();
         while !self.stopped() {
-            if self.has_room() {
+            if self.has_room_beside(|| store.held().1) {
                 return true;
             }
             self.reader_waits.store(true, Ordering::Relaxed);

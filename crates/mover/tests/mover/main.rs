@@ -6,6 +6,9 @@ mod calls;
 #[cfg(test)]
 mod check;
 #[cfg(test)]
+#[cfg(feature = "faults")]
+mod chunks;
+#[cfg(test)]
 mod delete_exclude;
 #[cfg(test)]
 #[cfg(feature = "faults")]

@@ -8,6 +8,9 @@
 //! (`tries`, `failures`); that history ages (`ageing`), as the paper expects bands to move now and then; where it
 //! starts (the capacity); that the lowest rate is one step; that a chunk most of which left before the last change says
 //! nothing about the present rate.
+//!
+//! It wants no report interval of its own: `bitmap_ack.when = "chunk"` has reports at the paper's control interval, and
+//! one of the same time would keep the end of an object waiting for two of it (`crates/sim/tests/feedback`).
 
 use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};

@@ -5,7 +5,7 @@
 //! until the predicted suspension has passed, the rate is lowered so that the receiver's socket buffer takes what comes
 //! ( ` act = "lower"`), or nothing is sent (`"hold"`); an action is never longer than `longest ` , and a round trip at
 //! least is between two, so that a wrong prediction costs little; the length of a suspension is the mean of those that
-//! were seen.
+//! were seen. It wants no report interval of its own: the paper polls at the receiver, and here each report is a look.
 
 use haul_base::{Bytes, Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec};

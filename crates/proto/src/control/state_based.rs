@@ -7,6 +7,9 @@
 //! Green); *far* is a share of the way to the highest rate of the state, or down to the lowest of Red; a segment most
 //! of which left before the last change says nothing about the present rate; and one during which nothing was heard for
 //! three probe timeouts in a row says nothing either: an outage is no load.
+//!
+//! It wants no report interval of its own: `bitmap_ack.when = "segment"` has reports at the paper's control interval,
+//! and one of the same time would keep the end of an object waiting for two of it (100 MB at 180 Mbit/s: 6.0 s, not 4.7).
 
 use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};

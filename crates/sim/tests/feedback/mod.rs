@@ -83,6 +83,11 @@ fn every_when_brings_everything_and_a_law_without_a_window_keeps_its_rate() {
     let whens = ["interval", "law", "segment", "chunk", "round"];
     let rates = whens.map(|when| run("asynch", when, 100_000_000));
     assert!(rates.iter().all(|seconds| (seconds / rates[0] - 1.0).abs() < 0.05), "{rates:?}");
+    // As FOBS has it: a report for what the law judges.
+    for (law, unit) in [("state_based", "segment"), ("non_aggressive", "chunk")] {
+        let [often, rarely] = ["interval", unit].map(|when| run(law, when, 100_000_000));
+        assert!(rarely < often * 1.05, "{law}: {often} s and {rarely} s");
+    }
     for when in whens {
         run("cubic", when, 10_000_000);
     }

@@ -99,7 +99,7 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
     let durability = context.transfer.receive_policy.durability;
     let request = Request::PutStream { destination: url.path.clone(), durability };
     Ok(over(context, url, request, cpu, |session, sides| {
-        let begin = |link| send_stream(Box::new(io::stdin()), link, SendLimits::default());
+        let begin = |link, _| send_stream(Box::new(io::stdin()), link, SendLimits::default());
         drive::send(session, sides, context, begin)
     }))
 }

@@ -19,6 +19,7 @@ use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
+use crate::units::Units;
 
 const DIGEST_BATCH: usize = 256;
 
@@ -39,6 +40,7 @@ enum Halt {
 pub(crate) struct Reader {
     shared: Arc<Shared>,
     incoming: Receiver<Job>,
+    /// Empty until the memory for it is free, if a whole unit is read at a time.
     buffer: AlignedBytes,
     used: usize,
     offset: u64,
@@ -51,7 +53,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
-        let buffer = AlignedBytes::zeroed(BLOCK);
+        let buffer = AlignedBytes::zeroed(if shared.units.is_some() { 0 } else { BLOCK });
         let (digests, proofs, scratch) = (Vec::new(), HashBatch::default(), AlignedBytes::zeroed(BLOCK));
         Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
     }
@@ -211,7 +213,8 @@ impl Reader {
     fn copy(&mut self, opened: &Opened<'_>, left: &mut Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
         while left.start < left.end {
             let room = self.room().ok_or(Halt::Stopped)?;
-            let want = (left.end - left.start).min(room.min(STEP) as u64) as usize;
+            let step = if self.shared.units.is_some() { room } else { room.min(STEP) };
+            let want = (left.end - left.start).min(step as u64) as usize;
             let into = &mut self.buffer[self.used..self.used + want];
             let waits = job::waits();
             let got = opened.read(left.start, into)?;
@@ -244,7 +247,8 @@ impl Reader {
 
     /// Free bytes of the buffer, at least 1; waits for memory. `None`: the job is over.
     fn room(&mut self) -> Option<usize> {
-        if self.used == BLOCK {
+        let capacity = self.capacity();
+        if self.used == capacity {
             self.publish();
         }
         if self.used == 0 {
@@ -257,8 +261,18 @@ impl Reader {
             if !self.shared.wait_for_room() {
                 return None;
             }
+            if let Some(units) = self.shared.units.filter(|_| self.buffer.is_empty()) {
+                self.shared.make_room_for(units);
+                self.buffer = self.fresh_buffer(units.longest());
+            }
         }
-        Some(BLOCK - self.used)
+        Some(self.capacity() - self.used)
+    }
+
+    /// Bytes of the present block.
+    fn capacity(&self) -> usize {
+        let unit = |units: Units| (units.around(self.offset).end - self.offset) as usize;
+        self.shared.units.map_or(BLOCK, unit)
     }
 
     fn publish_if_hungry(&mut self) {
@@ -267,18 +281,19 @@ impl Reader {
         }
     }
 
-    /// A buffer of a block's size with anything in it. The store is not locked while it is made.
-    fn fresh_buffer(&self) -> AlignedBytes {
+    /// A buffer with anything in it. The store is not locked while it is made.
+    fn fresh_buffer(&self, len: usize) -> AlignedBytes {
         let spare = self.shared.store.lock().take_spare();
-        spare.unwrap_or_else(|| AlignedBytes::zeroed(BLOCK))
+        spare.unwrap_or_else(|| AlignedBytes::zeroed(len))
     }
 
     fn publish(&mut self) {
         if self.used == 0 {
             return;
         }
-        let memory = if self.used >= BLOCK / 2 {
-            let next = self.fresh_buffer();
+        let memory = if self.used >= self.buffer.len() / 2 {
+            let is_made_later = self.shared.units.is_some();
+            let next = if is_made_later { AlignedBytes::default() } else { self.fresh_buffer(BLOCK) };
             std::mem::replace(&mut self.buffer, next)
         } else {
             AlignedBytes::from(&self.buffer[..self.used])

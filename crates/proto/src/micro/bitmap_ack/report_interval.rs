@@ -141,10 +141,11 @@ impl ReportSize {
 /// Reports that queued one behind the other.
 #[derive(Clone, Copy, Debug)]
 struct BusyPeriod {
-    /// When the first one arrived and was sent (receiver's clock, wrapped microseconds), and its packet number.
-    first: (Time, u32, u64),
-    /// How many followed it.
-    followed: u64,
+    first: ReportArrival,
+    /// When the first one was sent (receiver's clock, wrapped microseconds).
+    sent_at: u32,
+    /// The number of the last one.
+    last: u64,
 }
 
 /// The queue of the reverse path, as reports show it.
@@ -163,17 +164,20 @@ impl ReversePath {
             self.busy = None;
             return (false, None);
         }
-        let this = (report.at, sent_at, report.pn);
-        let busy = self.busy.get_or_insert(BusyPeriod { first: this, followed: 0 });
-        if busy.first == this {
+        // What overtakes another one has not queued behind it. (One that comes twice looks the same.)
+        let busy = self.busy.take_if(|busy| busy.last + 1 == report.number);
+        let BusyPeriod { first, sent_at: sent, .. } =
+            busy.unwrap_or(BusyPeriod { first: report, sent_at, last: report.number });
+        self.busy = Some(BusyPeriod { first, sent_at: sent, last: report.number });
+        let followed = report.number - first.number;
+        if followed == 0 {
             return (true, None);
         }
-        busy.followed += 1;
-        let (at, sent, pn) = busy.first;
-        let service = report.at.since(at) / busy.followed;
+        let service = report.at.since(first.at) / followed;
         // Lost reports were sent, too.
-        let spacing = Span::from_micros(u64::from(sent_at.wrapping_sub(sent))) / (report.pn - pn).max(1);
-        let is_slower = busy.followed >= BUSY_PERIOD && service > spacing.mul_f64(SPREAD);
+        let spacing =
+            Span::from_micros(u64::from(sent_at.wrapping_sub(sent))) / (report.pn - first.pn).max(1);
+        let is_slower = followed >= BUSY_PERIOD && service > spacing.mul_f64(SPREAD);
         (true, is_slower.then_some(service))
     }
 }
@@ -474,6 +478,33 @@ mod tests {
         steady.run_without_queue(ms(1_000));
         let after = steady.interval.get();
         assert!((interval / 2..interval * 2).contains(&after), "{interval} and then {after}");
+    }
+
+    #[test]
+    fn reports_that_overtake_each_other_do_not_become_rarer() {
+        let began = Time::ZERO + ms(1_000);
+        let mut interval = ReportInterval::new(began, SHORTEST);
+        let mut rng = Rng::from_seed(5);
+        let mut under_way: Vec<(Time, u64)> = (1..1_000)
+            .map(|pn| (began + ms(10) * pn + ms(20) + ms(2_000).mul_f64(rng.next_f64()), pn))
+            .collect();
+        under_way.sort_unstable();
+        let mut newest = 0;
+        for (number, (at, pn)) in (1..).zip(under_way) {
+            // The sender looks at the newest only.
+            if pn > newest {
+                newest = pn;
+                let sent_at = (began + ms(10) * pn).as_wrapped_micros();
+                let header = FeedbackHeader {
+                    packets: 17 * pn,
+                    received_at: sent_at,
+                    sent_at,
+                    ..FeedbackHeader::default()
+                };
+                interval.on_report(ReportArrival { at, pn, number }, &header, ms(40), LawInterval::default());
+            }
+        }
+        assert_eq!(interval.get(), ms(40), "a round trip, as without jitter");
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(super) fn carries_data(batch: &Batch<'_>) -> bool {
 struct Object {
     now: Time,
     gaps: Gaps,
+    /// The reader and the writer of files go by it.
+    disk: String,
     turns: Turns,
     sender: ObjectSender,
     receiver: ObjectReceiver,
@@ -49,6 +51,13 @@ pub(super) fn registration() -> Registration {
                 help: "the object is cut at multiples of this size",
             },
             ParameterSpec {
+                name: "disk",
+                kind: ParameterKind::Choice(&["stream", "chunk"]),
+                default: "stream",
+                help: "files are read 128 KiB at a time and written as bytes come (`stream`), or a chunk, or a file's part of \
+                       one, with one call (`chunk`); a chunk above 100 MB in equal parts",
+            },
+            ParameterSpec {
                 name: "first_limit",
                 kind: ParameterKind::Bytes,
                 default: "64MiB",
@@ -59,8 +68,7 @@ pub(super) fn registration() -> Registration {
                 kind: ParameterKind::Choice(&["held", "free"]),
                 default: "held",
                 help: "whether the receiver keeps room for what is missing (`held`), or lets the sender go on as if it had come \
-                       (`free`): then a round reaches over a whole set of files, and what comes while there is no room \
-                       counts as lost",
+                       (`free`), for rounds over a whole set",
             },
         ],
         needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
@@ -69,12 +77,18 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let sender = ObjectSender::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
     let gaps = gaps(parameters);
     let receiver = ObjectReceiver::new(gaps);
-    Ok(Box::new(Object { now: setup.now, gaps, turns: Turns::default(), sender, receiver }))
+    let disk = parameters.text("disk").to_owned();
+    if disk == "chunk" && gaps == Gaps::Free {
+        return Err(
+            "`disk = \"chunk\"` needs `gaps = \"held\"`: else no chunk has to be whole before the next ones"
+                .to_owned(),
+        );
+    }
+    Ok(Box::new(Object { now: setup.now, gaps, disk, turns: Turns::default(), sender, receiver }))
 }
 
 fn gaps(parameters: &Parameters) -> Gaps {
@@ -130,6 +144,9 @@ impl MicroProtocol for Object {
         if gaps(parameters) != self.gaps {
             return Err("`gaps` does not change in the life of a session".to_owned());
         }
+        if parameters.text("disk") != self.disk {
+            return Err("`disk` does not change in the life of a session".to_owned());
+        }
         self.sender.set_chunk(parameters.bytes("chunk").0);
         Ok(())
     }
@@ -159,6 +176,8 @@ mod tests {
         };
         let refused = pair.a.reconfigure(T0, &change("object.gaps", "free")).unwrap_err().to_string();
         assert_eq!(refused, "object: `gaps` does not change in the life of a session");
+        let refused = pair.a.reconfigure(T0, &change("object.disk", "chunk")).unwrap_err().to_string();
+        assert_eq!(refused, "object: `disk` does not change in the life of a session");
         pair.a.reconfigure(T0, &change("object.chunk", "1MB")).unwrap();
         pair.exchange(T0, &mut Path::default());
         assert_eq!(came.lock().unwrap().whole, Some(10_000));

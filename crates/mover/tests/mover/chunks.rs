@@ -1,0 +1,156 @@
+//! Files read and written a chunk of the object at a time.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haul_base::Bytes;
+use haul_mover::faults::{Call, Disk, Verdict};
+use haul_mover::{ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_wire::control::{Fault, FaultCode, Layout, Selection};
+
+use crate::harness::{Pair, Pump, bytes, link_pair, names_below, options};
+use crate::trees::{assert_same, contents, set_mtime};
+
+const CHUNK: usize = 300_000;
+
+/// What was read and what was written of files, in order, by the threads that move them.
+#[derive(Clone, Default)]
+struct Sizes(Arc<Mutex<(Vec<usize>, Vec<usize>)>>);
+
+impl Sizes {
+    fn disk(&self) -> Disk {
+        let sizes = self.clone();
+        Disk::new(move |_, call| {
+            let mut sizes = sizes.0.lock().unwrap();
+            match (std::thread::current().name().unwrap_or_default(), call) {
+                ("haul-read", Call::Read(len)) => sizes.0.push(len),
+                ("haul-write", Call::Write(len)) => sizes.1.push(len),
+                _ => {}
+            }
+            Verdict::Pass
+        })
+    }
+
+    fn read(&self) -> Vec<usize> {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    fn written(&self) -> Vec<usize> {
+        let mut written = self.0.lock().unwrap().1.clone();
+        // The journal's records are short.
+        written.retain(|len| *len >= 1_000);
+        written
+    }
+}
+
+/// Files of these sizes in a new directory.
+fn files(dir: &Path, sizes: &[usize]) -> std::path::PathBuf {
+    let src = dir.join("src");
+    fs::create_dir(&src).unwrap();
+    fs::create_dir(dir.join("dst")).unwrap();
+    for (i, &size) in sizes.iter().enumerate() {
+        let path = src.join(format!("f{i}"));
+        fs::write(&path, contents(size, i as u64)).unwrap();
+        set_mtime(&path, 1_000_000_000, 5);
+    }
+    src
+}
+
+fn pair(dir: &Path, chunk: Option<usize>, sizes: &Sizes) -> Pair {
+    let chunk = chunk.map(|chunk| Bytes(chunk as u64));
+    let (a, b) = link_pair();
+    let (src, dst) = (dir.join("src"), dir.join("dst"));
+    sizes.disk().run(|| {
+        let options = ReceiveOptions { chunk, ..options() };
+        let receive = receive_files(&bytes(&dst), &Root::Anywhere, Layout::Into, b, options).unwrap();
+        let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+        let limits = SendLimits { chunk, ..SendLimits::default() };
+        let send = send_files(sources, Root::Anywhere, &Selection::default(), a, limits).unwrap();
+        Pair { send, receive }
+    })
+}
+
+fn copied(dir: &Path, chunk: Option<usize>, pump: &Pump<'_>) -> Sizes {
+    let sizes = Sizes::default();
+    pair(dir, chunk, &sizes).run(pump).clean();
+    for path in names_below(&dir.join("src")) {
+        assert_same(&path, &dir.join("dst").join(path.file_name().unwrap()));
+    }
+    sizes
+}
+
+#[test]
+fn a_file_is_read_and_written_a_chunk_at_a_time_whatever_is_lost_or_comes_out_of_order() {
+    for (seed, loss) in [(1, 0.0), (2, 0.1), (3, 0.5)] {
+        let dir = tempfile::tempdir().unwrap();
+        files(dir.path(), &[3 * CHUNK + 1_234]);
+        let sizes = copied(dir.path(), Some(CHUNK), &Pump { seed, loss, ..Pump::default() });
+        let whole = [CHUNK, CHUNK, CHUNK, 1_234];
+        assert_eq!(sizes.read(), whole, "{loss}");
+        let mut written = sizes.written();
+        written.sort_unstable_by(|a, b| b.cmp(a));
+        assert_eq!(written, whole, "{loss}");
+    }
+}
+
+#[test]
+fn of_small_files_each_is_read_and_written_whole_but_for_where_a_chunk_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path(), &[100_000, 150_000, 80_000, 60_000]);
+    let sizes = copied(dir.path(), Some(CHUNK), &Pump::default());
+    let parts = [100_000, 150_000, 50_000, 30_000, 60_000];
+    assert_eq!(sizes.read(), parts);
+    assert_eq!(sizes.written(), parts);
+}
+
+#[test]
+fn without_a_chunk_reads_are_short() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path(), &[3 * CHUNK]);
+    let sizes = copied(dir.path(), None, &Pump::default());
+    assert!(sizes.read().into_iter().all(|len| len <= 128 << 10));
+}
+
+#[test]
+fn a_part_of_a_chunk_is_written_when_nothing_comes_any_more_and_when_the_job_ends() {
+    // Of shorter files nothing is kept.
+    const LARGE: usize = 2_000_000;
+    for waits in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        files(dir.path(), &[4 * LARGE]);
+        let sizes = Sizes::default();
+        let mut broken = pair(dir.path(), Some(LARGE), &sizes);
+        let pump = Pump { stop_after: Some((LARGE + LARGE / 2) as u64), window: 20_000, ..Pump::default() };
+        let came = pump.run(&mut *broken.send.source, &mut *broken.receive.sink, &|| false) as usize;
+        let total = || sizes.written().into_iter().sum::<usize>();
+        let begun = Instant::now();
+        while waits && total() < came {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} of {came} bytes were written", total());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        broken.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+        assert!(broken.send.handle.join().is_err() && broken.receive.handle.join().is_err());
+        // It has the journal locked.
+        drop(broken.receive.sink);
+        // What came before is not sent again, and the rest of its chunk is written when it is here.
+        let sizes = Sizes::default();
+        let ends = pair(dir.path(), Some(LARGE), &sizes).run(&Pump::default());
+        assert!(ends.clean().resumed_bytes >= LARGE as u64, "{waits}");
+        assert_same(&dir.path().join("src/f0"), &dir.path().join("dst/f0"));
+    }
+}
+
+#[test]
+fn large_chunks_are_read_in_equal_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path(), &[]);
+    // Zeros without holes would take long to make in a debug build.
+    let file = fs::File::create(dir.path().join("src/f")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![7; 130_000_000], 0).unwrap();
+    drop(file);
+    let sizes = copied(dir.path(), Some(120_000_000), &Pump { window: 1 << 24, ..Pump::default() });
+    assert_eq!(sizes.read(), [60_000_000, 60_000_000, 10_000_000]);
+    assert_eq!(sizes.written(), [60_000_000, 60_000_000, 10_000_000]);
+}
