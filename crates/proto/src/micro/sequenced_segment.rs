@@ -8,6 +8,7 @@ use haul_stack::{
 
 use super::arrived::{Arrived, SPAN};
 use super::is_reliable;
+use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
 
@@ -23,6 +24,7 @@ struct SequencedSegment {
     sequence: Option<Attribute<U48>>,
     first_missing: Option<SharedValue<FirstMissing>>,
     arrived: Option<SharedValue<Arrived>>,
+    scoreboard: Option<SharedValue<Scoreboard>>,
     next: u64,
     window: Window,
     reliable: bool,
@@ -49,6 +51,7 @@ pub(super) fn registration() -> Registration {
                     sequence: None,
                     first_missing: None,
                     arrived: None,
+                    scoreboard: None,
                     next: 0,
                     reliable: false,
                     window: Window::new(parameters.integer("window")),
@@ -123,6 +126,7 @@ impl MicroProtocol for SequencedSegment {
         self.sequence = Some(declaration.attribute("sequence"));
         self.first_missing = Some(declaration.shared(FirstMissing::default));
         self.arrived = Some(declaration.shared(Arrived::default));
+        self.scoreboard = Some(declaration.shared(Scoreboard::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -139,6 +143,7 @@ impl MicroProtocol for SequencedSegment {
     fn on_start(&mut self, context: &mut Context<'_>) {
         *context.shared(self.first_missing.expect("declared")) = FirstMissing::default();
         *context.shared(self.arrived.expect("declared")) = Arrived::default();
+        *context.shared(self.scoreboard.expect("declared")) = Scoreboard::default();
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
