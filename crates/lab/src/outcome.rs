@@ -19,6 +19,8 @@ pub(crate) struct Claim {
     pub paper: String,
     pub ours: String,
     pub holds: bool,
+    /// What is known of it if it does not hold.
+    pub why: &'static str,
 }
 
 impl Outcome {
@@ -38,6 +40,6 @@ impl Outcome {
         ours: String,
         holds: bool,
     ) {
-        self.claims.push(Claim { name: name.into(), paper: paper.into(), ours, holds });
+        self.claims.push(Claim { name: name.into(), paper: paper.into(), ours, holds, why: "" });
     }
 }

@@ -75,9 +75,9 @@ pub(super) struct BuiltInReport<'a> {
 
 /// What claims come to.
 pub(super) fn judge(claims: Vec<Claim>) -> Vec<Judged> {
-    let judge = |Claim { name, paper, ours, holds }| {
+    let judge = |Claim { name, paper, ours, holds, why }| {
         let (verdict, ours, interval) = Verdict::simple((holds, ours));
-        Judged { name, verdict, paper, ours, interval, why: String::new() }
+        Judged { name, verdict, paper, ours, interval, why: why.to_owned() }
     };
     claims.into_iter().map(judge).collect()
 }

@@ -8,7 +8,7 @@ use super::emulated::{Emulator, Road};
 use super::figures::quantile;
 use super::job::{Carrier, Job, Seen, Stream};
 use super::{Points, ROUNDS};
-use crate::outcome::Outcome;
+use crate::outcome::{Claim, Outcome};
 use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
@@ -89,9 +89,13 @@ fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
         holds,
     );
     if rtt_ms >= 100 {
-        let ours = format!("{} Mbit/s", mbit(untuned));
-        let name = format!("TCP as the kernel is has less at {rtt_ms} ms");
-        outcome.claim(name, "it collapses", ours, untuned < least / 2.0);
+        outcome.claims.push(Claim {
+            name: format!("TCP as the kernel is has less at {rtt_ms} ms"),
+            paper: "it collapses".to_owned(),
+            ours: format!("{} Mbit/s", mbit(untuned)),
+            holds: untuned < least / 2.0,
+            why: "Linux opens its windows by itself today: they carry 200 Mbit/s over 100 ms, and half of that over 200 ms.",
+        });
     }
 }
 
