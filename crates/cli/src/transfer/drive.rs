@@ -87,7 +87,7 @@ pub(crate) fn receive(
     Ok(run(handle, sides, context, side, start))
 }
 
-/// What files are read and written at a time, if the recipe has it so; `recipe` is the one in force, which says each of both.
+/// How much of the object files are read and written at a time, if the recipe in force has them go by its chunks.
 fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
     let by_chunk = recipe.get("object", "disk") == Some("chunk");
     recipe.get("object", "chunk").filter(|_| by_chunk)?.parse().ok()

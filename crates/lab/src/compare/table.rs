@@ -159,8 +159,9 @@ pub(super) fn judge_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outco
         };
         let all = |runs: &[Series]| runs.iter().map(goodput).collect::<Vec<_>>();
         let whole = |runs: &[Series]| middle(runs.iter().map(|run| goodput(run).iter().sum()).collect());
-        let row = json!({ "name": line.case.name(), "simulated_bps": all(&line.simulated), "emulated_bps": all(&line.emulated) });
-        outcome.row("tcp", row);
+        let (simulated, emulated) = (all(&line.simulated), all(&line.emulated));
+        let name = line.case.name();
+        outcome.row("tcp", json!({ "name": name, "simulated_bps": simulated, "emulated_bps": emulated }));
         if !line.emulated.is_empty() {
             ratios.push(whole(&line.simulated) / whole(&line.emulated));
         }

@@ -77,8 +77,8 @@ pub struct ReceiveOptions {
     pub min_free: MinFree,
     /// What was asked for, if this side did; a sender that says something else is not believed.
     pub expectations: Option<Expectations>,
-    /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory whatever `memory`
-    /// says. `None`: as the bytes come.
+    /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory whatever
+    /// `memory` says. `None`: as the bytes come.
     pub chunk: Option<Bytes>,
 }
 

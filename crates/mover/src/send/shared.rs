@@ -50,8 +50,8 @@ pub struct SendLimits {
     pub growth: Growth,
     /// What of hard links, owners, attributes and access control lists travels.
     pub preserve: Preserve,
-    /// Files are read so much of the object at a time, at most 100 MB, and two of these are in memory whatever `read_ahead`
-    /// and `keep` say. `None`: 128 KiB at a time.
+    /// Files are read so much of the object at a time, at most 100 MB, and two of these are in memory whatever
+    /// `read_ahead` and `keep` say. `None`: 128 KiB at a time.
     pub chunk: Option<Bytes>,
 }
 

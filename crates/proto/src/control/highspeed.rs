@@ -6,8 +6,8 @@
 //! otherwise:                w = 1.2 / sqrt(p)
 //! ```
 //!
-//! What the sources are silent about is in [`super::equation`]. It wants no report interval of its own, though FOBS looks
-//! at losses when a window of 100 MB ends: its window is full two round trips after a report.
+//! What the sources are silent about is in [`super::equation`]. It wants no report interval of its own, though FOBS
+//! looks at losses when a window of 100 MB ends: its window is full two round trips after a report.
 
 use haul_stack::{ParameterKind, ParameterSpec};
 

@@ -9,7 +9,8 @@
 //! three probe timeouts in a row says nothing either: an outage is no load.
 //!
 //! It wants no report interval of its own: `bitmap_ack.when = "segment"` has reports at the paper's control interval,
-//! and one of the same time would keep the end of an object waiting for two of it (100 MB at 180 Mbit/s: 6.0 s, not 4.7).
+//! and one of the same time would keep the end of an object waiting for two of it (100 MB at 180 Mbit/s: 6.0 s in place
+//! of 4.7).
 
 use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
