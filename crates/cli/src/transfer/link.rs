@@ -251,6 +251,8 @@ mod tests {
         sides: Arc<Sides>,
         server: Session,
         client: Session,
+        /// The client's first challenge comes to its socket, which may be after both have their sessions.
+        _listener: Listener,
     }
 
     impl Pair {
@@ -266,7 +268,7 @@ mod tests {
             let server = listener.accept(SOON).unwrap().accept().unwrap();
             let sides = Sides::new(&server, Cpu::ALL, &"client");
             sides.permit_law(AskedLaw::new(server.law().unwrap(), limits));
-            Self { sides, server, client: client.join().unwrap() }
+            Self { sides, server, client: client.join().unwrap(), _listener: listener }
         }
 
         fn ask(&self, changes: &[(&str, &str)]) {
