@@ -50,13 +50,13 @@ pub use connection::{Connection, Statistics};
 pub use endpoint::Endpoint;
 pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
-pub use haul_base::{Bytes, Rate, Span, Time};
+pub use haul_base::{Bytes, Cause, CauseCounts, Rate, Span, Time};
 pub use haul_engine::{
     ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
 };
-pub use haul_proto::LossModel;
 pub use haul_proto::micro::{registry, stats};
 pub use haul_proto::presets::PRESETS;
+pub use haul_proto::{Limit, LossModel};
 pub use haul_stack as stack;
 pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
 pub use haul_wire::control::Cipher;

@@ -5,16 +5,16 @@ mod buffers;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use haul_base::{Rate, Span};
+use haul_base::{CauseCounts, Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
     connect, spawn_blocking,
 };
 use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
-use haul_proto::{ChosenLaw, ControllerError};
+use haul_proto::{ChosenLaw, ControllerError, Limit, LimitEvidence, limit_of_sender};
 use haul_stack::{Part, Recipe, RecipeError};
 use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings};
 
@@ -57,6 +57,8 @@ pub struct StreamStatistics {
     pub resent: u64,
     /// Packets that came although they had come before: at the writer, as the reader last said.
     pub duplicates: u64,
+    /// The writer: packets that were lost, by what the diagnosis puts them down to.
+    pub lost: CauseCounts,
     /// The writer: the rate at which the control law sends at present.
     pub rate: Option<Rate>,
     /// The round trip: the writer's is smoothed, the reader's that of the control channel.
@@ -72,6 +74,7 @@ impl StreamStatistics {
                 packets: sending.stats.packets,
                 resent: sending.stats.resent,
                 duplicates: u64::from(sending.stats.receiver_duplicates),
+                lost: sending.stats.lost_by_cause,
                 rate: Some(sending.rate),
                 rtt: Some(sending.stats.rtt),
             },
@@ -90,6 +93,7 @@ impl StreamStatistics {
 struct Transport {
     transfer: Transfer,
     control: Control,
+    began: Instant,
     is_over: bool,
     /// With what it says of its law now.
     recipe: Recipe,
@@ -103,7 +107,7 @@ impl Transport {
 
     fn new(session: &Session, transfer: Transfer) -> Self {
         let (control, recipe) = (session.control().clone(), session.recipe().clone());
-        Self { transfer, control, is_over: false, recipe, cipher: session.cipher() }
+        Self { transfer, control, began: Instant::now(), is_over: false, recipe, cipher: session.cipher() }
     }
 
     /// As [`Transport::failure`]; the task is woken when there is one.
@@ -114,6 +118,12 @@ impl Transport {
 
     fn statistics(&self) -> StreamStatistics {
         StreamStatistics::of(self.transfer.counters().as_ref(), self.control.round_trip())
+    }
+
+    fn limit(&self) -> Option<Limit> {
+        let Some(Counters::Sending(sending)) = self.transfer.counters() else { return None };
+        let round_trip = self.control.round_trip().unwrap_or_default();
+        limit_of_sender(&LimitEvidence::of(&sending.stats, round_trip, None, self.began.elapsed().into()))
     }
 
     fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
@@ -282,6 +292,11 @@ impl ByteWriter {
     /// What the stream has done so far.
     pub fn statistics(&self) -> StreamStatistics {
         self.transport.statistics()
+    }
+
+    /// What has limited the stream from its opening until now. `None` while too little was sent to tell.
+    pub fn limit(&self) -> Option<Limit> {
+        self.transport.limit()
     }
 }
 

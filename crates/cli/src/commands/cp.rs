@@ -64,12 +64,16 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
 }
 
 pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    traced(context, plan, || one(context, plan, how))
+    traced(context, &plan.actions(), || one(context, plan, how))
 }
 
 /// Does `work` between the beginning and the end of a trace.
-fn traced(context: &Context, plan: &CopyPlan, work: impl FnOnce() -> Result<RunReport, Fault>) -> RunReport {
-    context.events.write("start", json!({ "actions": plan.actions() }));
+fn traced(
+    context: &Context,
+    actions: &[String],
+    work: impl FnOnce() -> Result<RunReport, Fault>,
+) -> RunReport {
+    context.events.write("start", json!({ "actions": actions }));
     let report = work().unwrap_or_else(|fault| context.failed(fault));
     context.trace_end(&report);
     report
@@ -117,9 +121,9 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let how = How { selection: &selection, ssh: &args.ssh };
     let report = match plan.way()? {
         // Asking for it anew would start ssh twice on either machine.
-        Way::Between { at, serves } => {
-            traced(context, &plan, || third::copy(context, &args.ssh, (&plan, at, serves), &mut say))
-        }
+        Way::Between { at, serves } => traced(context, &plan.actions(), || {
+            third::copy(context, &args.ssh, (&plan, at, serves), &mut say)
+        }),
         way => {
             say(match way {
                 Way::Send(_) if plan.to != Machine::Here => ask(&plan.to, put(context, &plan))?,

@@ -20,7 +20,7 @@ use haul_wire::control::{Cipher, Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
     ListenOptions, Listener, LossModel, OpenError, Options, SendError, StreamStatistics, StreamsPermitted,
-    WaitError,
+    WaitError, stats::RateControlStats,
 };
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -34,7 +34,7 @@ use crate::config::Setting;
 use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{
-    CpuSeconds, EventLog, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url,
+    CpuSeconds, EventLog, Packets, RunReport, Summary, count, json_value, out_json, tell, tell_json, tell_url,
 };
 use crate::settings::Preset;
 use crate::signals::{self, Cancel};
@@ -82,10 +82,12 @@ impl Tally {
         self
     }
 
-    fn of(self, connection: &Connection) -> Self {
+    fn of(mut self, connection: &Connection) -> Self {
         let (statistics, recipe) = (connection.statistics(), connection.recipe());
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
         let law = recipe.parts.iter().find(|part| part.name == "rate_control");
+        self.report.lost =
+            statistics.of().map(|law: &RateControlStats| law.lost_by_cause).unwrap_or_default();
         self.with(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent })
     }
 }
@@ -124,7 +126,7 @@ pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) 
     let traced = pipe.events.finish();
     match result {
         Ok(_) if json => pipe.print(&report),
-        Ok(tally) => pipe.summary(&tally, elapsed),
+        Ok(tally) => pipe.summary(&tally, &report),
         Err(fault) if json && pipe.writes_stdout() => {
             tell(shown(&fault));
             pipe.print(&report);
@@ -190,6 +192,7 @@ impl Pipe<'_> {
             max_rss: peak_memory(),
             ..tally.report.clone()
         }
+        .of_application(&["sender_storage", "receiver_storage"])
     }
 
     fn say(&self, words: &str) {
@@ -198,9 +201,9 @@ impl Pipe<'_> {
         }
     }
 
-    fn summary(&self, tally: &Tally, elapsed: Duration) {
-        let rate = Rate::from_transfer(tally.report.bytes, elapsed.into());
-        let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.report.bytes), elapsed.as_secs_f64());
+    fn summary(&self, tally: &Tally, report: &RunReport) {
+        let RunReport { bytes, elapsed, goodput, .. } = report;
+        let mut words = format!("{} in {:.1} s, {goodput}", Bytes(*bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
             let _ = write!(words, ", {}", count(tally.messages, "message"));
         }
@@ -209,6 +212,8 @@ impl Pipe<'_> {
             let _ = write!(words, ", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
         }
         self.say(&words);
+        let limit = report.limited_by.is_some().then(|| Summary(report).limit());
+        Summary(report).lost().into_iter().chain(limit).for_each(|line| self.say(&line));
     }
 
     fn url(&self) -> Result<HaulUrl, Fault> {
@@ -357,7 +362,8 @@ impl Pipe<'_> {
             }
         }
         self.finish(&mut writer, &mut controls, tally.report.bytes)?;
-        let StreamStatistics { rtt, packets: sent, resent, .. } = writer.statistics();
+        let StreamStatistics { rtt, packets: sent, resent, lost, .. } = writer.statistics();
+        (tally.report.lost, tally.report.limited_by) = (lost, writer.limit().map(Into::into));
         Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
     }
 

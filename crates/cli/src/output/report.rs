@@ -144,6 +144,15 @@ fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'
 }
 
 impl RunReport {
+    /// Behind a stream is a program: where one of these `storages` is the limit, it is.
+    pub(crate) fn of_application(mut self, storages: &[&str]) -> Self {
+        if let Some(limit) = self.limited_by.as_mut().filter(|limit| storages.contains(&limit.what.as_str()))
+        {
+            "application".clone_into(&mut limit.what);
+        }
+        self
+    }
+
     /// A run that failed before anything was moved.
     pub(crate) fn failed(error: Fault) -> Self {
         Self { error: Some(error), ..Self::default() }

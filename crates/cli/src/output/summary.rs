@@ -180,7 +180,7 @@ impl Summary<'_> {
         self.0.failed_files > 0 && self.0.files == 0 && self.0.bytes == 0
     }
 
-    fn limit(&self) -> String {
+    pub(crate) fn limit(&self) -> String {
         match &self.0.limited_by {
             Some(limit) => format!("Limited by: {} ({})", limit.what.replace('_', " "), limit.evidence),
             None if self.0.error.is_some() => "Limited by: unknown (it did not come to its end)".to_owned(),

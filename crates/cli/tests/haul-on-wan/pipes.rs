@@ -30,7 +30,7 @@ fn end(mut side: Child, input: Vec<u8>) -> JoinHandle<Ended> {
     })
 }
 
-/// What comes out of a pipe, and what the side says that writes it. Packets were lost in both directions meanwhile.
+/// What comes out of a pipe, and what both sides say. Packets were lost in both directions meanwhile.
 fn through(emulator: &Emulator, preset: &str, options: &[&str], input: &[u8]) -> (Vec<u8>, String) {
     let lost = || emulator.snapshots().unwrap().map(|way| way.drops.of(DropReason::Random));
     let before = lost();
@@ -46,7 +46,7 @@ fn through(emulator: &Emulator, preset: &str, options: &[&str], input: &[u8]) ->
     let (other, got, words) = receiver.join().unwrap();
     assert_eq!((code, other), (Some(0), Some(0)), "{preset}: {said} {words}");
     assert!(lost()[0] > before[0], "{preset}: nothing was lost on the way there");
-    (got, words)
+    (got, said + &words)
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -64,8 +64,9 @@ fn streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object() {
     // More than what one side keeps of it.
     let input = bytes(31, 80_000_000);
     for preset in ["bulk", "fobs", "rbudp"] {
-        let (got, _) = through(&emulator, preset, &["--rate", "150Mbit"], &input);
+        let (got, said) = through(&emulator, preset, &["--rate", "150Mbit"], &input);
         assert!(got == input, "{preset}: {} of {} bytes", got.len(), input.len());
+        assert!(said.contains("Limited by: ") && said.contains("lost "), "{preset}: {said}");
     }
     let input = bytes(32, 5_000_000);
     for preset in ["default", "fixed"] {

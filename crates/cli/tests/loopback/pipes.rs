@@ -169,3 +169,48 @@ fn a_pipe_that_sends_gets_another_law_by_haul_ctl() {
         assert!(!place.path().join("haul").exists(), "nothing is left behind");
     }
 }
+
+/// What a pipe says that sends this many bytes in pieces, whose listener's stdout is read in pieces, each once in 50 ms.
+fn limit_of_a_pipe(bytes: usize, fed: usize, read: usize, options: &[&str]) -> Value {
+    const EACH: Duration = Duration::from_millis(50);
+    let place = tempfile::tempdir().unwrap();
+    let (mut there, url) = listening(place.path(), &[]);
+    let mut connect = haul();
+    connect.args(["pipe", "--json"]).args(options).arg(&url).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut here = connect.spawn().unwrap();
+    let (mut stdin, mut stdout) = (here.stdin.take().unwrap(), there.0.stdout.take().unwrap());
+    let feeding = std::thread::spawn(move || {
+        for piece in vec![7; bytes].chunks(fed) {
+            stdin.write_all(piece).unwrap();
+            sleep(EACH);
+        }
+    });
+    let mut carried = 0;
+    loop {
+        let mut piece = Vec::new();
+        stdout.by_ref().take(read as u64).read_to_end(&mut piece).unwrap();
+        if piece.is_empty() {
+            break;
+        }
+        carried += piece.len();
+        sleep(EACH);
+    }
+    feeding.join().unwrap();
+    assert_eq!(carried, bytes);
+    let output = here.wait_with_output().unwrap();
+    exits(&output, 0);
+    object(&output)
+}
+
+#[test]
+fn a_pipe_that_sends_bytes_says_what_limited_it() {
+    // Who feeds it, who reads of it, and what was asked for.
+    let fed = limit_of_a_pipe(600_000, 20_000, 1 << 20, &[]);
+    let read = limit_of_a_pipe(90_000_000, 90_000_000, 2_000_000, &[]);
+    for (limit, why) in [(fed, "reading was behind"), (read, "writing was behind")] {
+        assert_eq!(limit["limited_by"], "application", "{limit}");
+        assert!(limit["limited_by_evidence"].as_str().unwrap().starts_with(why), "{limit}");
+    }
+    let asked = limit_of_a_pipe(5_000_000, 5_000_000, 1 << 20, &["--rate", "20Mbit"]);
+    assert_eq!(asked["limited_by"], "rate_ceiling", "{asked}");
+}

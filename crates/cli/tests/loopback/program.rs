@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use haul_testing::attempts;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{Server, exits, haul, lossy, object, run, starting, text};
@@ -68,6 +68,23 @@ fn a_trace_goes_to_stdout_where_that_is_free() {
         assert!(lossy(&said).contains("--events - both mean stdout"), "{options:?}: {}", lossy(&said));
     }
     assert!(!here.path().join("-").exists() && !here.path().join("other").exists());
+}
+
+#[test]
+fn copies_from_stdin_and_to_stdout_are_traced_from_their_start_to_their_end() {
+    let here = tree();
+    for (words, action) in
+        [(["-", "copy"], "copy stdin to copy"), (["tree/big", "-"], "copy tree/big to stdout")]
+    {
+        let mut command = haul();
+        command.current_dir(here.path()).args(["cp", "-q", "--events", "trace"]).args(words);
+        exits(&command.stdin(Stdio::null()).output().unwrap(), 0);
+        let trace = fs::read_to_string(here.path().join("trace")).unwrap();
+        let events: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [start, .., end] = &events[..] else { panic!("{trace}") };
+        assert_eq!((&start["event"], &start["actions"]), (&"start".into(), &json!([action])));
+        assert_eq!((&end["event"], &end["ok"]), (&"end".into(), &true.into()), "{trace}");
+    }
 }
 
 #[test]

@@ -9,10 +9,11 @@ use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
 use haul_wire::control::{Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
 
+use super::traced;
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault::usage;
-use crate::output::RunReport;
+use crate::output::{RunReport, without_keys};
 use crate::ssh::Permit;
 use crate::standard_streams::{check_stdin, check_stdout};
 use crate::transfer::by_ssh::{self, at_server};
@@ -27,24 +28,24 @@ const STDIO: &str = "-";
 
 /// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
-    let copied = match split(&args.paths)? {
+    let (sources, out) = split(&args.paths)?;
+    Some(traced(context, &actions(&args.paths), || match (sources, out) {
         _ if args.ssh.detach => Err(by_ssh::not_detached()),
         (sources, true) => {
-            to_stdout(context, sources, args).map(|report| of_application(report, "receiver_storage"))
+            to_stdout(context, sources, args).map(|report| report.of_application(&["receiver_storage"]))
         }
-        (_, false) => {
-            from_stdin(context, &args.paths, &args.ssh).map(|report| of_application(report, "sender_storage"))
-        }
-    };
-    Some(copied.unwrap_or_else(|fault| context.failed(fault)))
+        (_, false) => from_stdin(context, &args.paths, &args.ssh)
+            .map(|report| report.of_application(&["sender_storage"])),
+    }))
 }
 
-/// Behind stdin or stdout is a program: where that `storage` is the limit, it is.
-fn of_application(mut report: RunReport, storage: &str) -> RunReport {
-    if let Some(limit) = report.limited_by.as_mut().filter(|limit| limit.what == storage) {
-        "application".clone_into(&mut limit.what);
-    }
-    report
+/// What is done, for a trace.
+fn actions(words: &[OsString]) -> Vec<String> {
+    let Some((to, from)) = words.split_last() else { return Vec::new() };
+    let shown = |word: &OsString, stream: &str| {
+        if word == STDIO { stream.to_owned() } else { without_keys(&word.to_string_lossy()) }
+    };
+    from.iter().map(|from| format!("copy {} to {}", shown(from, "stdin"), shown(to, "stdout"))).collect()
 }
 
 /// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
