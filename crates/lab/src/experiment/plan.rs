@@ -44,6 +44,7 @@ const PLANS: &[(&str, &str)] = &[
     ("real-signatures", include_str!("../../plans/real-signatures.toml")),
     ("real-rates", include_str!("../../plans/real-rates.toml")),
     ("real-few", include_str!("../../plans/real-few.toml")),
+    ("real-bottleneck", include_str!("../../plans/real-bottleneck.toml")),
     ("real-direct", include_str!("../../plans/real-direct.toml")),
     ("real-red", include_str!("../../plans/real-red.toml")),
     ("real-many", include_str!("../../plans/real-many.toml")),

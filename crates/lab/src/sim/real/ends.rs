@@ -1,25 +1,31 @@
-//! The two ends of a real run, inside their namespaces: `haul serve`, and `haul bench` with what happens meanwhile.
+//! The two ends of a real run, inside their namespaces: `haul serve`, and `haul bench` with what happens meanwhile, or
+//! `haul cp` with an application that is slow.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use haul_base::Rate;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Change, Suspension, Task};
+use super::{Application, Change, Suspension, Task};
 
 pub(super) const TASK: &str = "task.json";
 pub(super) const EVENTS: &str = "events.jsonl";
 pub(super) const CONTROL: &str = "control";
 const URL: &str = "url";
+/// What is copied to or from an application.
+const DATA: &str = "data";
 /// Longest wait for the server's URL.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
+/// What an application reads or writes at once.
+const PIECE: usize = 16 << 10;
 
 /// What the hidden command `real-end` takes.
 #[derive(Debug, Args)]
@@ -60,20 +66,51 @@ fn haul(task: &Task) -> Command {
     command
 }
 
+/// What is started from here on has no more than this control group may.
+fn join(group: Option<&PathBuf>) -> io::Result<()> {
+    group.map_or(Ok(()), |group| fs::write(group, std::process::id().to_string()))
+}
+
 fn server(task: &Task, directory: &Path) -> io::Result<()> {
     let address = std::env::var("HAUL_WAN_B").map_err(io::Error::other)?;
-    if let Some(group) = &task.group {
-        // What is started here belongs to it too.
-        fs::write(group, std::process::id().to_string())?;
-    }
+    join(task.server_group.as_ref())?;
     let mut command = haul(task);
     command.args(["serve", "--quiet", "--host", &address, "--root"]).arg(directory);
-    command.arg("--url-file").arg(directory.join(URL)).stdout(Stdio::null());
-    let mut child = command.spawn()?;
+    let mut child = command.arg("--url-file").arg(directory.join(URL)).stdout(Stdio::null()).spawn()?;
     if let Some(suspension) = task.suspension {
         suspend(&child, suspension)?;
     }
     child.wait().map(drop)
+}
+
+/// Sleeps until so many bytes are due since `began`.
+fn keep_to(rate: Rate, bytes: u64, began: Instant) {
+    sleep(Duration::from(rate.time_for(bytes)).saturating_sub(began.elapsed()));
+}
+
+/// Reads everything.
+fn take(mut from: impl Read, rate: Rate) -> io::Result<()> {
+    let (mut piece, mut taken, began) = (vec![0; PIECE], 0, Instant::now());
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok(()),
+            read => taken += read as u64,
+        }
+        keep_to(rate, taken, began);
+    }
+}
+
+/// Writes so many bytes.
+fn feed(mut into: impl Write, bytes: u64, rate: Rate) -> io::Result<()> {
+    let (piece, mut fed, began) = (vec![0; PIECE], 0, Instant::now());
+    while fed < bytes {
+        let left = usize::try_from(bytes - fed).unwrap_or(PIECE);
+        let piece = &piece[..left.min(PIECE)];
+        into.write_all(piece)?;
+        fed += piece.len() as u64;
+        keep_to(rate, fed, began);
+    }
+    Ok(())
 }
 
 /// Stops the server again and again. Both are ended with the path.
@@ -89,7 +126,7 @@ fn suspend(child: &Child, suspension: Suspension) -> io::Result<()> {
     }
 }
 
-/// Runs the bench, which prints its result, and changes the path meanwhile.
+/// Runs the client, which prints its result, and changes the path meanwhile.
 fn client(task: &Task, directory: &Path) -> io::Result<()> {
     let url = directory.join(URL);
     let asked = Instant::now();
@@ -100,12 +137,41 @@ fn client(task: &Task, directory: &Path) -> io::Result<()> {
         sleep(LOOK);
     }
     let events = directory.join(EVENTS);
+    join(task.client_group.as_ref())?;
     let mut command = haul(task);
-    command.args(&task.bench).arg("--events").arg(&events).arg(format!("@{}", url.display()));
-    let mut child = command.spawn()?;
+    command.args(&task.client).arg("--events").arg(&events);
+    let url = format!("@{}", url.display());
+    if let Some(application) = task.application {
+        return beside(application, command, &url, directory);
+    }
+    let mut child = command.arg(url).spawn()?;
     change(&task.changes, &events, directory, &mut child)?;
     // Whether it has failed stands in what it has printed.
     child.wait().map(drop)
+}
+
+/// Runs a copy from or to an application, whose stdin or stdout is that of the copy.
+fn beside(application: Application, mut copy: Command, url: &str, directory: &Path) -> io::Result<()> {
+    let remote = format!("{url}:{DATA}");
+    match application {
+        Application::Writes { bytes, bps } => {
+            let mut child = copy.args(["--json", "-", &remote]).stdin(Stdio::piped()).spawn()?;
+            let stdin = child.stdin.take();
+            spawn(move || stdin.map(|stdin| feed(stdin, bytes, Rate::from_bps(bps))));
+            child.wait().map(drop)
+        }
+        Application::Reads { bytes, bps } => {
+            fs::write(directory.join(DATA), vec![7; usize::try_from(bytes).unwrap_or(usize::MAX)])?;
+            let mut child = copy.args([&remote, "-"]).stdout(Stdio::piped()).spawn()?;
+            let stdout = child.stdout.take();
+            spawn(move || stdout.map(|stdout| take(stdout, Rate::from_bps(bps))));
+            child.wait()?;
+            // Stdout was for the data.
+            let trace = fs::read_to_string(directory.join(EVENTS))?;
+            println!("{}", trace.lines().last().unwrap_or_default());
+            Ok(())
+        }
+    }
 }
 
 /// Makes each change at its time after the session has begun.

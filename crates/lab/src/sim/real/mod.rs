@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use haul_base::Span;
+use haul_base::{Rate, Span};
 use haul_sim::{PathSpec, StageSpec};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -17,6 +17,7 @@ use super::scenario::{
     Direction, EventEntry, HostEntry, LoadEntry, LoadKind, Scenario, SessionEntry, TcpLaw, TrafficEntry, Way,
 };
 use super::sweep::Values;
+use super::text::Text;
 use crate::emulator::{Emulator, Job, PathFile};
 use crate::load::Quota;
 use crate::problem::{Problem, While};
@@ -38,12 +39,24 @@ pub(crate) struct RealJob {
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     haul: PathBuf,
-    /// Arguments of `haul bench`, without its files.
-    bench: Vec<String>,
+    /// Arguments of the client, without its files.
+    client: Vec<String>,
+    /// If it is a copy from or to one.
+    application: Option<Application>,
     changes: Vec<Change>,
     suspension: Option<Suspension>,
-    /// The control group of the server: the file to which it writes its number.
-    group: Option<PathBuf>,
+    /// The control groups of the ends: the file to which each writes its number.
+    client_group: Option<PathBuf>,
+    server_group: Option<PathBuf>,
+}
+
+/// What stands at the client's end, and is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Application {
+    /// Into the copy's stdin.
+    Writes { bytes: u64, bps: u64 },
+    /// From the copy's stdout.
+    Reads { bytes: u64, bps: u64 },
 }
 
 /// A change of the path, as a line for the emulator's control socket.
@@ -101,6 +114,22 @@ impl RealJob {
         self.scenario.host.iter().find(|host| host.name == *name)
     }
 
+    fn sender_host(&self) -> Option<&HostEntry> {
+        let name = self.session().sender_host.as_ref()?;
+        self.scenario.host.iter().find(|host| host.name == *name)
+    }
+
+    /// A sender that `reads` slowly reads what an application writes, and one reads what a receiver `writes` slowly.
+    fn application(&self) -> Option<Application> {
+        let SessionEntry { bytes, reads, writes, .. } = self.session();
+        let bytes = bytes.map_or(0, |bytes| bytes.0.0);
+        match (reads, writes) {
+            (Some(rate), _) => Some(Application::Writes { bytes, bps: rate.0.as_bps() }),
+            (None, Some(rate)) => Some(Application::Reads { bytes, bps: rate.0.as_bps() }),
+            (None, None) => None,
+        }
+    }
+
     fn loads(&self) -> impl Iterator<Item = &LoadEntry> {
         self.host().into_iter().flat_map(|host| &host.loads)
     }
@@ -128,7 +157,10 @@ impl RealJob {
             ),
             (!scenario.check.is_empty(), "the plan has the checks, not the scenario"),
             (session.start.0 + scenario.start_within.0 != Span::ZERO, "a session starts at once"),
-            (session.sender_host.is_some(), "the sender's host has no model"),
+            (
+                !self.sender_host().into_iter().all(has_quotas_only),
+                "the sender's host has a quota of processor time and no model",
+            ),
             (session.truth, "nobody tells a sender the truth"),
             (
                 session.virtual_transfer && !session.windows,
@@ -138,7 +170,12 @@ impl RealJob {
             (!session.switch.is_empty(), "the law is not switched"),
             (!session.pause.is_empty(), "the application does not pause"),
             (!session.clock_jump.is_empty(), "clocks do not jump"),
-            (session.reads.is_some() || session.writes.is_some(), "storage takes the time that it takes"),
+            (
+                self.application().is_some()
+                    && (session.bytes.is_none() || session.windows || !scenario.event.is_empty()),
+                "an application that is slow has `bytes` to read or to write, and the path has neither windows nor events",
+            ),
+            (session.reads.is_some() && session.writes.is_some(), "one application is slow, not both"),
             (
                 self.loads().any(is_odd_load),
                 "loads are `computation`, `generator`, `suspension` and `quota`, for the whole run and with their usual costs",
@@ -197,15 +234,16 @@ impl RealJob {
         Ok(options)
     }
 
-    fn bench(&self) -> Vec<String> {
+    fn client(&self) -> Vec<String> {
         let session = self.session();
-        let mut words = vec!["bench".to_owned(), "--json".to_owned()];
-        if let Some(time) = session.time {
-            words.extend(["--time".to_owned(), format!("{}ns", time.0.as_nanos())]);
-        }
-        if let Some(bytes) = session.bytes {
-            words.extend(["--bytes".to_owned(), format!("{}B", bytes.0.0)]);
-        }
+        let mut words = if self.application().is_some() {
+            vec!["cp".to_owned()]
+        } else {
+            let time = session.time.map(|time| ("--time", format!("{}ns", time.0.as_nanos())));
+            let bytes = session.bytes.map(|bytes| ("--bytes", format!("{}B", bytes.0.0)));
+            let length = time.into_iter().chain(bytes).flat_map(|(option, value)| [option.to_owned(), value]);
+            ["bench", "--json"].map(str::to_owned).into_iter().chain(length).collect()
+        };
         words.extend(["--preset".to_owned(), session.recipe.clone()]);
         let own = [
             ("rate_control.controller", session.controller.clone()),
@@ -252,10 +290,18 @@ impl RealJob {
         let suspension = suspension.and_then(|load| {
             Some(Suspension { every_ms: millis(load.every?.0), stop_ms: millis(load.stop?.0) })
         });
-        let quota = self.quota(&directory)?;
-        let group = quota.as_ref().map(Quota::members);
-        let (haul, bench, changes) = (haul.to_owned(), self.bench(), self.changes()?);
-        let task = Task { haul, bench, changes, suspension, group };
+        let groups = [("client", self.sender_host()), ("server", self.host())];
+        let [client, server] = groups.map(|(end, host)| quota(host, end, &directory));
+        let (client, server) = (client?, server?);
+        let task = Task {
+            haul: haul.to_owned(),
+            client: self.client(),
+            application: self.application(),
+            changes: self.changes()?,
+            suspension,
+            client_group: client.as_ref().map(Quota::members),
+            server_group: server.as_ref().map(Quota::members),
+        };
         let text = serde_json::to_vec(&task).map_err(|e| Problem::failed(e.to_string(), ""))?;
         fs::write(directory.join(ends::TASK), text).while_doing("cannot write what is to be done")?;
         let end = |side: &str| vec!["real-end".into(), side.into(), directory.clone().into()];
@@ -273,17 +319,21 @@ impl RealJob {
         };
         Ok(RunReport::real(&self.scenario, &self.values, &real))
     }
+}
 
-    /// The control group of the server, if its processor time is bounded.
-    fn quota(&self, directory: &Path) -> Result<Option<Quota>, Problem> {
-        let bound = self.loads().find(|load| load.kind == LoadKind::Quota);
-        let Some((run, every)) = bound.and_then(|load| Some((load.run?.0, load.every?.0))) else {
-            return Ok(None);
-        };
-        let number = directory.file_name().unwrap_or_default().display();
-        let name = format!("haul-lab-{}-{number}", std::process::id());
-        Quota::new(&name, run, every).while_doing("cannot make a control group").map(Some)
-    }
+/// The control group of an end, if its processor time is bounded.
+fn quota(host: Option<&HostEntry>, end: &str, directory: &Path) -> Result<Option<Quota>, Problem> {
+    let bound = host.and_then(|host| host.loads.iter().find(|load| load.kind == LoadKind::Quota));
+    let Some((run, every)) = bound.and_then(|load| Some((load.run?.0, load.every?.0))) else {
+        return Ok(None);
+    };
+    let number = directory.file_name().unwrap_or_default().display();
+    let name = format!("haul-lab-{}-{number}-{end}", std::process::id());
+    Quota::new(&name, run, every).while_doing("cannot make a control group").map(Some)
+}
+
+fn has_quotas_only(host: &HostEntry) -> bool {
+    host.per_sent.is_none() && host.loads.iter().all(|load| load.kind == LoadKind::Quota)
 }
 
 /// Whether `haul-lab wan` has such a flow.
@@ -329,10 +379,10 @@ mod tests {
              event = [{{ at = '2s', path = 'wan', stage = 'delay', change = {{ delay = '30ms' }} }}]"
         );
         let job = job(&text).unwrap();
-        let bench = job.bench().join(" ");
+        let client = job.client().join(" ");
         let settings = "--set bbr.beta=0.8 --set rate_control.controller=bbr --set rate_control.rate=100000000bit \
                         --set socket_buffer=212992B";
-        assert_eq!(bench, format!("bench --json --time 5000000000ns --preset bulk {settings}"));
+        assert_eq!(client, format!("bench --json --time 5000000000ns --preset bulk {settings}"));
         let lines: Vec<String> = job.changes().unwrap().into_iter().map(|change| change.line).collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("stage forth delay {\"delay\":"), "{lines:?}");
@@ -359,6 +409,19 @@ mod tests {
     }
 
     #[test]
+    fn storage_that_is_slow_is_an_application_at_the_end_of_a_copy() {
+        let session =
+            "session = [{ name = 'bulk', path = 'wan', bytes = '6MB', reads = '15Mbit', rate = '90Mbit' }]";
+        let reading = job(&format!("{PATH}{session}")).unwrap();
+        let client = reading.client().join(" ");
+        assert_eq!(client, "cp --preset bulk --set rate_control.rate=90000000bit");
+        let (bytes, bps) = (6_000_000, 15_000_000);
+        assert_eq!(reading.application(), Some(Application::Writes { bytes, bps }));
+        let writing = job(&format!("{PATH}{}", session.replace("reads", "writes"))).unwrap();
+        assert_eq!(writing.application(), Some(Application::Reads { bytes, bps }));
+    }
+
+    #[test]
     fn what_only_the_simulator_can_do_is_said() {
         let session =
             |more: &str| job(&format!("{PATH}session = [{{ name = 'a', path = 'wan', time = '1s'{more} }}]"));
@@ -366,5 +429,6 @@ mod tests {
         assert!(session(", truth = true").unwrap_err().contains("the truth"));
         assert!(session(", start = '1s'").unwrap_err().contains("at once"));
         assert!(session(", pause = [{ at = '1s', length = '1s' }]").unwrap_err().contains("pause"));
+        assert!(session(", reads = '1Mbit'").unwrap_err().contains("`bytes`"));
     }
 }

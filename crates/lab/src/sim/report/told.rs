@@ -125,7 +125,7 @@ pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Op
 }
 
 /// Measures, and the verdicts for which they hold.
-const LIMITS: [(&str, &str); 7] = [
+const LIMITS: [(&str, &str); 8] = [
     ("limited_by_path", "path"),
     ("limited_by_law", "law"),
     ("limited_by_ceiling", "rate_ceiling"),
@@ -133,6 +133,7 @@ const LIMITS: [(&str, &str); 7] = [
     ("limited_by_reading", "sender_storage"),
     ("limited_by_writing", "receiver_storage"),
     ("limited_by_sending", "sender_cpu"),
+    ("limited_by_application", "application"),
 ];
 
 /// Whether a measure asks for this verdict.
