@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What the diagnosis is worth where the receiver loses: a receiver with the socket buffer of an untuned host (208 KiB) that is suspended
 # for 100 ms of each second, 100 ms away. HighSpeed's response (preset fobs-classifier) with the diagnosis and without, in turn.
-# Needs root, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. ROUNDS=7, SECONDS_EACH=20, RTT=100ms, RATE=500Mbit: some six minutes.
+# Needs root, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. ROUNDS=7, SECONDS_EACH=20, RTT=100ms, RATE=500Mbit,
+# STOPPED=0.1 and RUNNING=0.9 (seconds): some six minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export HAUL="$PWD/${CARGO_TARGET_DIR:-target}/release/haul"
+export HAUL="$(realpath "${CARGO_TARGET_DIR:-target}")/release/haul"
 lab="${HAUL%/haul}/haul-lab"
 WORK="$(mktemp -d)"
-export WORK SECONDS_EACH=${SECONDS_EACH:-20} RATE=${RATE:-500Mbit}
+export WORK SECONDS_EACH=${SECONDS_EACH:-20} RATE=${RATE:-500Mbit} STOPPED=${STOPPED:-0.1} RUNNING=${RUNNING:-0.9}
 trap 'rm -rf "$WORK"' EXIT
 
 cat >"$WORK/server" <<'SH'
@@ -24,9 +25,9 @@ server = int(subprocess.check_output(["pgrep", "-f", f"^{haul} serve.*{work}/url
 done = threading.Event()
 
 def suspend():
-    while not done.wait(0.9):
+    while not done.wait(float(os.environ["RUNNING"])):
         os.kill(server, signal.SIGSTOP)
-        time.sleep(0.1)
+        time.sleep(float(os.environ["STOPPED"]))
         os.kill(server, signal.SIGCONT)
 
 thread = threading.Thread(target=suspend)

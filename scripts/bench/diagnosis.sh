@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin="${CARGO_TARGET_DIR:-target}/release"
+export PYTHONPATH="scripts/bench" PYTHONDONTWRITEBYTECODE=1
 out="$(mktemp)"
 trap 'rm -f "$out"' EXIT
 
@@ -16,28 +17,8 @@ condition() {
     [[ "$cause $name" == *"${ONLY:-}"* ]] || return 0
     "$bin/haul-lab" sim "crates/lab/training/$cause.toml" --seed 77 "$@" >"$out"
     python3 - "$cause" "$name" "$out" <<'PY'
-import collections, json, math, sys
-
-def tail(hits, trials, share):
-    """The probability of at most so many hits."""
-    if share <= 0: return 1.0
-    if share >= 1: return float(hits >= trials)
-    def log(k):
-        ways = math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
-        return ways + k * math.log(share) + (trials - k) * math.log1p(-share)
-    return sum(math.exp(log(k)) for k in range(hits + 1))
-
-def where(falls_to, of):
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if of(middle) > falls_to else (low, middle)
-    return low
-
-def clopper_pearson(hits, trials):
-    low = 0.0 if hits == 0 else where(1 - 0.025, lambda share: tail(hits - 1, trials, share))
-    high = 1.0 if hits == trials else where(0.025, lambda share: tail(hits, trials, share))
-    return low, high
+import collections, json, sys
+from shares import clopper_pearson
 
 cause, name, path = sys.argv[1:]
 count, packets = collections.Counter(), collections.Counter()
