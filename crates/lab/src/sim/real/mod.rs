@@ -201,21 +201,18 @@ impl RealJob {
         let session = self.session();
         let mut words = vec!["bench".to_owned(), "--json".to_owned()];
         if let Some(time) = session.time {
-            words.extend(["--time".to_owned(), format!("{}ns", time.0.as_nanos())]);
+            words.extend(["--time".to_owned(), time.0.exact()]);
         }
         if let Some(bytes) = session.bytes {
-            words.extend(["--bytes".to_owned(), format!("{}B", bytes.0.0)]);
+            words.extend(["--bytes".to_owned(), bytes.0.exact()]);
         }
         words.extend(["--preset".to_owned(), session.recipe.clone()]);
         let own = [
             ("rate_control.controller", session.controller.clone()),
-            ("rate_control.rate", session.rate.map(|rate| format!("{}bit", rate.0.as_bps()))),
-            ("object.chunk", session.chunk.map(|chunk| format!("{}B", chunk.0.0))),
-            ("bitmap_ack.interval", session.feedback.map(|span| format!("{}ns", span.0.as_nanos()))),
-            (
-                "socket_buffer",
-                self.host().and_then(|host| host.socket_buffer).map(|size| format!("{}B", size.0.0)),
-            ),
+            ("rate_control.rate", session.rate.map(|rate| rate.0.exact())),
+            ("object.chunk", session.chunk.map(|chunk| chunk.0.exact())),
+            ("bitmap_ack.interval", session.feedback.map(|span| span.0.exact())),
+            ("socket_buffer", self.host().and_then(|host| host.socket_buffer).map(|size| size.0.exact())),
         ];
         let own = own.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
         let set = session.set.iter().map(|(key, value)| format!("{key}={value}"));
