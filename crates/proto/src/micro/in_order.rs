@@ -12,12 +12,16 @@ use haul_stack::{
     U48, Verdict,
 };
 
-use super::arrived::Arrived;
+use super::arrived::{Arrived, is_abandoned};
+use super::attributes::{MESSAGE, ORDER, PLACE, SEQUENCE};
 use super::events::ABANDONED;
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
+use super::sequenced_segment::is_reliable;
+use super::stall::StallDetector;
 use super::stats::InOrderStats;
-use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
+use super::truncated::expand;
+use super::turns::Turns;
 
 #[derive(Debug)]
 struct Held {
@@ -208,7 +212,7 @@ impl InOrder {
 
 impl MicroProtocol for InOrder {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.order = Some(declaration.attribute("order"));
+        self.order = Some(declaration.attribute(ORDER));
         self.arrived = Some(declaration.shared(Arrived::default));
         self.abandoned = Some(declaration.event(ABANDONED));
     }
@@ -216,9 +220,9 @@ impl MicroProtocol for InOrder {
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.attributes = Some(Attributes {
             order: self.order.expect("declared"),
-            message: resolution.attribute("message"),
-            place: resolution.attribute("place"),
-            sequence: resolution.find_attribute("sequence"),
+            message: resolution.attribute(MESSAGE),
+            place: resolution.attribute(PLACE),
+            sequence: resolution.find_attribute(SEQUENCE),
         });
         self.reliable = is_reliable(resolution);
         self.stall.forgetful = resolution.has("negative_ack");

@@ -1,5 +1,6 @@
 //! `rate_stats`: what comes: throughput, loss, and how evenly (wu-h-ctp section 4.1).
 
+use super::attributes::SEQUENCE;
 use super::stats::{ArrivalStats, PacketCount};
 use haul_base::{Rate, Span, Time};
 use haul_stack::{
@@ -102,7 +103,7 @@ impl MicroProtocol for RateStats {
     fn declare(&mut self, _: &mut Declaration<'_>) {}
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
     }
 

@@ -2,12 +2,12 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, SharedValue, U48,
 };
 
 use super::arrived::{Arrived, SPAN};
-use super::is_reliable;
+use super::attributes::SEQUENCE;
 use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
@@ -18,6 +18,11 @@ const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 /// The lowest sequence number that has not come: what a sender repeats before all others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstMissing(pub(super) u64);
+
+/// Whether what is lost is sent again in this stack: then nothing may be dropped once it has been acknowledged.
+pub(super) fn is_reliable(resolution: &Resolution<'_>) -> bool {
+    resolution.has("retransmit")
+}
 
 #[derive(Debug)]
 struct SequencedSegment {
@@ -123,7 +128,7 @@ impl SequencedSegment {
 
 impl MicroProtocol for SequencedSegment {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.sequence = Some(declaration.attribute("sequence"));
+        self.sequence = Some(declaration.attribute(SEQUENCE));
         self.first_missing = Some(declaration.shared(FirstMissing::default));
         self.arrived = Some(declaration.shared(Arrived::default));
         self.scoreboard = Some(declaration.shared(Scoreboard::default));

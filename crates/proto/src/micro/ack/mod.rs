@@ -17,6 +17,7 @@ use self::receiving::{Attributes, Next, Receiving, When};
 use self::sending::{Bindings, OVERDUE, Policy, Sending};
 use self::wire::Abandoned;
 use super::arrived::Arrived;
+use super::attributes::{AHEAD, SENT_AT, SEQUENCE};
 use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
 use super::stats::AckStats;
@@ -135,8 +136,8 @@ impl MicroProtocol for Acknowledging {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(self.kind);
         self.declared = Some(Declared {
-            sent_at: declaration.attribute("sent_at"),
-            ahead: declaration.attribute("ahead"),
+            sent_at: declaration.attribute(SENT_AT),
+            ahead: declaration.attribute(AHEAD),
             arrived: declaration.shared(Arrived::default),
             abandoned: declaration.event(ABANDONED),
             sending: Bindings {
@@ -148,7 +149,7 @@ impl MicroProtocol for Acknowledging {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);

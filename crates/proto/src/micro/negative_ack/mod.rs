@@ -27,6 +27,7 @@ use self::sending::{Bindings, Sending};
 use self::timing::{CONFIRM, GAP, Limits, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
+use super::attributes::SEQUENCE;
 use super::events::ABANDONED;
 use super::stats::NegativeAckStats;
 
@@ -126,7 +127,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
