@@ -18,7 +18,7 @@ use self::sending::{Bindings, OVERDUE, Policy, Sending};
 use self::wire::Abandoned;
 use super::arrived::Arrived;
 use super::attributes::{AHEAD, SENT_AT, SEQUENCE};
-use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
+use super::events::{ABANDONED, ACKNOWLEDGED, RENUMBERED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
 use super::stats::AckStats;
 
@@ -46,6 +46,7 @@ struct Declared {
     ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
     abandoned: Event<()>,
+    renumbered: Event<()>,
     sending: Bindings,
 }
 
@@ -140,6 +141,7 @@ impl MicroProtocol for Acknowledging {
             ahead: declaration.attribute(AHEAD),
             arrived: declaration.shared(Arrived::default),
             abandoned: declaration.event(ABANDONED),
+            renumbered: declaration.event(RENUMBERED),
             sending: Bindings {
                 scoreboard: declaration.shared(Scoreboard::default),
                 acknowledged: declaration.event(ACKNOWLEDGED),
@@ -154,6 +156,7 @@ impl MicroProtocol for Acknowledging {
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_event(PATH_ANSWERED, Order::NORMAL);
+        resolution.on_event(self.declared().renumbered, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -173,6 +176,9 @@ impl MicroProtocol for Acknowledging {
     fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
         if PATH_ANSWERED.is(event) {
             self.sending.guess_again(self.declared().sending, context);
+        } else {
+            self.sending.renumber();
+            self.receiving.renumber();
         }
     }
 
