@@ -21,7 +21,7 @@ pub use memory::AlignedBytes;
 pub use nearest::{nearest, suggestion};
 pub use ranges::RangeSet;
 pub use rng::Rng;
-pub use text::{Printable, is_unprintable, printable_bytes};
+pub use text::{Printable, WithCauses, is_unprintable, printable_bytes};
 pub use time::{Span, Time};
 pub use units::{Bytes, Probability, Rate, UnitError};
 pub use verdict::{Cause, CauseCounts, Verdict};

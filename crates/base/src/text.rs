@@ -1,6 +1,19 @@
-//! Text for people that may hold anything: names of files, and what a peer says.
+//! Text for people: names of files and what a peer says, which may hold anything, and errors with their causes.
 
+use std::error::Error;
 use std::fmt::{self, Write as _};
+
+/// Writes an error and each cause behind it, for errors whose text leaves out their [`source`](Error::source).
+#[derive(Debug, Clone, Copy)]
+pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
+
+impl fmt::Display for WithCauses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        std::iter::successors(self.0.source(), |&cause| cause.source())
+            .try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
 
 /// Writes a text so that it stays within its line and a terminal only shows it: every character that a terminal obeys,
 /// or that changes the order in which it shows others, becomes an escape such as `\n`, `\x1b` or `\u{202e}`.

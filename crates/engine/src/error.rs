@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use derive_more::Deref;
+use haul_base::WithCauses;
 use haul_proto::connection::{Failure, NotOffered};
 use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
@@ -216,12 +217,7 @@ impl EngineError {
 
     /// What happened, and each cause behind it.
     pub(crate) fn with_causes(&self) -> String {
-        let (mut text, mut cause) = (self.to_string(), self.source());
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        text
+        WithCauses(self).to_string()
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use haul_base::{Piece, Rate, Span, Time};
 use haul_proto::connection::{MIN_DATAGRAM, sizes_for};
-use haul_proto::micro::events::{LAW_CHOSEN, QUOTA, Quota};
+use haul_proto::micro::events::{QUOTA, Quota};
 use haul_proto::micro::shared::DiagnosedWindows;
 use haul_proto::{
-    Available, ChosenLaw, Counters, DiagnosedWindow, Link, ObjectEnd, ObjectSink, ObjectSource, Receiver,
-    ReceiverConfig, Sender, SenderConfig,
+    Available, ChosenLaw, Counters, DiagnosedWindow, LAW_CHOSEN, Link, ObjectEnd, ObjectSink, ObjectSource,
+    Receiver, ReceiverConfig, Sender, SenderConfig,
 };
-use haul_stack::{RecipeError, Stack};
+use haul_stack::{Event, Name, RecipeError, Stack};
 use haul_udp::Capabilities;
 
 use crate::clock::after;
@@ -88,7 +88,7 @@ impl Transfer {
         self.raise(LAW_CHOSEN, &mut law);
     }
 
-    fn raise<T: Any>(&self, event: &str, argument: &mut T) {
+    fn raise<T: Any>(&self, event: Name<Event<T>>, argument: &mut T) {
         // Gone when the thread has ended.
         if let Some(connection) = self.connection.upgrade() {
             let mut state = connection.lock();

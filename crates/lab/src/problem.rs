@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use haul_base::WithCauses;
 use haul_wan::WanError;
 
 /// Exit code for a command line or a file that asks for what cannot be.
@@ -45,7 +46,7 @@ impl Problem {
 
     /// The system refused `what`.
     pub(crate) fn io(what: &str, error: &io::Error) -> Self {
-        Self::failed(format!("{what}: {error}"), "")
+        Self::failed(format!("{what}: {}", WithCauses(error)), "")
     }
 
     /// What the process should end with.

@@ -39,7 +39,7 @@ pub use control::{
 pub use diagnosis::{Attribution, DiagnosedWindow, WindowCounts};
 pub use limit::{Limit, LimitEvidence, UNSEEN_LIMIT, limit_of_receiver, limit_of_sender};
 pub use link::Link;
-pub use micro::rate_control::{ChosenLaw, register_law};
+pub use micro::rate_control::{ChosenLaw, LAW_CHOSEN, register_law};
 pub use micro::shared::{LawNow, PeerHost, Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;

@@ -118,7 +118,7 @@ fn message(rng: &mut Rng) -> ControlMessage {
         0..=2 => ControlMessage::Ping(number),
         3 => ControlMessage::Pong(number),
         4 => ControlMessage::UdpSeen { size: number as u16 },
-        5 => ControlMessage::Bye,
+        5 => ControlMessage::Close,
         6 if rng.chance(0.3) => ControlMessage::Abort(Fault::new(FaultCode::Io, "said by the peer", "")),
         7 if rng.chance(0.3) => ControlMessage::Refuse(Fault::new(FaultCode::Io, "said by the peer", "")),
         8 => ControlMessage::EntriesEnd { entries: number, bytes: number },

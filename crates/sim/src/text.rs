@@ -30,12 +30,7 @@ impl Text for Span {
     }
 
     fn write(&self) -> String {
-        match self.as_nanos() {
-            n if n >= 1_000_000_000 && n % 1_000_000_000 == 0 => format!("{}s", n / 1_000_000_000),
-            n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{}ms", n / 1_000_000),
-            n if n >= 1_000 && n % 1_000 == 0 => format!("{}us", n / 1_000),
-            n => format!("{n}ns"),
-        }
+        self.exact()
     }
 }
 
@@ -47,11 +42,7 @@ impl Text for Rate {
     }
 
     fn write(&self) -> String {
-        match self.as_bps() {
-            n if n >= 1_000_000_000 && n % 1_000_000_000 == 0 => format!("{}Gbit", n / 1_000_000_000),
-            n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{}Mbit", n / 1_000_000),
-            n => format!("{n}bit"),
-        }
+        self.exact()
     }
 }
 
@@ -63,11 +54,7 @@ impl Text for Bytes {
     }
 
     fn write(&self) -> String {
-        match self.0 {
-            n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{}MB", n / 1_000_000),
-            n if n >= 1_024 && n % 1_024 == 0 => format!("{}KiB", n / 1_024),
-            n => format!("{n}B"),
-        }
+        self.exact()
     }
 }
 

@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use haul_base::{Machine, Span, Time};
 use haul_stack::{
-    Context, Declaration, Event, EventId, MicroProtocol, Order, Recipe, Registration, Registry, Resolution,
-    Setup, Stack, StackEvent,
+    Context, Declaration, Event, EventId, MicroProtocol, Name, Order, Recipe, Registration, Registry,
+    Resolution, Setup, Stack, StackEvent,
 };
 
 const DELAY: Span = Span::from_millis(30);
+
+/// The events, with what they carry. Whoever raises or handles them uses these constants.
+const SMOKE: Name<Event<()>> = Name::new("smoke");
+const ALARM: Name<Event<&'static str>> = Name::new("alarm");
 
 /// Raises the event `alarm` in each of the three ways when it handles `smoke`.
 #[derive(Debug, Default)]
@@ -23,8 +27,8 @@ struct Detector {
 
 impl MicroProtocol for Detector {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.smoke = Some(declaration.event("smoke"));
-        self.alarm = Some(declaration.event("alarm"));
+        self.smoke = Some(declaration.event(SMOKE));
+        self.alarm = Some(declaration.event(ALARM));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -48,7 +52,7 @@ struct Bell {
 
 impl MicroProtocol for Bell {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.alarm = Some(declaration.event("alarm"));
+        self.alarm = Some(declaration.event(ALARM));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -85,7 +89,7 @@ fn told(stack: &mut Stack) -> Vec<&'static str> {
 /// Smoke at time zero, and what the alarm says then and at the stack's deadline.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let mut stack = stack()?;
-    stack.raise(Time::ZERO, "smoke", &mut ());
+    stack.raise(Time::ZERO, SMOKE, &mut ());
     if told(&mut stack) != ["at once", "the detector's handler ends", "queued"] {
         return Err("a queued event waits for the end of the input, and no longer".into());
     }

@@ -385,7 +385,7 @@ impl Context<'_> {
 
     pub(crate) fn dispatch(&mut self, event: u16, argument: &mut dyn Any) {
         let tables = self.tables;
-        for &(_, owner) in &tables.argument_events[usize::from(event)].1 {
+        for &(_, owner) in &tables.argument_events[usize::from(event)].bound {
             self.run(owner, |protocol, context| protocol.on_event(EventId(event), argument, context));
         }
     }

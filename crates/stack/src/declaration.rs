@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 
 use crate::attribute::{Attribute, AttributeInfo, AttributeType, Layout};
 use crate::batch::{Kind, PACKET_HEADER_LEN};
-use crate::event::{BUILT_IN_EVENTS, BatchEvent, Event, Order};
+use crate::event::{ArgumentEvent, BatchEvent, Bound, Event, Order, built_in_events};
+use crate::name::Name;
 
 /// Why micro-protocols do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +37,16 @@ pub enum Clash {
         /// Who needs it.
         needs: String,
     },
+    /// Two give the same name to events with arguments of different types.
+    #[error(
+        "{second} knows the event `{event}` with an argument of another type than the micro-protocols before it"
+    )]
+    Event {
+        /// Name of the event.
+        event: &'static str,
+        /// Who came second.
+        second: String,
+    },
     /// A micro-protocol declares now this, now that.
     #[error(
         "a micro-protocol does not declare what it did when the recipe was checked (is the tag of another length?)"
@@ -53,32 +64,32 @@ pub(crate) struct Tables {
     pub(crate) layout: Layout,
     /// Owner of each kind of control packet.
     pub(crate) kinds: Vec<(Kind, u8)>,
-    pub(crate) batch_events: Vec<(String, Vec<(Order, u8)>)>,
-    pub(crate) argument_events: Vec<(String, Vec<(Order, u8)>)>,
-    pub(crate) submit: Vec<(Order, u8)>,
-    pub(crate) deliver: Vec<(Order, u8)>,
+    pub(crate) batch_events: Vec<(&'static str, Bound)>,
+    pub(crate) argument_events: Vec<ArgumentEvent>,
+    pub(crate) submit: Bound,
+    pub(crate) deliver: Bound,
     clear_used: u16,
     pub(crate) clashes: Vec<Clash>,
 }
 
 impl Tables {
     pub(crate) fn new(names: Vec<String>, clear_bytes: u16) -> Self {
-        let named = |names: &[&str]| names.iter().map(|n| ((*n).to_owned(), Vec::new())).collect();
         let header = PACKET_HEADER_LEN as u16;
         let clear_len = header + clear_bytes;
         Self {
             names,
             layout: Layout { clear_len, data_len: clear_len, tag_len: 0, attributes: Vec::new() },
-            batch_events: named(&BatchEvent::BUILT_IN),
-            argument_events: named(&BUILT_IN_EVENTS),
+            batch_events: BatchEvent::BUILT_IN.map(|name| (name, Vec::new())).to_vec(),
+            argument_events: built_in_events().to_vec(),
             clear_used: header,
             ..Self::default()
         }
     }
 
     pub(crate) fn finish(&mut self) {
-        let lists = self.batch_events.iter_mut().chain(&mut self.argument_events).map(|event| &mut event.1);
-        for list in lists.chain([&mut self.submit, &mut self.deliver]) {
+        let batches = self.batch_events.iter_mut().map(|event| &mut event.1);
+        let arguments = self.argument_events.iter_mut().map(|event| &mut event.bound);
+        for list in batches.chain(arguments).chain([&mut self.submit, &mut self.deliver]) {
             list.sort();
             list.shrink_to_fit();
         }
@@ -88,13 +99,26 @@ impl Tables {
         }
     }
 
-    fn event(events: &mut Vec<(String, Vec<(Order, u8)>)>, name: &str) -> u16 {
-        let found = events.iter().position(|event| event.0 == name);
-        let index = found.unwrap_or_else(|| {
-            events.push((name.to_owned(), Vec::new()));
-            events.len() - 1
-        });
-        index as u16
+    /// The place of an event of this name, whatever its argument; a new one if there is none.
+    fn argument_event(&mut self, event: ArgumentEvent) -> usize {
+        let found = self.argument_events.iter().position(|known| known.name == event.name);
+        found.unwrap_or_else(|| {
+            self.argument_events.push(event);
+            self.argument_events.len() - 1
+        })
+    }
+
+    fn batch_event(&mut self, name: &'static str) -> usize {
+        let found = self.batch_events.iter().position(|known| known.0 == name);
+        found.unwrap_or_else(|| {
+            self.batch_events.push((name, Vec::new()));
+            self.batch_events.len() - 1
+        })
+    }
+
+    /// The event of this name, if a micro-protocol of the stack has declared it.
+    pub(crate) fn find_event(&self, event: &ArgumentEvent) -> Option<u16> {
+        self.argument_events.iter().position(|known| known.is_same(event)).map(|at| at as u16)
     }
 }
 
@@ -150,10 +174,11 @@ impl Declaration<'_> {
 
     fn new_attribute<T: AttributeType>(
         &mut self,
-        name: &'static str,
+        name: Name<Attribute<T>>,
         offset: u16,
         clear: bool,
     ) -> Attribute<T> {
+        let name = name.text();
         if self.tables.layout.attributes.iter().any(|known| known.name == name) {
             let second = self.name();
             self.tables.clashes.push(Clash::Attribute { attribute: name, second });
@@ -164,7 +189,7 @@ impl Declaration<'_> {
     }
 
     /// An attribute of every data packet, encrypted.
-    pub fn attribute<T: AttributeType>(&mut self, name: &'static str) -> Attribute<T> {
+    pub fn attribute<T: AttributeType>(&mut self, name: Name<Attribute<T>>) -> Attribute<T> {
         let offset = self.tables.layout.data_len;
         self.tables.layout.data_len += T::LEN as u16;
         self.new_attribute(name, offset, false)
@@ -172,12 +197,12 @@ impl Declaration<'_> {
 
     /// An attribute of every packet, control packets included, readable without keys. Its bytes must be announced
     /// in the registration ([`Registration::clear_bytes`](crate::Registration::clear_bytes)).
-    pub fn clear_attribute<T: AttributeType>(&mut self, name: &'static str) -> Attribute<T> {
+    pub fn clear_attribute<T: AttributeType>(&mut self, name: Name<Attribute<T>>) -> Attribute<T> {
         let offset = self.tables.clear_used;
         self.tables.clear_used += T::LEN as u16;
         if self.tables.clear_used > self.tables.layout.clear_len {
-            let name = self.name();
-            self.tables.clashes.push(Clash::Clear(name));
+            let declared = self.name();
+            self.tables.clashes.push(Clash::Clear(declared));
         }
         self.new_attribute(name, offset, true)
     }
@@ -218,13 +243,19 @@ impl Declaration<'_> {
     }
 
     /// The event of this name, which carries a `T`. The same name gives every micro-protocol the same event.
-    pub fn event<T: 'static>(&mut self, name: &str) -> Event<T> {
-        Event::with_id(Tables::event(&mut self.tables.argument_events, name))
+    pub fn event<T: 'static>(&mut self, name: Name<Event<T>>) -> Event<T> {
+        let event = ArgumentEvent::new(name);
+        let place = self.tables.argument_event(event.clone());
+        if !self.tables.argument_events[place].is_same(&event) {
+            let second = self.name();
+            self.tables.clashes.push(Clash::Event { event: event.name, second });
+        }
+        Event::with_id(place as u16)
     }
 
     /// An event of this name that carries a batch.
-    pub fn batch_event(&mut self, name: &str) -> BatchEvent {
-        BatchEvent(Tables::event(&mut self.tables.batch_events, name))
+    pub fn batch_event(&mut self, name: Name<BatchEvent>) -> BatchEvent {
+        BatchEvent(self.tables.batch_event(name.text()) as u16)
     }
 }
 
@@ -243,7 +274,7 @@ impl Resolution<'_> {
 
     /// Calls this micro-protocol's `on_event` for `event`.
     pub fn on_event<T: 'static>(&mut self, event: Event<T>, order: Order) {
-        self.tables.argument_events[usize::from(event.id)].1.push((order, self.owner));
+        self.tables.argument_events[usize::from(event.id)].bound.push((order, self.owner));
     }
 
     /// Calls this micro-protocol's `on_submit` for messages from the user.
@@ -257,16 +288,16 @@ impl Resolution<'_> {
     }
 
     /// Another micro-protocol's attribute, if the stack has it with this type.
-    pub fn find_attribute<T: AttributeType>(&self, name: &str) -> Option<Attribute<T>> {
-        let known = self.tables.layout.attributes.iter().find(|known| known.name == name)?;
+    pub fn find_attribute<T: AttributeType>(&self, name: Name<Attribute<T>>) -> Option<Attribute<T>> {
+        let known = self.tables.layout.attributes.iter().find(|known| known.name == name.text())?;
         (usize::from(known.len) == T::LEN).then(|| Attribute::at(known.offset))
     }
 
     /// As [`Resolution::find_attribute`], for one that cannot be done without: building the stack fails.
-    pub fn attribute<T: AttributeType>(&mut self, name: &'static str) -> Attribute<T> {
+    pub fn attribute<T: AttributeType>(&mut self, name: Name<Attribute<T>>) -> Attribute<T> {
         self.find_attribute(name).unwrap_or_else(|| {
             let needs = self.tables.names[usize::from(self.owner)].clone();
-            self.tables.clashes.push(Clash::NoAttribute { attribute: name, needs });
+            self.tables.clashes.push(Clash::NoAttribute { attribute: name.text(), needs });
             Attribute::at(0)
         })
     }

@@ -1,10 +1,12 @@
 //! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1), and what a stack tells its runner.
 //! Events of packets carry a batch, events of messages carry the message, all others carry a typed argument.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::marker::PhantomData;
 
 use haul_base::{Rate, Span};
+
+use crate::name::Name;
 
 /// An event that carries a batch of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +87,28 @@ impl Order {
     pub const LAST: Self = Self(1_000);
 }
 
+/// Micro-protocols that handle an event, in their order.
+pub(crate) type Bound = Vec<(Order, u8)>;
+
+/// An event with an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ArgumentEvent {
+    pub(crate) name: &'static str,
+    pub(crate) argument: TypeId,
+    pub(crate) bound: Bound,
+}
+
+impl ArgumentEvent {
+    pub(crate) fn new<T: 'static>(name: Name<Event<T>>) -> Self {
+        Self { name: name.text(), argument: TypeId::of::<T>(), bound: Vec::new() }
+    }
+
+    /// Whether this is the event of that name, with the same type of argument.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.argument == other.argument
+    }
+}
+
 /// The argument of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendPermit {
@@ -132,8 +156,21 @@ enum Built {
     PathAnswered = 5,
 }
 
-pub(crate) const BUILT_IN_EVENTS: [&str; 6] =
-    ["send permit", "message settled", "retransmit timeout", "nack timeout", "rate wanted", "path answered"];
+/// Those events, by their numbers.
+pub(crate) fn built_in_events() -> [ArgumentEvent; 6] {
+    [
+        named("send permit", SEND_PERMIT),
+        named("message settled", MESSAGE_SETTLED),
+        named("retransmit timeout", RETRANSMIT_TIMEOUT),
+        named("nack timeout", NACK_TIMEOUT),
+        named("rate wanted", RATE_WANTED),
+        named("path answered", PATH_ANSWERED),
+    ]
+}
+
+fn named<T: 'static>(name: &'static str, _: Event<T>) -> ArgumentEvent {
+    ArgumentEvent::new(Name::<Event<T>>::new(name))
+}
 
 /// The argument of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

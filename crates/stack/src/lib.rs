@@ -17,6 +17,7 @@ mod fields;
 mod guard;
 mod lazy_deque;
 mod message;
+mod name;
 mod object;
 mod protect;
 mod protocol;
@@ -40,6 +41,7 @@ pub use fields::Fields;
 pub use message::{
     Buffer, Delivery, MessageSink, MessageSource, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict,
 };
+pub use name::Name;
 pub use object::{Available, ObjectSink, ObjectSource};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::{MicroProtocol, ProtocolStats, caught};

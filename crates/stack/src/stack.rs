@@ -10,9 +10,10 @@ use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, 
 use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
 use crate::compiled_stack::CompiledStack;
 use crate::context::{Arrival, Context, Core, PathState, StackStats};
-use crate::event::{BatchEvent, SEND_PERMIT, SendPermit, StackEvent};
+use crate::event::{ArgumentEvent, BatchEvent, Event, SEND_PERMIT, SendPermit, StackEvent};
 use crate::lazy_deque::LazyDeque;
 use crate::message::{Buffer, Inbox, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
+use crate::name::Name;
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Changes;
@@ -256,10 +257,9 @@ impl Stack {
 
     /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
     /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
-    pub fn raise<T: Any>(&mut self, now: Time, name: &str, argument: &mut T) {
-        let events = &self.compiled.tables.argument_events;
-        if let Some(event) = events.iter().position(|known| known.0 == name) {
-            self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, argument));
+    pub fn raise<T: Any>(&mut self, now: Time, name: Name<Event<T>>, argument: &mut T) {
+        if let Some(event) = self.compiled.tables.find_event(&ArgumentEvent::new(name)) {
+            self.guarded(now, |stack, now| stack.context(now).dispatch(event, argument));
         }
     }
 

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Parameters, Recipe,
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Name, Order, Parameters, Recipe,
     RecipeError, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent,
 };
+
+const NUMBER: Name<Attribute<u32>> = Name::new("number");
 
 /// A message is a packet.
 #[derive(Debug, Default)]
@@ -18,7 +20,7 @@ struct Whole {
 
 impl MicroProtocol for Whole {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.number = Some(declaration.attribute("number"));
+        self.number = Some(declaration.attribute(NUMBER));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {

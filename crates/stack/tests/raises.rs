@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use haul_base::{Machine, Span, Time};
 use haul_stack::{
-    Context, Declaration, Event, EventId, MicroProtocol, Order, Recipe, Registration, Registry, Resolution,
-    Setup, Stack, StackEvent,
+    Context, Declaration, Event, EventId, MicroProtocol, Name, Order, Recipe, Registration, Registry,
+    Resolution, Setup, Stack, StackEvent,
 };
 
 const LATER: Span = Span::from_millis(30);
+
+const ASKED: Name<Event<()>> = Name::new("asked");
+const HEARD: Name<Event<&'static str>> = Name::new("heard");
 
 /// The events that both micro-protocols know.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +26,7 @@ struct Events {
 
 impl Events {
     fn declare(declaration: &mut Declaration<'_>) -> Self {
-        Self { asked: declaration.event("asked"), heard: declaration.event("heard") }
+        Self { asked: declaration.event(ASKED), heard: declaration.event(HEARD) }
     }
 }
 
@@ -86,7 +89,7 @@ fn events_are_heard_at_once_after_the_present_input_or_after_their_time() {
             .filter_map(|event| if let StackEvent::User(way, at) = event { Some((way, at)) } else { None })
             .collect()
     };
-    stack.raise(at(1), "asked", &mut ());
+    stack.raise(at(1), ASKED, &mut ());
     let now = at(1).as_nanos();
     let wanted =
         [("end of the handler", now), ("at once", now), ("end of the second handler", now), ("queued", now)];

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Time};
 use haul_stack::{
-    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Recipe, Registration, Registry,
-    Resolution, Setup, SharedValue, Stack,
+    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Name, Order, Recipe, Registration,
+    Registry, Resolution, Setup, SharedValue, Stack,
 };
 
 /// What the session brings.
@@ -24,7 +24,7 @@ struct Seen {
     drops: u32,
 }
 
-const SIZE: &str = "size";
+const SIZE: Name<Event<usize>> = Name::new("size");
 const KIND: Kind = Kind(20);
 
 /// Sends a probe of the size that it is told from outside.
@@ -73,13 +73,31 @@ impl MicroProtocol for Prober {
     }
 }
 
-fn stack() -> Stack {
+/// Takes the size for a number of another type.
+#[derive(Debug, Default)]
+struct Mistaken;
+
+impl MicroProtocol for Mistaken {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.event(Name::<Event<u16>>::new(SIZE.text()));
+    }
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {}
+}
+
+fn registry() -> Arc<Registry> {
     let mut registry = Registry::empty();
     registry.register(Registration::new("prober", 1, "probes", |_, setup| {
         let greeting = setup.take::<Greeting>().map_or("none", |greeting| greeting.0);
         Ok(Box::new(Prober { greeting, size: None, seen: None, event: None }))
     }));
-    let compiled = Arc::new(registry).compile(&Recipe::new("probes").with("prober"), 0).unwrap();
+    let mistaken = |_: &_, _: &mut _| Ok(Box::<Mistaken>::default() as Box<dyn MicroProtocol>);
+    registry.register(Registration::new("mistaken", 1, "is wrong about the size", mistaken));
+    Arc::new(registry)
+}
+
+fn stack() -> Stack {
+    let compiled = registry().compile(&Recipe::new("probes").with("prober"), 0).unwrap();
     Stack::new(compiled, Setup::new(Time::ZERO).provide(Greeting("hello"))).unwrap()
 }
 
@@ -96,10 +114,22 @@ fn what_the_session_brings_goes_to_whoever_takes_its_type() {
 }
 
 #[test]
+fn one_name_for_events_with_arguments_of_two_types_is_refused() {
+    let recipe = Recipe::new("probes").with("prober").with("mistaken");
+    let refused = registry().compile(&recipe, 0).unwrap_err().to_string();
+    assert!(
+        refused.contains("mistaken knows the event `size` with an argument of another type"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_probe_is_larger_than_packets_may_be_and_arrives_with_what_the_socket_says() {
     let (mut a, mut b) = (stack(), stack());
     a.raise(Time::ZERO, SIZE, &mut 4_000_usize);
-    a.raise(Time::ZERO, "nobody knows this", &mut ());
+    a.raise(Time::ZERO, Name::<Event<()>>::new("nobody knows this"), &mut ());
+    // Of this name there is an event, but with another argument.
+    a.raise(Time::ZERO, Name::<Event<u16>>::new("size"), &mut 5_000);
     let mut slot = vec![0; 65_536];
     let sent = a.poll_transmit(Time::ZERO, &mut slot).unwrap();
     assert_eq!((sent.len, sent.segment_size), (4_000, 4_000));

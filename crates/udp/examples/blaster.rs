@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use haul_base::Ecn;
+use haul_base::{Ecn, WithCauses};
 use haul_udp::{Full, Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
 
 /// The receiver ends when nothing has come for so long.
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("blaster: {error}");
+            eprintln!("blaster: {}", WithCauses(&*error));
             ExitCode::FAILURE
         }
     }

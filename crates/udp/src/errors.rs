@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! What can go wrong, sorted by what the caller can do about it. The text of an error leaves out its source.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 pub enum SocketError {
     /// No socket at all.
     #[error(
-        "cannot open a UDP socket: {0}; check the limit of open files (`ulimit -n`) and that the address family is enabled"
+        "cannot open a UDP socket; check the limit of open files (`ulimit -n`) and that the address family is enabled"
     )]
     Open(#[source] io::Error),
     /// The local address cannot be had.
-    #[error("cannot bind a UDP socket to {addr}: {source}; {}", bind_hint(source))]
+    #[error("cannot bind a UDP socket to {addr}; {}", bind_hint(source))]
     Bind {
         /// The address asked for.
         addr: SocketAddr,
@@ -20,7 +20,7 @@ pub enum SocketError {
         source: io::Error,
     },
     /// The peer cannot be reached from here.
-    #[error("cannot connect the UDP socket to {peer}: {source}; {}", connect_hint(source))]
+    #[error("cannot connect the UDP socket to {peer}; {}", connect_hint(source))]
     Connect {
         /// The peer asked for.
         peer: SocketAddr,
@@ -28,7 +28,7 @@ pub enum SocketError {
         source: io::Error,
     },
     /// An open socket did not answer a question.
-    #[error("cannot read the state of the UDP socket: {0}")]
+    #[error("cannot read the state of the UDP socket")]
     Query(#[source] io::Error),
 }
 
@@ -93,15 +93,15 @@ pub enum SendError {
     #[error("the peer refuses datagrams: nothing listens on its port now")]
     Refused,
     /// There is no way to the peer now: no route, interface down, or a router said so.
-    #[error("the peer is unreachable now: {0}")]
+    #[error("the peer is unreachable now")]
     Unreachable(#[source] io::Error),
     /// A local rule (firewall, security module) forbids it, or a router on the way said that it does.
     #[error(
-        "sending is not permitted: {0}; look for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
+        "sending is not permitted; look for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
     )]
     NotPermitted(#[source] io::Error),
     /// Anything else.
-    #[error("cannot send: {0}")]
+    #[error("cannot send")]
     Io(#[source] io::Error),
 }
 
@@ -118,10 +118,10 @@ pub enum RecvError {
     #[error("a datagram of ours was too large for the path")]
     PacketTooBig,
     /// A router said that the peer is unreachable. Receive again.
-    #[error("the peer is unreachable now: {0}")]
+    #[error("the peer is unreachable now")]
     Unreachable(#[source] io::Error),
     /// Anything else.
-    #[error("cannot receive: {0}")]
+    #[error("cannot receive")]
     Io(#[source] io::Error),
 }
 
@@ -204,6 +204,8 @@ impl RecvError {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::WithCauses;
+
     use super::*;
 
     fn os(code: i32) -> io::Error {
@@ -226,6 +228,30 @@ mod tests {
         }
         assert!(SendError::from_os(os(libc::EBADF)).is_fatal());
         assert!(RecvError::from_os(os(libc::EBADF)).is_fatal());
+    }
+
+    #[test]
+    fn no_text_repeats_what_the_kernel_said() {
+        use std::error::Error;
+
+        let addr = "127.0.0.1:80".parse().unwrap();
+        let kernel = || os(libc::ENETUNREACH);
+        let errors: [Box<dyn Error>; 9] = [
+            SocketError::Open(kernel()).into(),
+            SocketError::Bind { addr, source: kernel() }.into(),
+            SocketError::Connect { peer: addr, source: kernel() }.into(),
+            SocketError::Query(kernel()).into(),
+            SendError::Unreachable(kernel()).into(),
+            SendError::NotPermitted(kernel()).into(),
+            SendError::Io(kernel()).into(),
+            RecvError::Unreachable(kernel()).into(),
+            RecvError::Io(kernel()).into(),
+        ];
+        for error in errors {
+            let source = error.source().expect("the kernel has said something").to_string();
+            assert!(!error.to_string().contains(&source), "{error}");
+            assert_eq!(WithCauses(&*error).to_string(), format!("{error}: {source}"));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use haul_base::WithCauses;
 use haul_sim::SpecError;
 
 use crate::net::CLONE_DEVICE;
@@ -28,7 +29,7 @@ pub enum WanError {
     #[error(transparent)]
     Path(#[from] SpecError),
     /// The system refused one of the many things that this takes.
-    #[error("{0}: {1}")]
+    #[error("{0}: {causes}", causes = WithCauses(.1))]
     System(&'static str, io::Error),
 }
 

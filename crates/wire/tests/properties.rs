@@ -228,5 +228,5 @@ proptest! {
 
 #[test]
 fn the_smallest_message_is_one_byte() {
-    assert_eq!(encoded_len(&ControlMessage::Bye), 1);
+    assert_eq!(encoded_len(&ControlMessage::Close), 1);
 }

@@ -186,7 +186,7 @@ impl Sides {
 
 impl ControlLink for Sides {
     fn send(&self, message: ControlMessage) -> Result<(), Fault> {
-        if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
+        if matches!(message, ControlMessage::Finish(_) | ControlMessage::Close) {
             self.control.send(ControlMessage::Counted(self.ours())).map_err(|error| self.fault(error))?;
         }
         let noted = self.note(message);

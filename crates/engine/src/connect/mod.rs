@@ -142,7 +142,7 @@ pub(crate) async fn agree(
     let began = Instant::now();
     let (accept, ()) = server.ask(options.timeout, readiness, || options.timeout, |_| Ok(())).await?;
     // It has been agreed on whether or not the last message leaves.
-    let _ = server.channel.send(&ControlMessage::Bye);
+    let _ = server.channel.send(&ControlMessage::Close);
     Ok(SavedResumption {
         server: server.peer,
         identity: accept.session,

@@ -180,7 +180,7 @@ impl Control {
     /// As [`Control::close`].
     pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         // Refused if one of the two has closed already; then there is only the rest to wait for.
-        let _ = self.shared().push(&ControlMessage::Bye, Room::Ignore);
+        let _ = self.shared().push(&ControlMessage::Close, Room::Ignore);
         self.poll_closed(context, CLOSE_TIMEOUT)
     }
 

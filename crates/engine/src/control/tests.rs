@@ -89,7 +89,7 @@ fn a_message_that_may_be_left_out_waits_for_nobody() {
     assert!(a.send_if_room(&ControlMessage::ObjectSent { bytes: 1 }).unwrap());
     assert_eq!(b.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
     a.close().unwrap();
-    assert!(matches!(a.send_if_room(&ControlMessage::Bye), Err(EngineError::Closed)));
+    assert!(matches!(a.send_if_room(&ControlMessage::Close), Err(EngineError::Closed)));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn closing_sends_everything_and_ends_both_sides_regularly() {
     for _ in 0..10 {
         b.recv(SOON).unwrap();
     }
-    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::Bye);
+    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::Close);
     assert!(matches!(b.recv(SOON), Err(EngineError::Closed)));
     assert!(matches!(b.send(ControlMessage::Ping(1)), Err(EngineError::Closed)));
     assert!(a.failure().is_none() && b.failure().is_none());
@@ -264,6 +264,6 @@ fn a_message_of_the_transport_after_the_close_neither_leaves_nor_holds_up_the_en
         a.send_transport(vec![1; 30_000]);
     }
     thread.join().unwrap().unwrap();
-    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::Bye);
+    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::Close);
     assert!(matches!(b.recv(SOON), Err(EngineError::Closed)));
 }

@@ -1,6 +1,6 @@
 //! How the packets of a connection leave: in batches, behind the initial header, or two in one datagram.
 
-use haul_base::{Ecn, Machine, Time, Transmit};
+use haul_base::{Ecn, Machine, Time, Transmit, WithCauses};
 use haul_proto::connection::Unsent;
 use haul_proto::micro::events::SIZE_REFUSED;
 use haul_stack::Coalesced;
@@ -93,7 +93,7 @@ fn on_send_error(
     segment_size: usize,
     error: SendError,
 ) {
-    tracing::debug!(%error, to = %state.peer.at, "packets were not sent");
+    tracing::debug!(error = %WithCauses(&error), to = %state.peer.at, "packets were not sent");
     shared.counters.unsent.add_one();
     match error {
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),

@@ -101,7 +101,7 @@ impl Incoming {
         }
         self.session.control.send(ControlMessage::Accept(accept))?;
         // It has been agreed on whether or not the close leaves.
-        let _ = self.session.control.send_now(&ControlMessage::Bye);
+        let _ = self.session.control.send_now(&ControlMessage::Close);
         Ok(())
     }
 

@@ -45,7 +45,7 @@ fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
             assert_eq!(client.settings(), server.settings());
             carry(&mut client, &mut server, LEN);
             client.control().close().unwrap();
-            assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Bye);
+            assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Close);
             server.control().close().unwrap();
         }
         assert_eq!(listener.stats().sessions, 4);
@@ -140,7 +140,7 @@ fn many_sessions_at_once_do_not_mix() {
                 let bytes = u64::from_be_bytes(sources[0].as_slice().try_into().unwrap());
                 let _transfer = session.check_path(TIMEOUT).unwrap();
                 session.control().send(ControlMessage::ObjectSent { bytes }).unwrap();
-                assert_eq!(session.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Bye);
+                assert_eq!(session.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Close);
             });
         }
     });

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use haul_base::{Ecn, Span};
+use haul_base::{Ecn, Span, WithCauses};
 use haul_udp::{Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -77,7 +77,7 @@ pub(crate) fn end(args: &EndArgs) -> ExitCode {
     match task.and_then(|task| run(&task)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("haul-lab: compare-end: {error}");
+            eprintln!("haul-lab: compare-end: {}", WithCauses(&error));
             ExitCode::from(1)
         }
     }

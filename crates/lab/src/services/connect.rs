@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use haul_base::Rate;
 use haul_engine::{
     Channel, ConnectionOptions, Endpoint, EngineError, HaulUrl, Message, OpenOptions, block_on,
 };
@@ -68,7 +69,7 @@ pub(super) fn next_message(channel: &Channel, timeout: Duration) -> Result<Messa
 
 /// The recipe of a stream, with its rate.
 pub(super) fn recipe_of(name: &str, stream: &Stream) -> Result<Recipe, Problem> {
-    let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
+    let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", Rate::from_bps(bps).exact()));
     recipe(name, &rate.into_iter().collect::<Vec<_>>())
 }
 

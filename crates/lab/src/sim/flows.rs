@@ -167,19 +167,14 @@ impl Traffic {
 /// Datagrams that the protocol can work with: it must carry its headers, and UDP has room for no more.
 const DATAGRAMS: std::ops::RangeInclusive<u16> = 576..=65_507;
 
-/// A rate as recipes write it, exact.
-fn rate_text(rate: Rate) -> String {
-    format!("{}bit", rate.as_bps())
-}
-
 /// The recipe of a session, with what its entry says of the law and the reports.
 fn recipe(entry: &SessionEntry, index: usize) -> Result<Recipe, Fault> {
     let mut recipe = recipe_of(&entry.recipe, &entry.set, ("session", index))?;
     let own = [
         ("controller", "rate_control.controller", entry.controller.clone()),
-        ("rate", "rate_control.rate", entry.rate.map(|rate| rate_text(rate.0))),
-        ("chunk", "object.chunk", entry.chunk.map(|chunk| format!("{}B", chunk.0.0))),
-        ("feedback", "bitmap_ack.interval", entry.feedback.map(|span| format!("{}ns", span.0.as_nanos()))),
+        ("rate", "rate_control.rate", entry.rate.map(|rate| rate.0.exact())),
+        ("chunk", "object.chunk", entry.chunk.map(|chunk| chunk.0.exact())),
+        ("feedback", "bitmap_ack.interval", entry.feedback.map(|span| span.0.exact())),
     ];
     for (field, key, value) in own {
         let Some(value) = value else { continue };
@@ -214,7 +209,7 @@ fn add_switches(
     let mut part = recipe.parts.iter().find(|part| part.name == "rate_control").cloned().unwrap_or_default();
     for switch in &entry.switch {
         let controller = switch.controller.clone().map(|name| ("controller".to_owned(), name));
-        let rate = switch.rate.map(|rate| ("rate".to_owned(), rate_text(rate.0)));
+        let rate = switch.rate.map(|rate| ("rate".to_owned(), rate.0.exact()));
         let law = ChosenLaw::change(&mut part, &controller.into_iter().chain(rate).collect::<Vec<_>>())
             .map_err(|error| Fault::of("session", index, "switch", error.to_string()))?;
         world.at(Time::ZERO + entry.start.0 + switch.at.0, move |world| {

@@ -7,10 +7,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use haul_base::WithCauses;
 use haul_udp::{Interest, Options as SocketOptions, Receiver, RecvError, UdpSocket};
 
+use super::modes::{Item, Mode};
 use super::sides::{Reading, Sending};
-use super::{Item, Mode};
 
 const SLICE: Duration = Duration::from_millis(40);
 /// Between two slices, so that the receiver has emptied its buffer.
@@ -48,7 +49,7 @@ pub(super) fn receive(items: &[Item], bind: SocketAddr) -> Result<(), Box<dyn Er
         let socket = UdpSocket::bind(port(bind, place), &SocketOptions::default())?;
         let (mode, tell) = (item.mode, tell.clone());
         thread::spawn(move || {
-            tell.send((place, slices(&socket, mode, gap).map_err(|error| error.to_string())))
+            tell.send((place, slices(&socket, mode, gap).map_err(|error| WithCauses(&*error).to_string())))
         });
     }
     drop(tell);

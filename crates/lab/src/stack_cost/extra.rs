@@ -5,19 +5,33 @@ use std::sync::Arc;
 
 use haul_base::Time;
 use haul_proto::micro;
+use haul_proto::micro::attributes::MESSAGE;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Ends, MessageSink, MessageSource, MicroProtocol,
-    Order, ParameterKind, ParameterSpec, ProtocolStats, Recipe, Registration, Registry, Resolution, Setup,
-    Stack,
+    Name, Order, ParameterKind, ParameterSpec, ProtocolStats, Recipe, Registration, Registry, Resolution,
+    Setup, Stack,
 };
 
-use super::{Extra, Messages};
+use super::modes::{Extra, Messages};
 
 /// UDP payload of a packet that fills 1,500 bytes of IP.
 const DATAGRAM: u16 = 1_472;
 
+/// The most of anything that can be asked for.
+const MOST: u64 = 16;
+
 const COUNT: &[ParameterSpec] =
-    &[ParameterSpec { name: "count", kind: ParameterKind::Integer(0, 64), default: "1", help: "how many" }];
+    &[ParameterSpec { name: "count", kind: ParameterKind::Integer(0, MOST), default: "1", help: "how many" }];
+
+/// The names of as many events, or attributes, as can be asked for.
+const NAMES: [&str; MOST as usize] = [
+    "extra 0", "extra 1", "extra 2", "extra 3", "extra 4", "extra 5", "extra 6", "extra 7", "extra 8",
+    "extra 9", "extra 10", "extra 11", "extra 12", "extra 13", "extra 14", "extra 15",
+];
+
+fn extra_events(count: usize, declaration: &mut Declaration<'_>) -> Vec<BatchEvent> {
+    NAMES.iter().take(count).map(|name| declaration.batch_event(Name::new(name))).collect()
+}
 
 /// Raises further events with every batch, each of which a [`Reader`] handles.
 #[derive(Debug)]
@@ -28,7 +42,7 @@ struct Raiser {
 
 impl MicroProtocol for Raiser {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.events = (0..self.count).map(|i| declaration.batch_event(&format!("extra {i}"))).collect();
+        self.events = extra_events(self.count, declaration);
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -54,11 +68,11 @@ struct Reader {
 
 impl MicroProtocol for Reader {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.events = (0..self.count).map(|i| declaration.batch_event(&format!("extra {i}"))).collect();
+        self.events = extra_events(self.count, declaration);
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.attribute = Some(resolution.attribute("message"));
+        self.attribute = Some(resolution.attribute(MESSAGE));
         for &event in &self.events {
             resolution.on_batch(event, Order::NORMAL);
         }
@@ -74,12 +88,6 @@ impl MicroProtocol for Reader {
     }
 }
 
-/// The names of as many attributes as can be asked for.
-const NAMES: [&str; 16] = [
-    "extra 0", "extra 1", "extra 2", "extra 3", "extra 4", "extra 5", "extra 6", "extra 7", "extra 8",
-    "extra 9", "extra 10", "extra 11", "extra 12", "extra 13", "extra 14", "extra 15",
-];
-
 fn sum(values: [u32; 7]) -> u64 {
     values.into_iter().map(u64::from).sum()
 }
@@ -94,7 +102,8 @@ struct Attributes {
 
 impl MicroProtocol for Attributes {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.places = NAMES.iter().take(self.count).map(|name| declaration.attribute(name)).collect();
+        self.places =
+            NAMES.iter().take(self.count).map(|name| declaration.attribute(Name::new(name))).collect();
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {

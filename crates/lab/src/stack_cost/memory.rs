@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::extra::{Counter, stack};
 use super::hand::{HandSender, read};
-use super::{Extra, Messages, Mode};
+use super::modes::{Extra, Messages, Mode};
 use crate::outcome::Outcome;
 
 const SLOT: usize = 65_507;

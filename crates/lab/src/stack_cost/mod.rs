@@ -5,94 +5,21 @@ mod compare;
 mod extra;
 mod hand;
 mod memory;
+mod modes;
 mod nanoseconds;
 mod sides;
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use haul_base::WithCauses;
 
+use self::modes::{Item, Mode, SIZE};
 use crate::outcome::Outcome;
 use crate::problem::Problem;
-
-/// What runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Hand,
-    Stack(Extra),
-}
-
-/// What a stack has besides its base.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Extra {
-    raises: usize,
-    attributes: usize,
-    copies: usize,
-    messages: Messages,
-}
-
-/// Where messages come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Messages {
-    /// Written into the packet when it is made.
-    #[default]
-    Pulled,
-    /// Queued, in buffers of the pool.
-    Pushed,
-    /// Queued, in buffers that are allocated and freed.
-    PushedWithoutPool,
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, number) = text.split_once('=').unwrap_or((text, "0"));
-        let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
-        let extra = match name {
-            "hand" => return Ok(Self::Hand),
-            "base" => Extra::default(),
-            "raises" => Extra { raises: number, ..Extra::default() },
-            "attributes" => Extra { attributes: number, ..Extra::default() },
-            "copies" => Extra { copies: number, ..Extra::default() },
-            "push" => Extra { messages: Messages::Pushed, ..Extra::default() },
-            "push-no-pool" => Extra { messages: Messages::PushedWithoutPool, ..Extra::default() },
-            _ => {
-                return Err(
-                    "the modes are hand, base, raises=N, attributes=N, copies=N, push and push-no-pool"
-                        .to_owned(),
-                );
-            }
-        };
-        Ok(Self::Stack(extra))
-    }
-}
-
-/// A mode with the size of its messages: `base` or `base@8192`.
-#[derive(Clone, Debug)]
-struct Item {
-    name: String,
-    mode: Mode,
-    /// Bytes.
-    size: usize,
-}
-
-/// Bytes of a message where nothing else is said.
-const SIZE: usize = 1_400;
-
-impl FromStr for Item {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (mode, size) = text.split_once('@').map_or((text, Ok(SIZE)), |(mode, size)| (mode, size.parse()));
-        let size = size.map_err(|error| format!("bytes of a message: {error}"))?;
-        Ok(Self { name: text.to_owned(), mode: mode.parse()?, size })
-    }
-}
 
 /// What `haul-lab stack-cost` takes.
 #[derive(Debug, Args)]
@@ -149,7 +76,7 @@ struct List {
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
 fn problem(error: Box<dyn Error>) -> Problem {
-    Problem::failed(error.to_string(), "")
+    Problem::failed(WithCauses(&*error).to_string(), "")
 }
 
 /// Measures one of them.
@@ -176,6 +103,7 @@ pub(crate) fn in_memory() -> Result<Outcome, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use super::modes::Extra;
     use super::*;
 
     #[test]

@@ -9,7 +9,7 @@ use haul_stack::{Pool, SendOptions};
 use serde_json::json;
 
 use super::extra::{Counter, stack};
-use super::{Extra, Messages};
+use super::modes::{Extra, Messages};
 use crate::outcome::Outcome;
 
 const ROUNDS: usize = 21;

@@ -11,7 +11,7 @@ use haul_udp::{Full, Interest, Options, SendError, UdpSocket};
 
 use super::extra::{Counter, stack};
 use super::hand::{HandSender, read};
-use super::{Messages, Mode};
+use super::modes::{Messages, Mode};
 
 /// A full socket is looked at again after so long.
 const QUIET: Duration = Duration::from_secs(1);

@@ -188,7 +188,7 @@ impl Store {
                 }
                 _ => Err(protocol("digests of something else than the stream")),
             },
-            ControlMessage::Bye => {
+            ControlMessage::Close => {
                 let message = "the sender left before the stream was complete";
                 Err(Fault::new(FaultCode::ControlLost, message, "a stream cannot be resumed; send it again"))
             }

@@ -50,7 +50,7 @@ impl Peer {
             }
             self.shared.check_ending()?;
             match self.shared.link.recv(LOOK_AGAIN) {
-                Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => {
+                Ok(Some(ControlMessage::Close)) | Err(_) if self.shared.finished() => {
                     return Ok(self.shared.book.lock().report());
                 }
                 received => {
@@ -79,7 +79,7 @@ impl Peer {
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
-            ControlMessage::Bye => Err(left_early("sender")),
+            ControlMessage::Close => Err(left_early("sender")),
             other => Err(unexpected(&other)),
         }
     }

@@ -25,7 +25,7 @@ use crate::receive::write::writeback::Writeback;
 use crate::receive::{Expectations, ReceiveOptions};
 use crate::units::Units;
 
-/// How long the sender may take to say `Bye` after everything is final.
+/// How long the sender may take to close after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What ended the job, and whether the peer still has to be told.
@@ -214,7 +214,7 @@ impl Shared {
     pub(crate) fn await_close(&self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
         while Instant::now() < until {
-            if let Ok(Some(ControlMessage::Bye)) | Err(_) = self.link.recv(LOOK_AGAIN) {
+            if let Ok(Some(ControlMessage::Close)) | Err(_) = self.link.recv(LOOK_AGAIN) {
                 return;
             }
         }

@@ -49,7 +49,7 @@ fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport
         ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,
         ControlMessage::Finish(summary) => return finish(shared, &summary).map(Some),
         ControlMessage::Abort(fault) => shared.fail_silently(fault),
-        ControlMessage::Bye => shared.fail_silently(left_early("receiver")),
+        ControlMessage::Close => shared.fail_silently(left_early("receiver")),
         other => return Err(unexpected(&other)),
     }
     Ok(None)
@@ -122,6 +122,6 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     };
     drop(ledger);
     // The receiver is content without it; the channel may close at once.
-    let _ = shared.link.send(ControlMessage::Bye);
+    let _ = shared.link.send(ControlMessage::Close);
     Ok(report)
 }

@@ -299,7 +299,7 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
     let digest = FileDigest { entry: 0, result: Ok(*blake3::hash(&new).as_bytes()) };
     peer.send(ControlMessage::Digests(vec![digest])).unwrap();
     while !matches!(peer.recv(Duration::from_secs(60)).unwrap(), Some(ControlMessage::Finish(_))) {}
-    peer.send(ControlMessage::Bye).unwrap();
+    peer.send(ControlMessage::Close).unwrap();
     assert_eq!(job.handle.join().unwrap().files, 1);
     // The one that differed, and the one that was being read meanwhile, if it had been begun.
     let reads = reads.load(Ordering::Relaxed);

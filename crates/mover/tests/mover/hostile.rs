@@ -46,7 +46,7 @@ fn outcomes(link: &Arc<Link>, early: Vec<Outcome>) -> Vec<Outcome> {
             None => panic!("the receiver is silent"),
         }
     }
-    link.send(ControlMessage::Bye).unwrap();
+    link.send(ControlMessage::Close).unwrap();
     all.sort_by_key(|outcome| outcome.entry);
     all
 }
@@ -255,7 +255,7 @@ fn lies_about_the_protocol_end_the_job() {
             ControlMessage::Filtered(Filtered::default()),
         ],
         vec![entries(), ControlMessage::Outcomes(vec![])],
-        vec![ControlMessage::Bye],
+        vec![ControlMessage::Close],
         vec![ControlMessage::Entries(vec![
             entry("a", EntryKind::File { size: (1 << 48) - 1, holes: vec![] }),
             entry("b", EntryKind::File { size: 1, holes: vec![] }),
@@ -323,7 +323,7 @@ fn a_receiver_that_lies_ends_the_sender() {
             notes: haul_wire::control::Notes::default(),
         }),
         ControlMessage::Digests(vec![]),
-        ControlMessage::Bye,
+        ControlMessage::Close,
     ];
     for lie in lies {
         let dir = tempfile::tempdir().unwrap();

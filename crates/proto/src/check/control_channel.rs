@@ -23,7 +23,7 @@ impl Checked {
         self.understood |= goes_on;
         let waiting = self.channel.outgoing_frames();
         assert!(waiting <= waited + 1, "a message has more than one answer");
-        assert!(waiting <= waited.max(1) || said == ControlMessage::Bye, "answers pile up");
+        assert!(waiting <= waited.max(1) || said == ControlMessage::Close, "answers pile up");
         goes_on
     }
 

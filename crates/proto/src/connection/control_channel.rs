@@ -53,7 +53,7 @@ pub struct ControlChannel {
     incoming_bytes: usize,
     /// After it nothing more is sent.
     close_reason: Option<CloseReason>,
-    bye_received: bool,
+    closed_by_peer: bool,
     round_trip: Option<Span>,
     timing: Timing,
     /// Pings carry the time since then.
@@ -73,7 +73,7 @@ impl ControlChannel {
             incoming: VecDeque::new(),
             incoming_bytes: 0,
             close_reason: None,
-            bye_received: false,
+            closed_by_peer: false,
             round_trip: None,
             timing,
             started: now,
@@ -96,7 +96,7 @@ impl ControlChannel {
         self.outgoing_bytes += frame.len();
         self.outgoing.push_back(frame);
         self.close_reason = match message {
-            ControlMessage::Bye => Some(CloseReason::Graceful),
+            ControlMessage::Close => Some(CloseReason::Graceful),
             ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
             _ => None,
         };
@@ -130,12 +130,12 @@ impl ControlChannel {
 
     /// The peer has closed.
     pub fn is_closed_by_peer(&self) -> bool {
-        self.bye_received
+        self.closed_by_peer
     }
 
     /// Once the last message has left, whether the peer has no more to say.
     pub fn is_over(&self) -> bool {
-        self.bye_received || self.close_reason == Some(CloseReason::Abort)
+        self.closed_by_peer || self.close_reason == Some(CloseReason::Abort)
     }
 
     /// A message has come.
@@ -156,9 +156,9 @@ impl ControlChannel {
             ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => return Err(fault.from_peer()),
             ControlMessage::Transport(message) => return Ok(MessageFor::Stack(message)),
             message => {
-                if message == ControlMessage::Bye {
-                    self.bye_received = true;
-                    self.send_own(&ControlMessage::Bye);
+                if message == ControlMessage::Close {
+                    self.closed_by_peer = true;
+                    self.send_own(&ControlMessage::Close);
                 }
                 let memory = message.memory();
                 self.incoming_bytes += memory;

@@ -8,6 +8,7 @@ use haul_wire::packet::IDENTITY_AT;
 
 use super::negotiation::refusal;
 use super::protection::tag_len;
+use crate::micro::attributes::IDENTITY;
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
@@ -100,7 +101,7 @@ pub fn compile(
     }
     let compiled = registry.compile(recipe, tag_len(cipher))?;
     let mut attributes = compiled.layout().attributes().iter();
-    if attributes.any(|a| a.name == "identity" && a.clear && usize::from(a.offset) == IDENTITY_AT) {
+    if attributes.any(|a| a.name == IDENTITY.text() && a.clear && usize::from(a.offset) == IDENTITY_AT) {
         return Ok(compiled);
     }
     let message = "it has to come before all others with clear attributes".to_owned();

@@ -12,6 +12,12 @@ pub(crate) const SPAN: u64 = 1 << 16;
 /// repeats it later.
 const MOST_RANGES: usize = 1_024;
 
+/// Whether the message with segment `sequence` lies further behind `newest` than the widest window and the longest
+/// message together, so that its sender can no longer repeat any of it.
+pub(super) fn is_abandoned(sequence: u64, newest: u64) -> bool {
+    newest.saturating_sub(sequence) > SPAN
+}
+
 /// Everything below `below` and in `beyond` has arrived or was given up. Stored as ranges: acknowledgements consist of
 /// ranges, and most of many thousand receivers have none; a [`Window`](super::window::Window) tells
 /// duplicates in the same time however many gaps there are.

@@ -11,6 +11,7 @@ use haul_stack::{
     SharedValue, StackEvent, Submission, Verdict,
 };
 
+use super::attributes::{DEPARTED, MESSAGE, REST_OF_LIFE};
 use super::message_map::MessageMap;
 use super::stats::DeadlineStats;
 use crate::one_way::OneWay;
@@ -150,13 +151,13 @@ impl MicroProtocol for DropLate {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.cut = Some(declaration.shared(CutEnds::default));
         self.attributes = Some(Attributes {
-            departed: declaration.attribute("departed"),
-            rest: declaration.attribute("rest_of_life"),
+            departed: declaration.attribute(DEPARTED),
+            rest: declaration.attribute(REST_OF_LIFE),
         });
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.message = Some(resolution.attribute("message"));
+        self.message = Some(resolution.attribute(MESSAGE));
         resolution.on_submit(Order::NORMAL);
         resolution.on_batch(BatchEvent::FILL, SWEEP);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);

@@ -1,10 +1,11 @@
-//! Events between micro-protocols, and what they carry. Get one with `declaration.event::<T>(NAME)`.
+//! Events between micro-protocols, and what they carry. Get one with `declaration.event(NAME)`.
 
-use haul_base::{HostSample, Rate, Span, Time};
+use haul_base::{HostSample, Rate, Span, Time, Verdict};
+use haul_stack::{Event, Name};
 
 /// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack,
 /// handled by `rate_control`.
-pub const QUOTA: &str = "quota";
+pub const QUOTA: Name<Event<Quota>> = Name::new("quota");
 
 /// The argument of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub struct Quota(pub Rate);
 
 /// What acknowledgements say; raised by `positive_ack`, `negative_ack`, `cumulative_ack` and `bitmap_ack`, handled by
 /// `retransmit`, which fills in what it meant.
-pub const ACKNOWLEDGED: &str = "acknowledged";
+pub const ACKNOWLEDGED: Name<Event<Acknowledgement>> = Name::new("acknowledged");
 
 /// The argument of [`ACKNOWLEDGED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub struct Outcome {
 }
 
 /// A round trip was measured; raised after `context.path_mut()` has been updated.
-pub const RTT_SAMPLE: &str = "rtt sample";
+pub const RTT_SAMPLE: Name<Event<RttSample>> = Name::new("rtt sample");
 
 /// The argument of [`RTT_SAMPLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +92,17 @@ pub struct RttSample {
     pub rtt: Span,
 }
 
-/// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback` with a
-/// [`haul_base::Rate`], obeyed by the micro-protocol that limits the rate.
-pub const RATE: &str = "rate";
+/// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback`,
+/// obeyed by the micro-protocol that limits the rate.
+pub const RATE: Name<Event<Rate>> = Name::new("rate");
+
+/// Segments are numbered from 0 again, here and at the other end, and none is outstanding: what was known of numbers is
+/// void. Raised by `sequenced_segment` when it starts, handled by those that have stayed.
+pub const RENUMBERED: Name<Event<()>> = Name::new("segments renumbered");
 
 /// Segments were dropped after their retention time. Negative acknowledgements do not tell whether they have arrived.
 /// Raised by `negative_ack`, handled by `retransmit`.
-pub const FORGOTTEN: &str = "forgotten";
+pub const FORGOTTEN: Name<Event<Forgotten>> = Name::new("forgotten");
 
 /// The argument of [`FORGOTTEN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +110,9 @@ pub struct Forgotten {
     /// Everything below this sequence number.
     pub below: u64,
 }
+
 /// A report of the other side was processed; raised by `bitmap_ack` behind [`ACKNOWLEDGED`].
-pub const PEER_REPORT: &str = "peer report";
+pub const PEER_REPORT: Name<Event<PeerReport>> = Name::new("peer report");
 
 /// The argument of [`PEER_REPORT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,12 +165,11 @@ pub struct ReceiverCounters {
     pub read_delay_us: u32,
 }
 
-/// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by
-/// `bitmap_ack`.
-pub const HOST_SAMPLE: &str = "host sample";
+/// The host was looked at; raised by the stack's runner, carried to the other side by `bitmap_ack`.
+pub const HOST_SAMPLE: Name<Event<HostSample>> = Name::new("host sample");
 
 /// The receiver's kernel has dropped packets; raised by `witness` at the sender, handled by `rate_control`.
-pub(crate) const WITNESSED: &str = "witnessed";
+pub(crate) const WITNESSED: Name<Event<DroppedGap>> = Name::new("witnessed");
 
 /// A stretch of packets that the receiver is missing, and how many socket buffers its kernel has dropped in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,33 +193,28 @@ impl DroppedGap {
 
 /// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the
 /// other side by `bitmap_ack`.
-pub(crate) const PAUSE_WANTED: &str = "pause wanted";
+pub(crate) const PAUSE_WANTED: Name<Event<Pause>> = Name::new("pause wanted");
 
 /// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled
 /// by `rate_control`.
-pub(crate) const PAUSE_ASKED: &str = "pause asked";
+pub(crate) const PAUSE_ASKED: Name<Event<Pause>> = Name::new("pause asked");
 
 /// The argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause(pub(crate) Span);
 
-/// What the diagnosis says of losses found from now on; raised by the stack's runner with an `Option` of a
-/// [`haul_base::Verdict`], handled by `rate_control`.
-pub const VERDICT: &str = "verdict";
+/// What the diagnosis says of losses found from now on; raised by the stack's runner, handled by `rate_control`.
+pub const VERDICT: Name<Event<Option<Verdict>>> = Name::new("verdict");
 
-/// Another control law, or other parameters of the present one, from now on; raised by the stack's runner with a
-/// [`crate::ChosenLaw`], handled by `rate_control`.
-pub const LAW_CHOSEN: &str = "law chosen";
-
-/// A blast round has ended: all of it has left. Raised by `bitmap_ack`, without an argument.
-pub const ROUND_ENDED: &str = "round ended";
+/// A blast round has ended: all of it has left. Raised by `bitmap_ack`.
+pub const ROUND_ENDED: Name<Event<()>> = Name::new("round ended");
 
 /// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of
-/// an acknowledgement, without an argument.
-pub const ABANDONED: &str = "segments abandoned";
+/// an acknowledgement.
+pub const ABANDONED: Name<Event<()>> = Name::new("segments abandoned");
 
 /// A report to the other side is about to be written; whoever has something to say in it fills it in.
-pub const REPORT: &str = "report";
+pub const REPORT: Name<Event<OwnReport>> = Name::new("report");
 
 /// The argument of [`REPORT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,11 +225,11 @@ pub struct OwnReport {
     pub last_probe: u16,
 }
 
-/// Something has happened that the other side should know soon; it has no argument.
-pub const REPORT_SOON: &str = "report soon";
+/// Something has happened that the other side should know soon.
+pub const REPORT_SOON: Name<Event<()>> = Name::new("report soon");
 
 /// A part of a segment has arrived, or a whole one in parts; raised by `object`, counted by `bitmap_ack`.
-pub const PART_ARRIVED: &str = "part arrived";
+pub const PART_ARRIVED: Name<Event<PartArrived>> = Name::new("part arrived");
 
 /// The argument of [`PART_ARRIVED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +247,7 @@ pub struct PartArrived {
 }
 
 /// Nothing was acknowledged for a probe timeout; raised by `retransmit`.
-pub const PROBE_TIMEOUT: &str = "probe timeout";
+pub const PROBE_TIMEOUT: Name<Event<ProbeTimeout>> = Name::new("probe timeout");
 
 /// The argument of [`PROBE_TIMEOUT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,14 +258,14 @@ pub struct ProbeTimeout {
     pub packets: u32,
 }
 
-/// All of the object that was to be sent has arrived; raised by `object`, without an argument.
-pub const DELIVERED: &str = "object delivered";
+/// All of the object that was to be sent has arrived; raised by `object`.
+pub const DELIVERED: Name<Event<()>> = Name::new("object delivered");
 
-/// Nothing more will be heard of what was sent; raised by the stack's runner, without an argument.
-pub const ENDED: &str = "transmission ended";
+/// Nothing more will be heard of what was sent; raised by the stack's runner.
+pub const ENDED: Name<Event<()>> = Name::new("transmission ended");
 
-/// A datagram of this size was refused by the local interface; raised by the stack's runner with a `u16`.
-pub const SIZE_REFUSED: &str = "size refused";
+/// A datagram of this size was refused by the local interface; raised by the stack's runner with its UDP payload bytes.
+pub const SIZE_REFUSED: Name<Event<u16>> = Name::new("size refused");
 
-/// A datagram of this size has passed the path; raised by the stack's runner with a `u16`.
-pub const SIZE_PASSED: &str = "size passed";
+/// A datagram of this size has passed the path; raised by the stack's runner with its UDP payload bytes.
+pub const SIZE_PASSED: Name<Event<u16>> = Name::new("size passed");

@@ -11,12 +11,15 @@ use haul_stack::{
     ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SharedValue, Submission, U48,
 };
 
-use super::arrived::Arrived;
+use super::arrived::{Arrived, is_abandoned};
+use super::attributes::{MESSAGE, PLACE, SEQUENCE};
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
-use super::sequenced_segment::FirstMissing;
+use super::sequenced_segment::{FirstMissing, is_reliable};
+use super::stall::StallDetector;
 use super::stats::FixedSizeStats;
-use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
+use super::truncated::expand;
+use super::turns::Turns;
 
 /// The bit of `place` that marks the last segment of a message.
 pub(crate) const LAST: u32 = 1 << 31;
@@ -327,7 +330,7 @@ impl FixedSize {
 
 impl MicroProtocol for FixedSize {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        let (message, place) = (declaration.attribute("message"), declaration.attribute("place"));
+        let (message, place) = (declaration.attribute(MESSAGE), declaration.attribute(PLACE));
         self.attributes = Some(Attributes { message, place });
         self.cut_ends = Some(declaration.shared(CutEnds::default));
         self.first_missing = Some(declaration.shared(FirstMissing::default));
@@ -336,7 +339,7 @@ impl MicroProtocol for FixedSize {
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.reliable = is_reliable(resolution);
-        self.sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
+        self.sequence = resolution.find_attribute(SEQUENCE).filter(|_| self.reliable);
         self.stall.forgetful = resolution.has("negative_ack");
         self.priority = resolution.has("priority");
         self.deadlines = resolution.has("deadline");

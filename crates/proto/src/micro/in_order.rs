@@ -12,12 +12,16 @@ use haul_stack::{
     U48, Verdict,
 };
 
-use super::arrived::Arrived;
+use super::arrived::{Arrived, is_abandoned};
+use super::attributes::{MESSAGE, ORDER, PLACE, SEQUENCE};
 use super::events::ABANDONED;
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
+use super::sequenced_segment::is_reliable;
+use super::stall::StallDetector;
 use super::stats::InOrderStats;
-use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
+use super::truncated::expand;
+use super::turns::Turns;
 
 #[derive(Debug)]
 struct Held {
@@ -208,7 +212,7 @@ impl InOrder {
 
 impl MicroProtocol for InOrder {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.order = Some(declaration.attribute("order"));
+        self.order = Some(declaration.attribute(ORDER));
         self.arrived = Some(declaration.shared(Arrived::default));
         self.abandoned = Some(declaration.event(ABANDONED));
     }
@@ -216,9 +220,9 @@ impl MicroProtocol for InOrder {
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.attributes = Some(Attributes {
             order: self.order.expect("declared"),
-            message: resolution.attribute("message"),
-            place: resolution.attribute("place"),
-            sequence: resolution.find_attribute("sequence"),
+            message: resolution.attribute(MESSAGE),
+            place: resolution.attribute(PLACE),
+            sequence: resolution.find_attribute(SEQUENCE),
         });
         self.reliable = is_reliable(resolution);
         self.stall.forgetful = resolution.has("negative_ack");
@@ -296,7 +300,7 @@ impl MicroProtocol for InOrder {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Machine, Span};
+    use haul_base::{Machine, Span, Time};
     use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
@@ -387,34 +391,71 @@ mod tests {
         assert_eq!((stats::<InOrderStats>(&pair.b).given_up, pair.b.deadline()), (1, None));
     }
 
-    /// Nothing follows that would say so, and the first packet that does is lost.
-    #[test]
-    fn a_message_behind_one_that_was_given_up_leaves_without_another_one() {
-        for (acknowledgement, parameters) in [
+    /// Each acknowledgement in a recipe that sends everything once.
+    fn acknowledgements() -> [(&'static str, Recipe); 3] {
+        [
             ("positive_ack", &[][..]),
             ("cumulative_ack", &[]),
             ("negative_ack", &[("silence", "1s"), ("retention", "8s")]),
-        ] {
+        ]
+        .map(|(name, parameters)| {
             let recipe = Recipe::new("x")
                 .with("fixed_size")
                 .with("sequenced_segment")
-                .with_parameters(acknowledgement, parameters)
+                .with_parameters(name, parameters)
                 .with("in_order")
                 .with_parameters("retransmit", &[("attempts", "1")]);
+            (name, recipe)
+        })
+    }
+
+    /// Of three messages from number `first` on, the second is lost, and perhaps what `b` says of the others. Nothing
+    /// follows that would say that they are given up, and the first packet that does is lost.
+    fn lose_the_second(pair: &mut Pair, now: Time, first: u64, is_answer_lost: bool) {
+        for is_lost in [false, true, false] {
+            pair.a.send(now, &[7; 10], SendOptions::default()).unwrap();
+            pair.exchange(now, &mut Path { cut: [is_lost, is_answer_lost], ..Path::default() });
+        }
+        assert_eq!(ids(pair), [first]);
+        let mut packets = 0;
+        let mut lose = |_| {
+            packets += 1;
+            packets == 1
+        };
+        let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+        pair.run_until(now + Span::from_secs(60), &mut path);
+    }
+
+    #[test]
+    fn a_message_behind_one_that_was_given_up_leaves_without_another_one() {
+        for (acknowledgement, recipe) in acknowledgements() {
             let mut pair = Pair::new(&recipe);
-            for (n, is_lost) in [(0, false), (1, true), (2, false)] {
-                pair.a.send(T0, &[n; 10], SendOptions::default()).unwrap();
-                pair.exchange(T0, &mut Path { cut: [is_lost, false], ..Path::default() });
-            }
-            assert_eq!(ids(&mut pair), [0]);
-            let mut packets = 0;
-            let mut lose = |_| {
-                packets += 1;
-                packets == 1
-            };
-            let mut path = Path { lose: Some(&mut lose), ..Path::default() };
-            pair.run_until(T0 + Span::from_secs(60), &mut path);
+            lose_the_second(&mut pair, T0, 0, false);
             assert_eq!(ids(&mut pair), [2], "{acknowledgement}");
+            assert_eq!((pair.a.stats().violations, pair.b.stats().violations), (0, 0));
+            let is_quiet = (pair.a.deadline(), pair.b.deadline()) == (None, None);
+            assert!(is_quiet || acknowledgement == "negative_ack", "{acknowledgement}");
+        }
+    }
+
+    /// Only `sequenced_segment` begins anew: the acknowledgement stays, and what it knows is of other numbers.
+    #[test]
+    fn such_a_message_leaves_too_after_a_change_that_numbers_segments_anew() {
+        for (acknowledgement, recipe) in acknowledgements() {
+            let mut pair = Pair::new(&recipe);
+            for _ in 0..20 {
+                pair.a.send(T0, &[7; 10], SendOptions::default()).unwrap();
+            }
+            pair.exchange(T0, &mut Path::default());
+            let mut changed = recipe.with("rate_stats");
+            changed.set("sequenced_segment.window", "100000").unwrap();
+            pair.a.reconfigure(T0, &changed).unwrap();
+            let now = T0 + Span::from_secs(5);
+            pair.run_until(now, &mut Path::default());
+            assert!(pair.a.recipe().has("rate_stats") && pair.b.recipe().has("rate_stats"));
+            assert_eq!(ids(&mut pair), (0..20).collect::<Vec<_>>());
+            lose_the_second(&mut pair, now, 20, true);
+            assert_eq!(ids(&mut pair), [22], "{acknowledgement}");
             assert_eq!((pair.a.stats().violations, pair.b.stats().violations), (0, 0));
             let is_quiet = (pair.a.deadline(), pair.b.deadline()) == (None, None);
             assert!(is_quiet || acknowledgement == "negative_ack", "{acknowledgement}");

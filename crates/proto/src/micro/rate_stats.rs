@@ -1,11 +1,16 @@
 //! `rate_stats`: what comes: throughput, loss, and how evenly (wu-h-ctp section 4.1).
 
-use super::stats::{ArrivalStats, PacketCount};
+use std::any::Any;
+
 use haul_base::{Rate, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, ProtocolStats, Registration, Resolution, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, U48,
 };
+
+use super::attributes::SEQUENCE;
+use super::events::RENUMBERED;
+use super::stats::{ArrivalStats, PacketCount};
 
 /// Weight of a new value in the smoothed ones: one part of so many (RFC 3550 section 6.4.1).
 const SMOOTHING: u64 = 16;
@@ -16,8 +21,11 @@ struct RateStats {
     sequence: Option<Attribute<U48>>,
     packets: u64,
     bytes: u64,
+    renumbered: Option<Event<()>>,
     /// One above the highest sequence number that has come.
     expected: u64,
+    /// The sum of what was expected in earlier numberings.
+    expected_before: u64,
     arrivals: Arrivals,
     stretch: Stretch,
 }
@@ -89,7 +97,9 @@ pub(super) fn registration() -> Registration {
                     sequence: None,
                     packets: 0,
                     bytes: 0,
+                    renumbered: None,
                     expected: 0,
+                    expected_before: 0,
                     arrivals: Arrivals::default(),
                     stretch: Stretch::default(),
                 }))
@@ -99,11 +109,14 @@ pub(super) fn registration() -> Registration {
 }
 
 impl MicroProtocol for RateStats {
-    fn declare(&mut self, _: &mut Declaration<'_>) {}
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.renumbered = Some(declaration.event(RENUMBERED));
+    }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+        resolution.on_event(self.renumbered.expect("declared"), Order::NORMAL);
     }
 
     fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -123,6 +136,10 @@ impl MicroProtocol for RateStats {
         self.stretch.on_bytes(context.now(), bytes, self.interval);
     }
 
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, _: &mut Context<'_>) {
+        self.expected_before += std::mem::take(&mut self.expected);
+    }
+
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
         self.interval = parameters.span("interval");
         Ok(())
@@ -131,7 +148,7 @@ impl MicroProtocol for RateStats {
     fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
         tell(&ArrivalStats {
             received: PacketCount { packets: self.packets, bytes: self.bytes },
-            missing: self.expected.saturating_sub(self.packets),
+            missing: (self.expected_before + self.expected).saturating_sub(self.packets),
             rate: self.stretch.rate,
             spacing: self.arrivals.spacing,
             jitter: self.arrivals.jitter,
@@ -166,6 +183,29 @@ mod tests {
         assert!((7_000_000..=7_400_000).contains(&arrivals.rate.as_bps()), "{arrivals:?}");
         // Nine gaps of 1 ms and one of 2: a mean deviation of about 0.2 ms.
         assert!((50..500).contains(&arrivals.jitter.as_micros()), "{arrivals:?}");
+    }
+
+    #[test]
+    fn losses_before_and_after_a_change_that_numbers_segments_anew_add_up() {
+        let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment").with("rate_stats");
+        let mut pair = Pair::new(&recipe);
+        let send = |pair: &mut Pair, now, lost| {
+            for _ in 0..10 {
+                pair.a.send(now, &[0; 900], SendOptions::default()).unwrap();
+            }
+            let mut lose = |packet| packet < lost;
+            pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        };
+        send(&mut pair, T0, 3);
+        let mut changed = recipe.with("in_order");
+        changed.set("sequenced_segment.window", "100000").unwrap();
+        pair.a.reconfigure(T0, &changed).unwrap();
+        let now = T0 + Span::from_secs(1);
+        pair.run_until(now, &mut Path::default());
+        assert!(pair.b.recipe().has("in_order"));
+        send(&mut pair, now, 2);
+        let arrivals = stats::<ArrivalStats>(&pair.b);
+        assert_eq!((arrivals.received.packets, arrivals.missing), (15, 5));
     }
 
     #[test]

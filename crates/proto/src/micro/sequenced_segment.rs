@@ -2,12 +2,13 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, SharedValue, U48,
 };
 
 use super::arrived::{Arrived, SPAN};
-use super::is_reliable;
+use super::attributes::SEQUENCE;
+use super::events::RENUMBERED;
 use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
@@ -19,12 +20,18 @@ const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstMissing(pub(super) u64);
 
+/// Whether what is lost is sent again in this stack: then nothing may be dropped once it has been acknowledged.
+pub(super) fn is_reliable(resolution: &Resolution<'_>) -> bool {
+    resolution.has("retransmit")
+}
+
 #[derive(Debug)]
 struct SequencedSegment {
     sequence: Option<Attribute<U48>>,
     first_missing: Option<SharedValue<FirstMissing>>,
     arrived: Option<SharedValue<Arrived>>,
     scoreboard: Option<SharedValue<Scoreboard>>,
+    renumbered: Option<Event<()>>,
     next: u64,
     window: Window,
     reliable: bool,
@@ -52,6 +59,7 @@ pub(super) fn registration() -> Registration {
                     first_missing: None,
                     arrived: None,
                     scoreboard: None,
+                    renumbered: None,
                     next: 0,
                     reliable: false,
                     window: Window::new(parameters.integer("window")),
@@ -123,10 +131,11 @@ impl SequencedSegment {
 
 impl MicroProtocol for SequencedSegment {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.sequence = Some(declaration.attribute("sequence"));
+        self.sequence = Some(declaration.attribute(SEQUENCE));
         self.first_missing = Some(declaration.shared(FirstMissing::default));
         self.arrived = Some(declaration.shared(Arrived::default));
         self.scoreboard = Some(declaration.shared(Scoreboard::default));
+        self.renumbered = Some(declaration.event(RENUMBERED));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -144,6 +153,7 @@ impl MicroProtocol for SequencedSegment {
         *context.shared(self.first_missing.expect("declared")) = FirstMissing::default();
         *context.shared(self.arrived.expect("declared")) = Arrived::default();
         *context.shared(self.scoreboard.expect("declared")) = Scoreboard::default();
+        context.raise(self.renumbered.expect("declared"), &mut ());
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {

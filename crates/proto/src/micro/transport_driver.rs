@@ -1,5 +1,6 @@
 //! `transport_driver`: which session a packet belongs to, readable without keys.
 
+use super::attributes::IDENTITY;
 use super::stats::TransportDriverStats;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ProtocolStats, Registration,
@@ -27,7 +28,7 @@ pub(super) fn registration() -> Registration {
 
 impl MicroProtocol for TransportDriver {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.attribute = Some(declaration.clear_attribute("identity"));
+        self.attribute = Some(declaration.clear_attribute(IDENTITY));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {

@@ -102,6 +102,5 @@ impl Stack {
 
 /// The event of the new stack that has the name of an old one.
 fn event_in(old: &CompiledStack, new: &CompiledStack, event: u16) -> Option<u16> {
-    let name = &old.tables.argument_events.get(usize::from(event))?.0;
-    new.tables.argument_events.iter().position(|known| known.0 == *name).map(|at| at as u16)
+    new.tables.find_event(old.tables.argument_events.get(usize::from(event))?)
 }

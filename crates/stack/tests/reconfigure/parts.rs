@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack,
-    StackEvent,
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Name, Order, ParameterKind,
+    ParameterSpec, Parameters, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup,
+    Stack, StackEvent,
 };
 
 /// A message is a packet.
@@ -91,7 +91,7 @@ struct Extra;
 
 impl MicroProtocol for Extra {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        let _ = declaration.attribute::<u32>("extra");
+        let _ = declaration.attribute(Name::<Attribute<u32>>::new("extra"));
     }
 
     fn bind(&mut self, _: &mut Resolution<'_>) {}

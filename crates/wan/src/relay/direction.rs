@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use haul_base::{Bytes, Ecn, Time};
+use haul_base::{Bytes, Ecn, Time, WithCauses};
 use haul_sim::{DropReason, Drops, Exit, PacketInfo, Path, PathSpec, SpecError, UDP_OVERHEAD};
 use haul_udp::SendError;
 
@@ -153,7 +153,7 @@ impl Direction {
                 Err(SendError::WouldBlock(_)) => return false,
                 Err(error) => {
                     // The receiver has closed its socket, for example: the packets are lost, as on a real path.
-                    tracing::debug!(%error, "emulated path: packets dropped at its end");
+                    tracing::debug!(error = %WithCauses(&error), "emulated path: packets dropped at its end");
                     self.counts.drops.count(DropReason::Carrier, batch.packets as u64);
                     batch.packets
                 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use haul_base::{Span, Time};
+use haul_base::{Span, Time, WithCauses};
 use haul_sim::{DropReason, PathSpec, SpecError};
 use haul_udp::{Arrival, ArrivalClock, Options, SocketError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -84,8 +84,8 @@ impl Drop for Relay {
     }
 }
 
-fn relay_problem(what: &str, error: &dyn std::error::Error) {
-    tracing::warn!("emulated path: {what}: {error}");
+fn relay_problem(what: &str, error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!("emulated path: {what}: {}", WithCauses(error));
 }
 
 /// A TCP listener and a UDP socket on the same port.

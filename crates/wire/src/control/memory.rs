@@ -49,7 +49,7 @@ impl Held for ControlMessage {
             | Self::ObjectSent { .. }
             | Self::Ping(_)
             | Self::Pong(_)
-            | Self::Bye
+            | Self::Close
             | Self::Ready(_)
             | Self::WantsEnd { .. }
             | Self::Extent(_)

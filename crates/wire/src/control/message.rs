@@ -36,7 +36,7 @@ pub enum ControlMessage {
     Digests(Vec<FileDigest>),
     /// Receiver to sender: entries whose fate is final, in any order.
     Outcomes(Vec<Outcome>),
-    /// Receiver to sender: everything is final. The sender answers [`ControlMessage::Bye`].
+    /// Receiver to sender: everything is final. The sender answers [`ControlMessage::Close`].
     Finish(Summary),
     /// Bench, sender to receiver: how long the object turned out to be.
     ObjectSent {
@@ -48,11 +48,11 @@ pub enum ControlMessage {
     /// Yes. The number of the ping.
     Pong(u64),
     /// Regular end; the channel closes.
-    Bye,
+    Close,
     /// Irregular end; the channel closes.
     Abort(Fault),
     /// Either side, before its last message ([`ControlMessage::Finish`], [`ControlMessage::ObjectSent`] or
-    /// [`ControlMessage::Bye`]): what it has counted.
+    /// [`ControlMessage::Close`]): what it has counted.
     Counted(Counted),
     /// Receiver to sender, its first message: whether something may be there already.
     Ready(Destination),
@@ -169,7 +169,7 @@ impl ControlMessage {
             Self::ObjectSent { .. } => "object-sent",
             Self::Ping(_) => "ping",
             Self::Pong(_) => "pong",
-            Self::Bye => "bye",
+            Self::Close => "close",
             Self::Abort(_) => "abort",
             Self::Counted(_) => "counted",
             Self::Quota { .. } => "quota",

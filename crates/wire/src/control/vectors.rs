@@ -237,7 +237,7 @@ fn messages_of_numbers() {
     frozen(&ControlMessage::Ping(0), &[10, 0]);
     frozen(&ControlMessage::Quota { rate_bps: 128 }, &[23, 0x80, 1]);
     frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));
-    frozen(&ControlMessage::Bye, &[12]);
+    frozen(&ControlMessage::Close, &[12]);
     frozen(&ControlMessage::Transport(vec![18, 0, 200]), &[28, 3, 18, 0, 200]);
     let rate = ("rate".to_owned(), "1Mbit".to_owned());
     frozen(&ControlMessage::LawChange(vec![rate]), b"\x1d\x01\x04rate\x051Mbit");

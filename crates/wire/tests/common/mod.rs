@@ -267,7 +267,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         any::<u64>().prop_map(|rate_bps| ControlMessage::Quota { rate_bps }),
         any::<u64>().prop_map(ControlMessage::Ping),
         any::<u64>().prop_map(ControlMessage::Pong),
-        Just(ControlMessage::Bye),
+        Just(ControlMessage::Close),
         fault().prop_map(ControlMessage::Abort),
         prop_oneof![Just(Destination::Fresh), Just(Destination::Occupied)].prop_map(ControlMessage::Ready),
         vec(want_run(), 0..4).prop_map(ControlMessage::Wants),

@@ -239,21 +239,18 @@ impl RealJob {
         let mut words = if self.application().is_some() {
             vec!["cp".to_owned()]
         } else {
-            let time = session.time.map(|time| ("--time", format!("{}ns", time.0.as_nanos())));
-            let bytes = session.bytes.map(|bytes| ("--bytes", format!("{}B", bytes.0.0)));
+            let time = session.time.map(|time| ("--time", time.0.exact()));
+            let bytes = session.bytes.map(|bytes| ("--bytes", bytes.0.exact()));
             let length = time.into_iter().chain(bytes).flat_map(|(option, value)| [option.to_owned(), value]);
             ["bench", "--json"].map(str::to_owned).into_iter().chain(length).collect()
         };
         words.extend(["--preset".to_owned(), session.recipe.clone()]);
         let own = [
             ("rate_control.controller", session.controller.clone()),
-            ("rate_control.rate", session.rate.map(|rate| format!("{}bit", rate.0.as_bps()))),
-            ("object.chunk", session.chunk.map(|chunk| format!("{}B", chunk.0.0))),
-            ("bitmap_ack.interval", session.feedback.map(|span| format!("{}ns", span.0.as_nanos()))),
-            (
-                "socket_buffer",
-                self.host().and_then(|host| host.socket_buffer).map(|size| format!("{}B", size.0.0)),
-            ),
+            ("rate_control.rate", session.rate.map(|rate| rate.0.exact())),
+            ("object.chunk", session.chunk.map(|chunk| chunk.0.exact())),
+            ("bitmap_ack.interval", session.feedback.map(|span| span.0.exact())),
+            ("socket_buffer", self.host().and_then(|host| host.socket_buffer).map(|size| size.0.exact())),
         ];
         let own = own.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
         let set = session.set.iter().map(|(key, value)| format!("{key}={value}"));

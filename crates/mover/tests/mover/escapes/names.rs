@@ -105,7 +105,7 @@ fn last_outcome(world: &World, entries: Vec<Entry>) -> Option<FaultCode> {
                 }
             }
             Some(ControlMessage::Finish(_)) => {
-                peer.send(ControlMessage::Bye).unwrap();
+                peer.send(ControlMessage::Close).unwrap();
                 job.handle.join().unwrap();
                 return found.expect("every entry has an outcome");
             }

@@ -17,7 +17,8 @@ use self::receiving::{Attributes, Next, Receiving, When};
 use self::sending::{Bindings, OVERDUE, Policy, Sending};
 use self::wire::Abandoned;
 use super::arrived::Arrived;
-use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
+use super::attributes::{AHEAD, SENT_AT, SEQUENCE};
+use super::events::{ABANDONED, ACKNOWLEDGED, RENUMBERED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
 use super::stats::AckStats;
 
@@ -45,6 +46,7 @@ struct Declared {
     ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
     abandoned: Event<()>,
+    renumbered: Event<()>,
     sending: Bindings,
 }
 
@@ -135,10 +137,11 @@ impl MicroProtocol for Acknowledging {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(self.kind);
         self.declared = Some(Declared {
-            sent_at: declaration.attribute("sent_at"),
-            ahead: declaration.attribute("ahead"),
+            sent_at: declaration.attribute(SENT_AT),
+            ahead: declaration.attribute(AHEAD),
             arrived: declaration.shared(Arrived::default),
             abandoned: declaration.event(ABANDONED),
+            renumbered: declaration.event(RENUMBERED),
             sending: Bindings {
                 scoreboard: declaration.shared(Scoreboard::default),
                 acknowledged: declaration.event(ACKNOWLEDGED),
@@ -148,11 +151,12 @@ impl MicroProtocol for Acknowledging {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_event(PATH_ANSWERED, Order::NORMAL);
+        resolution.on_event(self.declared().renumbered, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -172,6 +176,9 @@ impl MicroProtocol for Acknowledging {
     fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
         if PATH_ANSWERED.is(event) {
             self.sending.guess_again(self.declared().sending, context);
+        } else {
+            self.sending.renumber();
+            self.receiving.renumber();
         }
     }
 

@@ -87,6 +87,11 @@ impl Receiving {
         }
     }
 
+    /// Segments are numbered anew; packets are not.
+    pub(super) fn renumber(&mut self) {
+        self.fresh.clear();
+    }
+
     fn note_newest(&mut self, pn: u64, sent_at: u32, at: Time) {
         if self.newest.is_none_or(|newest| pn > newest.pn) {
             self.newest = Some(Newest { pn, sent_at, at });

@@ -121,6 +121,11 @@ impl Sending {
         }
     }
 
+    /// Segments are numbered anew; packets are not.
+    pub(super) fn renumber(&mut self) {
+        (self.next, self.acknowledgement.below, self.expirations) = (0, 0, 0);
+    }
+
     pub(super) fn rtt(&self) -> &RttEstimator {
         &self.rtt
     }

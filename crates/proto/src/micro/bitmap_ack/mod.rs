@@ -10,6 +10,7 @@
 //! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both send them over TCP. That
 //! the law sets the interval is FOBS's and ASYNCH's (asynch, section 3).
 
+mod packets;
 pub(crate) mod received;
 mod receiver;
 mod report;
@@ -26,29 +27,17 @@ use haul_stack::{
     ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup,
 };
 
+use super::attributes::SENT_AT;
 use super::events::{PAUSE_ASKED, PAUSE_WANTED, Pause};
 use super::stats::BitmapAckStats;
 use crate::control::LONGEST_HOLD;
+use packets::{FEEDBACK, PAUSE, REPORT_INTERVAL, ROUND};
 use receiver::Receiver;
 use report::When;
-use sender::Sender;
-
-/// What has arrived, and counters of the receiver.
-pub(crate) const FEEDBACK: Kind = Kind(3);
-/// The sender has nothing more to send before it knows what is missing; the body is its timestamp.
-pub(crate) const ROUND: Kind = Kind(16);
-/// The sender asks for another interval of reports; the body is microseconds, u32.
-pub(crate) const REPORT_INTERVAL: Kind = Kind(17);
-/// The receiver asks the sender to send nothing for a while; the body is microseconds, u32.
-pub(crate) const PAUSE: Kind = Kind(18);
-
-/// Longest report on the control channel, bytes: the bitmaps of 25 segments. What does not fit follows in the next one.
-pub(crate) const CHANNEL_REPORT: usize = 32 << 10;
+use sender::{ROUND_TIMER, Sender};
 
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
-/// The timer that repeats the word of a round's end.
-const ROUND_TIMER: u8 = 1;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -195,7 +184,7 @@ fn ask(context: &mut Context<'_>) {
 
 impl MicroProtocol for BitmapAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.sent_at = Some(declaration.attribute("sent_at"));
+        self.sent_at = Some(declaration.attribute(SENT_AT));
         declaration.kind(FEEDBACK);
         declaration.kind(REPORT_INTERVAL);
         declaration.kind(PAUSE);

@@ -8,9 +8,10 @@ use haul_stack::{
 };
 use haul_wire::packet::FeedbackHeader;
 
+use super::packets::{CHANNEL_REPORT, FEEDBACK};
 use super::received::{Arrival, ReceivedBitmap};
 use super::report::{Came, Report, When};
-use super::{CHANNEL_REPORT, FEEDBACK};
+use crate::micro::attributes::SEQUENCE;
 use crate::micro::events::{
     HOST_SAMPLE, NO_LIMIT, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON,
 };
@@ -101,7 +102,7 @@ impl Receiver {
     }
 
     pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         let bindings = self.bindings();
         resolution.on_event(bindings.soon, Order::NORMAL);
         resolution.on_event(bindings.part, Order::NORMAL);

@@ -7,9 +7,9 @@ use haul_stack::{
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_PACKETS, SEGMENT_WORDS};
 
+use super::packets::{REPORT_INTERVAL, ROUND};
 use super::report::When;
 use super::report_interval::{ReportArrival, ReportInterval};
-use super::{REPORT_INTERVAL, ROUND, ROUND_TIMER};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED,
     ReceiverCounters, Statement,
@@ -18,6 +18,8 @@ use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{ChunkNow, Clock, LawInterval, ReportDelay, SendWindow, WaitingFor};
 use crate::micro::stats::BitmapAckStats;
 
+/// The timer that repeats the word of a round's end.
+pub(super) const ROUND_TIMER: u8 = 1;
 /// RFC 8985 section 6.2.1 bounds the number of steps by the smoothed round trip; this is our bound.
 const MAX_REORDERING_STEPS: u32 = 16;
 /// The end of a round is said again after so many round trips without a report, and said when nothing could leave for

@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use haul_stack::{Buffer, Context, Kind};
 use reed_solomon_simd::ReedSolomonDecoder;
 
-use super::{REPAIR_HEADER, SHARD_HEADER};
-
+/// In front of a repair: `block u24, data packets u8 | number of repairs u8 | which u8`.
+pub(super) const REPAIR_HEADER: usize = 6;
+/// In front of what is protected of a packet: `length u16 | kind u8 | packet number u48`.
+pub(super) const SHARD_HEADER: usize = 9;
 /// Blocks that are kept at once: with more reordering than that, repairs come to nothing.
 pub(super) const KEPT: usize = 8;
 

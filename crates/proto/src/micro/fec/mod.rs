@@ -16,16 +16,13 @@ use haul_stack::{
 };
 use reed_solomon_simd::ReedSolomonEncoder;
 
+use super::attributes::FEC_BLOCK;
 use super::stats::FecStats;
-use blocks::{Blocks, Piece};
+use blocks::{Blocks, Piece, REPAIR_HEADER, SHARD_HEADER};
 
 /// Control packets of `fec`.
 pub const FEC_KIND: Kind = Kind(12);
 
-/// In front of a repair: `block u24, data packets u8 | number of repairs u8 | which u8`.
-const REPAIR_HEADER: usize = 6;
-/// In front of what is protected of a packet: `length u16 | kind u8 | packet number u48`.
-const SHARD_HEADER: usize = 9;
 /// Bytes by which data packets stay shorter than others may be, so that a repair of the longest fits into a packet; one
 /// for an even length.
 const RESERVE: usize = REPAIR_HEADER + SHARD_HEADER + 1;
@@ -215,7 +212,7 @@ impl Sending {
 
 impl MicroProtocol for Fec {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.attribute = Some(declaration.attribute("fec_block"));
+        self.attribute = Some(declaration.attribute(FEC_BLOCK));
         declaration.kind(FEC_KIND);
     }
 

@@ -27,7 +27,8 @@ use self::sending::{Bindings, Sending};
 use self::timing::{CONFIRM, GAP, Limits, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
-use super::events::ABANDONED;
+use super::attributes::SEQUENCE;
+use super::events::{ABANDONED, RENUMBERED};
 use super::stats::NegativeAckStats;
 
 /// Its control packets.
@@ -84,6 +85,7 @@ pub(super) fn registration() -> Registration {
 struct Declared {
     arrived: SharedValue<Arrived>,
     abandoned: Event<()>,
+    renumbered: Event<()>,
     sending: Bindings,
 }
 
@@ -121,15 +123,17 @@ impl MicroProtocol for NegativeAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(NACK);
         let arrived = declaration.shared(Arrived::default);
-        let abandoned = declaration.event(ABANDONED);
-        self.declared = Some(Declared { arrived, abandoned, sending: Bindings::declare(declaration) });
+        let (abandoned, renumbered) = (declaration.event(ABANDONED), declaration.event(RENUMBERED));
+        let sending = Bindings::declare(declaration);
+        self.declared = Some(Declared { arrived, abandoned, renumbered, sending });
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
+        resolution.on_event(self.declared().renumbered, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -150,12 +154,16 @@ impl MicroProtocol for NegativeAck {
         self.receiving.take(batch, sequence, self.declared().arrived, &self.limits, context);
     }
 
-    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+    fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        if self.declared().renumbered.is(event) {
+            self.sending.renumber();
+            return self.receiving.renumber(context);
+        }
         self.sending.ask_if_needed(self.declared().sending, context);
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let Declared { arrived, abandoned, sending } = self.declared();
+        let Declared { arrived, abandoned, sending, .. } = self.declared();
         match wire::read(batch.payload(i)) {
             Some(Word::Report(report, stretches)) => {
                 match self.sending.on_report(&report, stretches, sending, context) {

@@ -57,6 +57,14 @@ impl Receiving {
         self.look_for_gaps(shared, limits.reordering, context);
     }
 
+    /// Segments are numbered anew; packets are not.
+    pub(super) fn renumber(&mut self, context: &mut Context<'_>) {
+        (self.told, self.below, self.vain) = (0, 0, 0);
+        if std::mem::take(&mut self.is_waiting) {
+            context.cancel_timer(GAP);
+        }
+    }
+
     fn is_whole(&self, arrived: &Arrived) -> bool {
         arrived.is_whole() && self.told <= arrived.next()
     }

@@ -65,6 +65,11 @@ impl Sending {
         self.is_heard = context.is_initiator();
     }
 
+    /// Segments are numbered anew; packets are not.
+    pub(super) fn renumber(&mut self) {
+        (self.next, self.is_stale, self.asked) = (0, false, 0);
+    }
+
     /// Segments have left.
     pub(super) fn sent(&mut self, next: u64, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
         self.next = self.next.max(next);

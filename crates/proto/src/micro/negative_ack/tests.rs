@@ -1,9 +1,11 @@
 //! Two stacks and a bad path, without delay.
 
 use haul_base::{Machine, Rng, Span, Time};
-use haul_stack::{Recipe, SendOptions, Stack, StackEvent};
+use haul_stack::{PACKET_HEADER_LEN, Recipe, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
+use super::NACK;
+use super::wire::{self, Word};
 use crate::micro::stats::NegativeAckStats;
 use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, stats};
 
@@ -59,6 +61,48 @@ fn a_gap_is_reported_once_and_mended() {
     pair.run_until(at(5), &mut Path::default());
     assert_eq!(got(&mut pair), (0..10).collect::<Vec<_>>());
     assert_eq!((pair.b.stats().control_sent, pair.a.stats().data_resent), (1, 3));
+}
+
+#[test]
+fn a_gap_that_is_longer_than_one_stretch_can_say_is_reported_whole() {
+    let recipe = recipe("1024", &[]).without("seal").without("transport_driver");
+    let mut b = Stack::new(compiled(&recipe), setup(false)).unwrap();
+    let number = |n: u64| n.to_be_bytes()[2..].to_vec();
+    // The sender holds the first 100,000 segments, and wants a report.
+    let mut packet = [vec![NACK.0], number(1), vec![2, 1], number(0), number(100_000)].concat();
+    let len = packet.len();
+    receive(&mut b, T0, &mut packet, len);
+    let mut slot = vec![0; 65_536];
+    let sent = b.poll_transmit(T0, &mut slot).unwrap();
+    let Some(Word::Report(report, stretches)) = wire::read(&slot[PACKET_HEADER_LEN..sent.len]) else {
+        panic!("{:?}", &slot[..sent.len])
+    };
+    // What no stretch names counts as arrived, where there could have been more of them.
+    let missing: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
+    assert_eq!((report.below, report.next, missing), (0, 100_000, 100_000));
+    assert!(!stretches.is_full());
+}
+
+#[test]
+fn a_gap_is_mended_after_a_change_that_numbers_segments_anew() {
+    let recipe = recipe("1024", &[("silence", "1s"), ("retention", "40s")]);
+    let mut pair = Pair::new(&recipe);
+    (0..20).for_each(|n| send(&mut pair, at(0), n));
+    pair.exchange(at(0), &mut Path::default());
+    let mut changed = recipe.with("rate_stats");
+    changed.set("sequenced_segment.window", "100000").unwrap();
+    pair.a.reconfigure(at(0), &changed).unwrap();
+    // Silence is reported, and answered with what the sender holds.
+    pair.run_until(at(5_000), &mut Path::default());
+    assert!(pair.b.recipe().has("rate_stats"));
+    for n in 20..30 {
+        let mut lose = |_| (23..26).contains(&n);
+        send(&mut pair, at(5_000), n);
+        pair.exchange(at(5_000), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    }
+    pair.run_until(at(10_000), &mut Path::default());
+    assert_eq!(got(&mut pair), (0..30).collect::<Vec<_>>());
+    assert_eq!((pair.a.stats().violations, pair.b.stats().violations), (0, 0));
 }
 
 #[test]

@@ -15,8 +15,9 @@ use haul_stack::{
     ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Setup,
 };
 
-use super::Turns;
+use super::attributes::OFFSET;
 use super::stats::ObjectStats;
+use super::turns::Turns;
 use receiver::{Gaps, ObjectReceiver};
 use sender::ObjectSender;
 
@@ -97,7 +98,7 @@ fn gaps(parameters: &Parameters) -> Gaps {
 
 impl MicroProtocol for Object {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        let offset = declaration.attribute("offset");
+        let offset = declaration.attribute(OFFSET);
         declaration.kind(DATA_PART);
         self.sender.declare(declaration, offset);
         self.receiver.declare(declaration, offset);

@@ -13,6 +13,7 @@ use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
 
 use super::boundaries::{Boundaries, Mismatch, Row};
 use super::parts::{PacketExtent, Parts};
+use crate::micro::attributes::SEQUENCE;
 use crate::micro::bitmap_ack::received::{Arrival, ReceivedBitmap};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 use crate::micro::stats::ObjectStats;
@@ -106,7 +107,7 @@ impl ObjectReceiver {
     }
 
     pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.sequence = Some(resolution.attribute("sequence"));
+        self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_event(self.bindings().report, Order::NORMAL);
     }
 

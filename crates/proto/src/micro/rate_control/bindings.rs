@@ -3,11 +3,11 @@
 use haul_base::{HostSample, Rate, Span, Verdict};
 use haul_stack::{Declaration, Event, SharedValue};
 
-use super::ChosenLaw;
+use super::{ChosenLaw, LAW_CHOSEN};
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    DELIVERED, DroppedGap, ENDED, HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT,
-    PROBE_TIMEOUT, Pause, PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
+    DELIVERED, DroppedGap, ENDED, HOST_SAMPLE, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT, Pause,
+    PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
 };
 use crate::micro::fixed_rate::SendingRate;
 use crate::micro::shared::{

@@ -1,11 +1,15 @@
 //! Another law, or another bound of it, for a session that runs.
 
 use haul_base::Rate;
-use haul_stack::{ParameterSpec, Parameters, Part};
+use haul_stack::{Event, Name, ParameterSpec, Parameters, Part};
 
 use super::law::{ANY_DELAY, Law, PARAMETERS, law_parameters};
 use super::rules::Rules;
 use crate::control::ControllerError;
+
+/// Another control law, or other parameters of the present one, from now on; raised by the stack's runner, handled by
+/// `rate_control`.
+pub const LAW_CHOSEN: Name<Event<ChosenLaw>> = Name::new("law chosen");
 
 /// A law and its parameters, checked, for a session that runs.
 #[derive(Clone, Debug)]

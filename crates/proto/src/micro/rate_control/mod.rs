@@ -33,7 +33,7 @@ use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use advice::Looked;
 use bindings::Bindings;
-pub use chosen::ChosenLaw;
+pub use chosen::{ChosenLaw, LAW_CHOSEN};
 use gaps::Gaps;
 pub use law::register_law;
 use law::{ANY_DELAY, Law, PARAMETERS, law_parameters};

@@ -20,14 +20,11 @@ use haul_stack::{
 
 use super::stats::ReceiverReportStats;
 use receiving::Receiving;
-use sending::Sending;
+use sending::{PROBE_TIMER, Sending};
+use wire::REPORT;
 
-/// Packet kind of a report.
-const REPORT: Kind = Kind(19);
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
-/// The timer of a sender that waits for a report.
-const PROBE_TIMER: u8 = 1;
 /// Before other handlers take packets out of the batch: these have arrived too.
 const COUNT: Order = Order(Order::FIRST.0 - 1);
 

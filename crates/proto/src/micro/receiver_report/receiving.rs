@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use haul_base::{Ecn, Span, Time};
 use haul_stack::{Batch, Context};
 
-use super::REPORT;
-use super::wire::{FIXED, Head, MOST_WORDS};
+use super::wire::{FIXED, Head, MOST_WORDS, REPORT};
 use crate::micro::events::ReceiverCounters;
 use crate::micro::stats::ReceiverReportStats;
 

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use haul_base::{Span, Time};
 use haul_stack::{Batch, Context, Declaration, Event, Resolution, SharedValue};
 
-use super::PROBE_TIMER;
 use super::wire::{ArrivedBits, Head};
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
@@ -15,6 +14,8 @@ use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{Clock, ReportDelay, SendWindow, WaitingFor};
 use crate::micro::stats::ReceiverReportStats;
 
+/// The timer of a sender that waits for a report.
+pub(super) const PROBE_TIMER: u8 = 1;
 /// Sent packets without a known outcome, at most; beyond that the oldest count as lost.
 const MOST_UNSETTLED: usize = 1 << 16;
 /// Packets that may leave after a timeout whatever the window says (RFC 9002, section 6.2.4).

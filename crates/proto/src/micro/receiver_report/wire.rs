@@ -1,9 +1,12 @@
 //! The layout of a report: counters, then a bitmap of the newest packets.
 
 use haul_base::Span;
+use haul_stack::Kind;
 
 use crate::micro::events::ReceiverCounters;
 
+/// Packet kind of a report.
+pub(super) const REPORT: Kind = Kind(19);
 /// Words of 64 packet numbers in a report, at most.
 pub(super) const MOST_WORDS: usize = 64;
 /// Bytes in front of the words.

@@ -10,6 +10,7 @@ use haul_stack::{
 };
 
 use self::buffer::{Attributes, Declared, Limits, RetransmitBuffer};
+use crate::micro::attributes::{MESSAGE, PLACE, REST_OF_LIFE, SEQUENCE};
 use crate::micro::events::{ACKNOWLEDGED, FORGOTTEN};
 use crate::micro::scoreboard::Scoreboard;
 use crate::micro::stats::KeepCopiesStats;
@@ -49,12 +50,12 @@ impl MicroProtocol for KeepCopies {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        let message = resolution.find_attribute("message");
-        let message = message.zip(resolution.find_attribute("place"));
+        let message = resolution.find_attribute(MESSAGE);
+        let message = message.zip(resolution.find_attribute(PLACE));
         // Both of these wait for every segment.
         let needs_all = resolution.has("in_order") || resolution.has("negative_ack");
-        let rest = resolution.find_attribute("rest_of_life").filter(|_| !needs_all);
-        let attributes = Attributes { sequence: resolution.attribute("sequence"), message, rest };
+        let rest = resolution.find_attribute(REST_OF_LIFE).filter(|_| !needs_all);
+        let attributes = Attributes { sequence: resolution.attribute(SEQUENCE), message, rest };
         let declared = self.declared();
         self.attributes = Some(attributes);
         if let Some(copies) = &mut self.copies {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::micro::expand;
+use crate::micro::truncated::expand;
 
 /// A message of which segments are outstanding. Its segments have neighbouring sequence numbers.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,7 @@ use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
 use super::sent_packets::{Change, New, Record, SentPackets};
 use crate::control::ledger::LossLedger;
+use crate::micro::attributes::{OFFSET, SEQUENCE};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
 };
@@ -325,7 +326,7 @@ impl MicroProtocol for KeepObject {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        let (sequence, offset) = (resolution.attribute("sequence"), resolution.attribute("offset"));
+        let (sequence, offset) = (resolution.attribute(SEQUENCE), resolution.attribute(OFFSET));
         self.places = Some(Places { sequence, offset });
         resolution.on_batch(BatchEvent::FILL, Order::EARLY);
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);

@@ -3,7 +3,8 @@
 use haul_base::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-use super::{Limit, Signal};
+use super::limit::Limit;
+use super::signal::Signal;
 use crate::parcel::Parcel;
 
 /// The parameters of `CoDel`.

@@ -1,8 +1,8 @@
 //! How much a queue holds.
 
 use haul_base::{Bytes, Rate, Span};
+use serde::Serialize;
 
-use super::StandingQueue;
 use crate::text::Text;
 
 /// The most that a queue holds, what is not yet sent of the packet on the wire included.
@@ -14,6 +14,15 @@ pub enum Limit {
     Packets(u64),
     /// As much as the link sends in that time.
     Time(Span),
+}
+
+/// What a bottleneck has taken and not yet sent, to the byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StandingQueue {
+    /// Bytes not yet sent.
+    pub bytes: u64,
+    /// Packets not yet wholly sent.
+    pub packets: u64,
 }
 
 impl Limit {

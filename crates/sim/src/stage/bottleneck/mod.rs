@@ -3,6 +3,7 @@
 mod codel;
 mod limit;
 mod red;
+mod signal;
 
 use std::collections::VecDeque;
 
@@ -15,8 +16,9 @@ use codel::{Codel, Verdict};
 use red::Red;
 
 pub use codel::CodelSpec;
-pub use limit::Limit;
+pub use limit::{Limit, StandingQueue};
 pub use red::{AboveMaximum, RedSpec};
+pub use signal::Signal;
 
 /// A link and its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,26 +41,6 @@ pub enum QueueSpec {
     Red(RedSpec),
     /// Controlled delay.
     Codel(CodelSpec),
-}
-
-/// How an active queue tells a flow to slow down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Signal {
-    /// It drops a packet.
-    #[default]
-    Drop,
-    /// It marks packets of ECN-capable flows, and drops those of others (RFC 3168).
-    Mark,
-}
-
-/// What a bottleneck has taken and not yet sent, to the byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct StandingQueue {
-    /// Bytes not yet sent.
-    pub bytes: u64,
-    /// Packets not yet wholly sent.
-    pub packets: u64,
 }
 
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use haul_base::{Bytes, Probability, Rate, Rng, Time};
 use serde::{Deserialize, Serialize};
 
-use super::{Limit, Signal};
+use super::limit::Limit;
+use super::signal::Signal;
 use crate::math;
 use crate::parcel::Parcel;
 

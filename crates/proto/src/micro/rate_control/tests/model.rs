@@ -7,10 +7,9 @@ use haul_diagnosis::Model;
 use haul_stack::{Part, Recipe};
 
 use super::at;
-use crate::micro::events::LAW_CHOSEN;
 use crate::micro::shared::DiagnosedWindows;
 use crate::micro::testing::{Pair, Path, T0, object_recipe};
-use crate::{ChosenLaw, DiagnosedWindow};
+use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN};
 
 /// The shipped model with each cause in the place of the other.
 fn exchanged() -> Model {

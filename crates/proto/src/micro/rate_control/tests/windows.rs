@@ -7,11 +7,11 @@ use haul_stack::Recipe;
 
 use super::at;
 use crate::control::LossRun;
-use crate::micro::events::{ENDED, LAW_CHOSEN};
+use crate::micro::events::ENDED;
 use crate::micro::shared::DiagnosedWindows;
 use crate::micro::stats::{KeepObjectStats, RateControlStats};
 use crate::micro::testing::{Pair, Path, T0, object_recipe, stats};
-use crate::{ChosenLaw, DiagnosedWindow};
+use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN};
 
 /// Windows of 2 MB, about 1,700 packets.
 fn small_windows(diagnosis: &str) -> Recipe {
