@@ -8,7 +8,8 @@ use haul_stack::{
 use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use super::report::When;
-use super::report_interval::{ReportArrival, ReportInterval};
+use super::report_interval::ReportInterval;
+use super::reverse_path::ReportArrival;
 use super::{REPORT_INTERVAL, ROUND, ROUND_TIMER};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED,
