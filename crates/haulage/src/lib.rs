@@ -63,7 +63,7 @@ pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, Listener};
 pub use operation::{Operation, Polled};
 pub use options::{ListenOptions, Options, StreamsPermitted};
-pub use stream::{ByteReader, ByteWriter, StreamStatistics};
+pub use stream::{ByteReader, ByteWriter, LawRequestError, LawRequests, StreamStatistics};
 pub use streams::{RecvStream, SendStream};
 
 /// What control laws of your own are made of; see `examples/own_controller.rs`.

@@ -1,6 +1,7 @@
 //! Reliable streams of bytes, over the bulk transport or any other recipe of an object.
 
 mod buffers;
+mod law_requests;
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -16,9 +17,11 @@ use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
 use haul_proto::{ChosenLaw, ControllerError, Limit, LimitEvidence, limit_of_sender};
 use haul_stack::{Part, Recipe, RecipeError};
-use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings};
+use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Settings};
 
 use self::buffers::{Inbox, Sink, Source};
+use self::law_requests::owned;
+pub use self::law_requests::{LawRequestError, LawRequests};
 use crate::operation::of_future;
 use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
 
@@ -127,10 +130,8 @@ impl Transport {
     }
 
     fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
-        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let changes: Vec<_> = changes.iter().map(owned).collect();
         if let Some(law) = self.recipe.parts.iter_mut().find(|part| part.name == "rate_control") {
-            self.transfer.switch_law(ChosenLaw::change(law, &changes)?);
+            self.transfer.switch_law(ChosenLaw::change(law, &owned(changes))?);
         }
         Ok(())
     }
@@ -238,6 +239,17 @@ impl ByteWriter {
     /// If there is no such law or parameter; then nothing changes.
     pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
         self.transport.set_law(changes)
+    }
+
+    /// The next change of the law that the reader asks for ([`LawRequests::ask`]): parameters of `rate_control` and
+    /// their new values, not checked. Nothing is changed unless the application does it, with [`ByteWriter::set_law`]
+    /// and within its own limits.
+    pub fn take_law_request(&mut self) -> Option<Vec<(String, String)>> {
+        // How the channel has failed is said elsewhere.
+        match self.transport.control.try_recv(Duration::ZERO) {
+            Ok(Some(ControlMessage::LawChange(changes))) => Some(changes),
+            _ => None,
+        }
     }
 
     /// Whether the stream still runs, for writers that have nothing to write now.
@@ -371,6 +383,11 @@ impl ByteReader {
     /// What the writer's recipe says of `rate_control` at the start.
     pub fn law(&self) -> Option<&Part> {
         self.transport.law()
+    }
+
+    /// Asks the writer for another control law while the stream runs.
+    pub fn law_requests(&self) -> LawRequests {
+        LawRequests::new(self.transport.control.clone(), self.transport.law().cloned())
     }
 
     /// Name of the recipe that carries the stream; the client chose it.

@@ -103,6 +103,12 @@ impl LongerPath {
         rise.zip(known).is_some_and(|(rise, known)| rise.at_once > known)
     }
 
+    /// Whether it may have: such a step has stayed so far.
+    pub(crate) fn may_have_doubled(&self) -> bool {
+        let known = self.shortest.map(|shortest| shortest + self.added);
+        self.step.zip(known).is_some_and(|(step, known)| step.to.saturating_sub(step.from) > known)
+    }
+
     /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());

@@ -46,7 +46,8 @@ fn a_path_ten_times_as_long_is_filled_within_ten_round_trips_in_whatever_phase_i
         (100, 50, &[10_000, 10_400, 11_600, 14_000][..]),
         (500, 50, &[10_000]),
         (100, 100, &[10_000]),
-        (20, 100, &[10_000, 10_400, 11_600, 12_000]),
+        // At 13,600 ms just after a probe for bandwidth that lost too much: its queue drains while the path grows.
+        (20, 100, &[10_000, 10_400, 11_600, 12_000, 13_600, 13_800]),
     ] {
         for &at in moments {
             let share = share_of_longer_path(mbps, rtt, at);

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
@@ -349,7 +349,7 @@ impl Pipe<'_> {
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(Some(writer.cipher()));
-        let mut controls = Controls::of_stream(&writer);
+        let mut controls = Controls::of_stream(&writer, self.args.listen.is_none());
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
@@ -416,6 +416,13 @@ impl Pipe<'_> {
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
+        let (mut requests, moved) = (reader.law_requests(), AtomicU64::new(0));
+        let law = requests.law().cloned();
+        let tally = control::beside(law, &mut requests, &moved, || self.read_all(&mut reader, &moved))?;
+        Ok(tally.with(reader.recipe(), requests.law(), reader.statistics().rtt, Packets::default()))
+    }
+
+    fn read_all(&self, reader: &mut ByteReader, moved: &AtomicU64) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(Some(reader.cipher()));
         let mut buffer = vec![0; 1 << 20];
         loop {
@@ -423,11 +430,11 @@ impl Pipe<'_> {
             let read = read.map_err(|error| stream_fault(&error))?;
             self.trace(&tally);
             tally.report.bytes += read as u64;
+            moved.store(tally.report.bytes, Ordering::Relaxed);
             if read == 0 || self.reader_is_gone(&buffer[..read])? {
-                break;
+                return Ok(tally);
             }
         }
-        Ok(tally.with(reader.recipe(), reader.law(), reader.statistics().rtt, Packets::default()))
     }
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
@@ -483,6 +490,12 @@ impl Pipe<'_> {
     }
 
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
+        let (mut controlled, moved) = (connection, AtomicU64::new(0));
+        let law = control::law_of(connection);
+        control::beside(law, &mut controlled, &moved, || self.take_messages(connection, &moved))
+    }
+
+    fn take_messages(&self, connection: &Connection, moved: &AtomicU64) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(connection.cipher());
         let mut numbers: Option<(u64, u64)> = None;
         loop {
@@ -492,6 +505,7 @@ impl Pipe<'_> {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));
                     tally.report.bytes += message.data.len() as u64;
+                    moved.store(tally.report.bytes, Ordering::Relaxed);
                     tally.messages += 1;
                     self.trace(&tally);
                     if self.reader_is_gone(&message.data)? {

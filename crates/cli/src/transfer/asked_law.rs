@@ -12,7 +12,7 @@ pub(crate) struct LawLimits {
 
 impl LawLimits {
     /// The parameters in which `asked` is beyond them.
-    fn beyond(&self, asked: &ChosenLaw) -> Vec<(String, String)> {
+    pub(crate) fn beyond(&self, asked: &ChosenLaw) -> Vec<(String, String)> {
         let rate = self.rate.filter(|&limit| asked.rate() > limit).map(|limit| ("rate", limit.exact()));
         let other = self.controller.filter(|&fixed| asked.controller() != fixed);
         let controller = other.map(|fixed| ("controller", fixed.to_owned()));

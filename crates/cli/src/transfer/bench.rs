@@ -47,7 +47,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 pub(crate) fn receive(session: &mut Session, sides: &Arc<Sides>, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let side = Side::Receives(session.law(), sides.clone());
+    let side = Side::Receives(session.law(), Some(sides.clone()));
     let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
     run((sides, context), side, (&gauge, None), start, agree)

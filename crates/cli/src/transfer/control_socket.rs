@@ -1,4 +1,4 @@
-//! The control socket of a running copy, or of a pipe that sends. A client sends one line of JSON and gets one line back.
+//! The control socket of a running copy or pipe. A client sends one line of JSON and gets one line back.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
@@ -43,8 +43,17 @@ pub(crate) struct ControlRequest {
 pub(crate) enum Side {
     /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
     Sends(Option<Part>),
-    /// The receiver, with what it has asked of the sender's, and the session by which it asks.
-    Receives(Option<Part>, Arc<Sides>),
+    /// The receiver, with what it has asked of the sender's, and the session by which it asks if [`Controlled`] does
+    /// not ask itself.
+    Receives(Option<Part>, Option<Arc<Sides>>),
+}
+
+impl Side {
+    fn law(&mut self) -> &mut Option<Part> {
+        match self {
+            Self::Sends(law) | Self::Receives(law, _) => law,
+        }
+    }
 }
 
 /// Asks the side that sends for a law, once it is certain that there is such a law.
@@ -61,10 +70,20 @@ fn ask(sides: &Sides, law: &mut Part, changes: &[(String, String)]) -> Result<()
     Ok(())
 }
 
-/// What sends, and can change its law while it does.
+/// What sends, and can change its law while it does; or what receives, and asks for that.
 pub(crate) trait Controlled {
     /// Changes what the recipe says of `rate_control`, and the law that runs. After an error both are as before.
     fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault>;
+
+    /// What the recipe says of `rate_control` now, where the other side can change it too.
+    fn present_law(&self) -> Option<Part> {
+        None
+    }
+
+    /// The next change that the other side asks for.
+    fn take_request(&mut self) -> Option<Vec<(String, String)>> {
+        None
+    }
 
     /// Its counters, as in a trace.
     fn data(&self) -> Option<Value> {
@@ -156,6 +175,9 @@ impl ControlSocket {
     }
 
     fn reply(&mut self, request: &ControlRequest, controlled: &mut impl Controlled, moved: u64) -> Value {
+        if let Some(present) = controlled.present_law() {
+            *self.side.law() = Some(present);
+        }
         if !request.set.is_empty()
             && let Err(fault) = self.change(&request.set, controlled)
         {
@@ -176,8 +198,8 @@ impl ControlSocket {
         controlled: &mut impl Controlled,
     ) -> Result<(), Fault> {
         match &mut self.side {
-            Side::Sends(Some(law)) => controlled.change(law, changes)?,
-            Side::Receives(Some(law), sides) => ask(sides, law, changes)?,
+            Side::Receives(Some(law), Some(sides)) => ask(sides, law, changes)?,
+            Side::Sends(Some(law)) | Side::Receives(Some(law), None) => controlled.change(law, changes)?,
             Side::Sends(None) | Side::Receives(None, _) => {
                 return Err(fault::usage(
                     "its recipe has no rate_control",

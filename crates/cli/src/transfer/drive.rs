@@ -82,7 +82,7 @@ pub(crate) fn receive(
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    let side = Side::Receives(session.law(), sides.clone());
+    let side = Side::Receives(session.law(), Some(sides.clone()));
     let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
     Ok(run(handle, sides, context, side, start))
 }

@@ -1,7 +1,7 @@
 //! The engine's control channel as the mover wants it. Beside the mover's messages it carries what each side has
 //! counted, so that either side's report has both.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -46,8 +46,8 @@ struct LinkState {
     quota: Option<Rate>,
     /// Where this side is a server that sends.
     law: Option<AskedLaw>,
-    /// What this side, which receives, has asked of the other one's law.
-    asked: Vec<(String, String)>,
+    /// What this side, which receives, has asked of the other one's law: the last value of each parameter.
+    asked: BTreeMap<String, String>,
     /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
     /// that the sender could not read why it failed.
     told: HashSet<u64>,
@@ -79,10 +79,11 @@ impl Sides {
     }
 
     pub(crate) fn has_asked(&self, changes: &[(String, String)]) {
-        self.state.lock().asked.extend_from_slice(changes);
+        self.state.lock().asked.extend(changes.iter().cloned());
     }
 
-    pub(crate) fn asked(&self) -> Vec<(String, String)> {
+    /// The last value that was asked for of each parameter; there are as many as the laws have.
+    pub(crate) fn asked(&self) -> BTreeMap<String, String> {
         self.state.lock().asked.clone()
     }
 
@@ -349,6 +350,21 @@ mod tests {
             let told = pair.client.control().recv(Some(SOON)).unwrap_err();
             assert!(matches!(&told, EngineError::Peer(told) if told.message == fault.message), "{told}");
         }
+    }
+
+    #[test]
+    fn what_a_receiver_has_asked_for_is_kept_once_for_each_parameter() {
+        let pair = Pair::new(LawLimits::default());
+        let client = Sides::new(&pair.client, Cpu::ALL, &"server");
+        for n in 1..=1_000 {
+            client.has_asked(&[
+                ("rate".to_owned(), format!("{n}Mbit")),
+                ("scale".to_owned(), "0.5".to_owned()),
+            ]);
+        }
+        let asked: Vec<_> = client.asked().into_iter().collect();
+        let wanted = [("rate", "1000Mbit"), ("scale", "0.5")];
+        assert_eq!(asked, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,11 @@ use crate::support::{exits, haul, lossy, object};
 fn listening(place: &Path, options: &[&str]) -> (Running, String) {
     let file = place.join("url");
     let mut listen = haul();
-    listen.args(["pipe", "--listen", "127.0.0.1:0", "--url-file"]).arg(&file).args(options);
+    listen
+        .env("XDG_RUNTIME_DIR", place)
+        .args(["pipe", "--listen", "127.0.0.1:0", "--url-file"])
+        .arg(&file)
+        .args(options);
     listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let there = Running(listen.spawn().unwrap());
     (there, url_in(&file))
@@ -135,6 +139,90 @@ fn a_listener_refuses_what_the_side_with_the_url_decides() {
         let said = lossy(&output.stderr);
         assert!(said.contains(&format!("give {} beside the URL", options[0])), "{said}");
     }
+}
+
+/// Waits until something is there.
+fn soon<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// `haul ctl` for a process whose sockets are in this place, once it has one.
+fn ctl(place: &Path, process: &Running, changes: &[&str]) -> Output {
+    let name = process.0.id().to_string();
+    soon(|| place.join("haul").join(&name).exists().then_some(()));
+    haul().env("XDG_RUNTIME_DIR", place).args(["ctl", "--json", &name]).args(changes).output().unwrap()
+}
+
+fn law(told: &Output) -> Value {
+    exits(told, 0);
+    object(told)["copy"]["rate_control"].clone()
+}
+
+/// The sender's law after the receiver was told of another one, and of a rate above the ceiling that was given beside
+/// the URL.
+fn law_after_a_request(preset: &str, reverse: &[&str]) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (there, url) = listening(place, reverse);
+    let mut connect = haul();
+    connect.env("XDG_RUNTIME_DIR", place).args(["pipe", "--preset", preset, "--rate", "16Mbit"]);
+    connect.args(reverse).arg(&url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let here = Running(connect.spawn().unwrap());
+    let (mut sender, mut receiver) = if reverse.is_empty() { (here, there) } else { (there, here) };
+    for (wrong, words) in [("controller=frobnicate", "frobnicate"), ("rate=0bit", "above zero")] {
+        let refused = ctl(place, &receiver, &[wrong]);
+        exits(&refused, 2);
+        assert!(lossy(&refused.stderr).contains(words), "{}", lossy(&refused.stderr));
+    }
+    let told = ctl(place, &receiver, &["controller=reno", "rate=900Mbit"]);
+    assert_eq!(object(&told)["copy"]["side"], "receives");
+    assert_eq!((&law(&told)["controller"], &law(&told)["rate"]), (&"reno".into(), &"900Mbit".into()));
+    let changed = soon(|| Some(law(&ctl(place, &sender, &[]))).filter(|law| law["controller"] == "reno"));
+    let mut stdin = sender.0.stdin.take().unwrap();
+    stdin.write_all(b"after the change\n").unwrap();
+    drop(stdin);
+    let mut carried = String::new();
+    receiver.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
+    assert_eq!(carried, "after the change\n", "{preset} {reverse:?}");
+    assert!(sender.0.wait().unwrap().success() && receiver.0.wait().unwrap().success());
+    assert!(!place.join("haul").exists(), "nothing is left behind");
+    changed
+}
+
+#[test]
+fn a_pipe_that_receives_has_its_sender_use_another_law_and_a_sender_of_bytes_keeps_its_own_ceiling() {
+    for (preset, reverse, rate) in [
+        ("bulk", &[][..], "16Mbit"),
+        ("bulk", &["--reverse"], "900Mbit"),
+        ("streams", &[], "900Mbit"),
+        ("streams", &["--reverse"], "900Mbit"),
+    ] {
+        assert_eq!(law_after_a_request(preset, reverse)["rate"], rate, "{preset} {reverse:?}");
+    }
+}
+
+/// Nobody reads its stdout, which is full.
+#[test]
+fn a_pipe_that_receives_answers_while_its_reader_is_stuck() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (there, url) = listening(place, &[]);
+    let mut connect = haul();
+    connect.env("XDG_RUNTIME_DIR", place).arg("pipe").arg(&url).stdin(Stdio::piped());
+    let mut here = Running(connect.stderr(Stdio::piped()).spawn().unwrap());
+    let mut stdin = here.0.stdin.take().unwrap();
+    stdin.write_all(&[7; 1 << 20]).unwrap();
+    // More than a pipe of the system holds.
+    let moved = |told: &Output| object(told)["copy"]["bytes"].as_u64().filter(|&bytes| bytes > 1 << 16);
+    soon(|| moved(&ctl(place, &there, &[])));
+    assert_eq!(law(&ctl(place, &there, &["controller=reno"]))["controller"], "reno");
 }
 
 #[test]

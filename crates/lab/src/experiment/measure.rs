@@ -25,6 +25,8 @@ enum Kind {
     Between(Stretch),
     /// `most.dropped.bulk@3s..20s`: the largest of it.
     Most(Stretch),
+    /// `falls.law_bps.bulk@0s..20s`: how often it was less than the sample before.
+    Falls(Stretch),
 }
 
 /// What was recorded between two times: `goodput_bps.bulk receiver@3s..20s`.
@@ -70,9 +72,10 @@ impl Quantity {
     /// Reads one, or says what is wrong.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let kind = match text.split_once('@') {
-            Some((series, times)) => match series.strip_prefix("most.") {
-                Some(series) => Kind::Most(Stretch::parse(series, times)?),
-                None => Kind::Between(Stretch::parse(series, times)?),
+            Some((series, times)) => match series.split_once('.') {
+                Some(("most", series)) => Kind::Most(Stretch::parse(series, times)?),
+                Some(("falls", series)) => Kind::Falls(Stretch::parse(series, times)?),
+                _ => Kind::Between(Stretch::parse(series, times)?),
             },
             None => Self::total(text)?,
         };
@@ -107,8 +110,15 @@ impl Quantity {
                 (!inside.is_empty()).then(|| inside.iter().sum::<f64>() / inside.len() as f64)
             }
             Kind::Most(stretch) => stretch.of(run)?.map(|(_, value)| value).reduce(f64::max),
+            Kind::Falls(stretch) => falls(stretch.of(run)?.map(|(_, value)| value)),
         }
     }
+}
+
+/// How many values are less than the one before; `None` if there are none.
+fn falls(mut values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut before = values.next()?;
+    Some(values.filter(|&value| value < std::mem::replace(&mut before, value)).count() as f64)
 }
 
 impl<'de> Deserialize<'de> for Quantity {
@@ -150,8 +160,16 @@ mod tests {
         assert!(Quantity::parse("goodput_bps.bulk receiver@3s..20s").is_ok());
         let most = Quantity::parse("most.dropped.bulk@3s..20s").unwrap();
         assert!(matches!(most.kind, Kind::Most(stretch) if stretch.series == "dropped.bulk"));
+        let falls = Quantity::parse("falls.law_bps.bulk@0s..20s").unwrap();
+        assert!(matches!(falls.kind, Kind::Falls(stretch) if stretch.series == "law_bps.bulk"));
         assert!(Quantity::parse("session.bulk.speed").unwrap_err().contains("goodput"));
         assert!(Quantity::parse("law_bps.bulk@3s").is_err());
+    }
+
+    #[test]
+    fn each_step_down_is_a_fall() {
+        assert_eq!(falls([9.0, 4.0, 4.0, 5.0, 4.5, 4.0].into_iter()), Some(3.0));
+        assert_eq!((falls([1.0].into_iter()), falls(std::iter::empty())), (Some(0.0), None));
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //!
 //! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only call
 //! another one: the case of the model, its share and `D`, the time in wait queues, which is why it also pauses for an
-//! idle receiver. Suspensions that were seen count for eight pauses.
+//! idle receiver. Suspensions that were seen count for eight pauses, of two seconds in all, and none is longer than the
+//! time since the host was looked at before.
 
 use haul_base::{HostSample, Probability, Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -85,8 +86,10 @@ const SLEEP_PER_LEVEL: Span = Span::from_millis(100);
 const MOST_LEVELS: u64 = 10;
 /// Weight of the newest in the mean of suspensions.
 const GAIN: f64 = 0.25;
-/// After so many pauses without a suspension that was seen, the mean counts no more.
+/// After so many pauses without a suspension that was seen, or so much time in them, the mean counts no more; nor is a
+/// pause longer. So a transfer is back within three seconds, whatever was seen. Choices.
 const BLIND: u32 = 8;
+const BLIND_FOR: Span = Span::from_secs(2);
 
 /// What RAPID knows. A priority is worse the higher its number, as in the kernel; nice values only shift it.
 #[derive(Debug, Default)]
@@ -122,8 +125,11 @@ struct Estimate {
     waiting: Span,
     /// Mean of the suspensions that were seen.
     observed: Span,
-    /// Pauses since one was.
+    /// When the host was looked at last.
+    looked: Option<Time>,
+    /// Pauses since one was seen, and their time.
     unseen: u32,
+    unseen_for: Span,
     /// When the present time slice ends; none runs while nothing is sent.
     slice_ends: Option<Time>,
 }
@@ -131,11 +137,11 @@ struct Estimate {
 impl Estimate {
     fn on_suspensions(&mut self, run_delay: Span, switches: u64) {
         let each = (run_delay / switches.max(1)).min(LONGEST_HOLD);
-        self.unseen = 0;
+        (self.unseen, self.unseen_for) = (0, Span::ZERO);
         self.observed = self.observed.mul_f64(1.0 - GAIN) + each.mul_f64(GAIN);
     }
 
-    /// For how long to pause.
+    /// What the model says of the next suspension.
     fn suspension(&self) -> Span {
         let others = [self.observed];
         let ahead = Ahead { active: &others, expired: &others, levels_ahead: 1, waiting: self.waiting };
@@ -153,19 +159,21 @@ impl Estimate {
 }
 
 impl Estimate {
-    fn on_host(&mut self, host: &HostSample) {
+    fn on_host(&mut self, now: Time, host: &HostSample) {
+        let possible = now.since(self.looked.replace(now).unwrap_or(now));
         let switches = host.involuntary_switches.map_or(1, u64::from);
         if let Some(delay) = host.run_delay.filter(|&delay| delay > Span::ZERO && switches > 0) {
-            self.on_suspensions(delay, switches);
+            self.on_suspensions((delay / switches).min(possible), 1);
         }
     }
 
     /// The pause that follows on the present time slice, if that is over.
     fn end_slice(&mut self, now: Time) -> Option<Span> {
         self.slice_ends.take_if(|ends| *ends <= now)?;
-        let lasts = self.suspension();
+        let lasts = self.suspension().min(BLIND_FOR);
         self.unseen += 1;
-        if self.unseen == BLIND {
+        self.unseen_for = self.unseen_for + lasts;
+        if self.unseen == BLIND || self.unseen_for >= BLIND_FOR {
             self.observed = Span::ZERO;
         }
         Some(lasts)
@@ -204,7 +212,9 @@ impl StopAndGo {
                 reentry: Probability::new(parameters.number("reentry")).unwrap_or_default(),
                 waiting: parameters.span("waiting"),
                 observed: Span::ZERO,
+                looked: None,
                 unseen: 0,
+                unseen_for: Span::ZERO,
                 slice_ends: None,
             })
         };
@@ -231,7 +241,7 @@ impl StopAndGo {
     }
 
     /// For how long to pause, by what a look at the host says at once.
-    fn guess(&mut self, host: &HostSample) -> Option<Span> {
+    fn guess(&mut self, now: Time, host: &HostSample) -> Option<Span> {
         match &mut self.guess {
             Guess::Rapid(rapid, factor) => {
                 let sleep = host.sleep_average?;
@@ -240,7 +250,7 @@ impl StopAndGo {
                 rapid.on_priority(MOST_LEVELS - levels, has_lost).then(|| sleep.mul_f64(*factor))
             }
             Guess::Estimate(estimate) => {
-                estimate.on_host(host);
+                estimate.on_host(now, host);
                 None
             }
         }
@@ -270,7 +280,7 @@ impl RateController for StopAndGo {
         // What its socket drops, the receiving host knows before the sender can find out.
         self.has_lost |= sample.lost_packets > 0 || sample.socket_drops > 0;
         let Some(host) = sample.host.filter(|_| !self.at_receiver) else { return };
-        if let Some(lasts) = self.guess(&host) {
+        if let Some(lasts) = self.guess(sample.now, &host) {
             self.pause(sample.now, lasts);
         }
     }
@@ -287,7 +297,7 @@ impl RateController for StopAndGo {
             return None;
         }
         self.has_lost |= own.socket_drops > 0;
-        let at_once = own.host.and_then(|host| self.guess(&host));
+        let at_once = own.host.and_then(|host| self.guess(own.now, &host));
         let Guess::Estimate(estimate) = &mut self.guess else { return at_once };
         let over = estimate.end_slice(own.now);
         if over.is_none() && own.host.is_some() && own.received > 0 {
@@ -439,7 +449,9 @@ mod tests {
             reentry: Probability::new(0.5).unwrap(),
             waiting: Span::from_millis(10),
             observed: Span::from_millis(observed),
+            looked: None,
             unseen: 0,
+            unseen_for: Span::ZERO,
             slice_ends: None,
         };
         for (case, millis) in [("I", 50), ("II", 50), ("III", 90), ("IV", 50), ("V", 90), ("VI", 90)] {
@@ -493,12 +505,38 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_is_back_three_seconds_after_the_last_suspension_that_its_host_told_of() {
+        let told = |apart, host: HostSample| {
+            let mut run = Harness::new(built("stop_and_go", &[], RATE), PathModel::default());
+            for _ in 0..6 {
+                run.run_for(apart);
+                let rtt = run.rtt.clone();
+                let sample = feedback(run.now, &rtt, 100, 0, None);
+                run.law.on_feedback(&FeedbackSample { host: Some(host), ..sample });
+            }
+            run.run_for(Span::from_secs(3));
+            run.measure(Span::from_secs(5)).held
+        };
+        let of = |run_delay| HostSample { run_delay: Some(run_delay), ..HostSample::default() };
+        for (apart, host) in [
+            // Longer than the time since the host was looked at.
+            (Span::from_millis(1), of(Span::MAX)),
+            (Span::from_secs(20), of(Span::from_secs(10))),
+            (Span::from_secs(2), of(Span::from_millis(700))),
+        ] {
+            let held = told(apart, host);
+            assert!(held < 0.12, "{host:?}, {apart} apart: on hold for {held:.2} of the time");
+        }
+    }
+
+    #[test]
     fn whatever_a_host_says_a_pause_is_bounded() {
         let mut law = built("stop_and_go", &[("case", "VI"), ("reentry", "0.99")], RATE);
         let host = HostSample { run_delay: Some(Span::MAX), ..HostSample::default() };
         tell(law.as_mut(), 1, 0, host);
-        law.on_sent(&SentBatch { now: at(2), packets: 1, bytes: 1, in_flight: 1 });
-        law.on_deadline(at(102));
-        assert_eq!(law.permit(), Permit::Hold(at(102) + LONGEST_HOLD));
+        tell(law.as_mut(), 60_001, 0, host);
+        law.on_sent(&SentBatch { now: at(60_002), packets: 1, bytes: 1, in_flight: 1 });
+        law.on_deadline(at(60_102));
+        assert_eq!(law.permit(), Permit::Hold(at(60_102) + BLIND_FOR));
     }
 }

@@ -93,9 +93,9 @@ pub enum ControlMessage {
     /// Either side, while data moves: a message of the transport, at most [`MAX_TRANSPORT`] bytes; what it means is the
     /// recipe's affair. Only where the recipe has reports on the control channel.
     Transport(Vec<u8>),
-    /// Receiver to sender, at any time, of a client to a server: parameters of the recipe's `rate_control` and their
-    /// new values, at most [`MAX_LAW_CHANGES`] with [`MAX_LAW_CHANGE_BYTES`]. What the server limits stays within its
-    /// limits.
+    /// Receiver to sender, at any time, of a client to a server or, where a stream is carried, of either to the other:
+    /// parameters of the recipe's `rate_control` and their new values, at most [`MAX_LAW_CHANGES`] with
+    /// [`MAX_LAW_CHANGE_BYTES`]. What the sender limits stays within its limits.
     LawChange(Vec<(String, String)>),
 }
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use haul_base::{Rate, Span};
+use haul_base::Span;
 use haul_sim::{PathSpec, StageSpec};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -17,7 +17,6 @@ use super::scenario::{
     Direction, EventEntry, HostEntry, LoadEntry, LoadKind, Scenario, SessionEntry, TcpLaw, TrafficEntry, Way,
 };
 use super::sweep::Values;
-use super::text::Text;
 use crate::emulator::{Emulator, Job, PathFile};
 use crate::load::Quota;
 use crate::problem::{Problem, While};
@@ -377,9 +376,9 @@ mod tests {
         );
         let job = job(&text).unwrap();
         let client = job.client().join(" ");
-        let settings = "--set bbr.beta=0.8 --set rate_control.controller=bbr --set rate_control.rate=100000000bit \
-                        --set socket_buffer=212992B";
-        assert_eq!(client, format!("bench --json --time 5000000000ns --preset bulk {settings}"));
+        let settings = "--set bbr.beta=0.8 --set rate_control.controller=bbr --set rate_control.rate=100Mbit \
+                        --set socket_buffer=208KiB";
+        assert_eq!(client, format!("bench --json --time 5s --preset bulk {settings}"));
         let lines: Vec<String> = job.changes().unwrap().into_iter().map(|change| change.line).collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("stage forth delay {\"delay\":"), "{lines:?}");
@@ -411,7 +410,7 @@ mod tests {
             "session = [{ name = 'bulk', path = 'wan', bytes = '6MB', reads = '15Mbit', rate = '90Mbit' }]";
         let reading = job(&format!("{PATH}{session}")).unwrap();
         let client = reading.client().join(" ");
-        assert_eq!(client, "cp --preset bulk --set rate_control.rate=90000000bit");
+        assert_eq!(client, "cp --preset bulk --set rate_control.rate=90Mbit");
         let (bytes, bps) = (6_000_000, 15_000_000);
         assert_eq!(reading.application(), Some(Application::Writes { bytes, bps }));
         let writing = job(&format!("{PATH}{}", session.replace("reads", "writes"))).unwrap();

@@ -51,6 +51,7 @@ use super::{
     ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
     burst_for, short_burst_for,
 };
+use crate::longer_path::LongerPath;
 use crate::rtt::RttEstimator;
 use cycle::{Acks, Cycle};
 use history::{History, Mark};
@@ -115,6 +116,8 @@ pub(super) struct Bbr {
     /// Feedbacks in a row that show a queue.
     queued_samples: u32,
     rtt_probe: RttProbe,
+    /// Tells whether the round trip has grown at once, as no queue does.
+    longer_path: LongerPath,
     /// No probe of the round trip out of turn before this.
     no_raise_until: Time,
     pacing: Rate,
@@ -157,6 +160,7 @@ impl Bbr {
             is_filled: false,
             queued_samples: 0,
             rtt_probe: RttProbe::default(),
+            longer_path: LongerPath::default(),
             no_raise_until: Time::ZERO,
             pacing: MIN_RATE,
             paced: TwoSlotMax::default(),
@@ -483,6 +487,7 @@ impl RateController for Bbr {
         let (mark, is_round) = self.count(sample);
         self.on_rate(sample, &mark);
         self.watch_trial(sample);
+        self.longer_path.rise(sample);
         let is_due = self.round_trip.on_sample(sample.now, sample.rtt.latest(), self.serialization());
         let bytes = sample.acked_packets.saturating_mul(self.datagram);
         self.aggregation.on_acked(sample.now, bytes, self.bandwidth(), self.window);

@@ -154,16 +154,25 @@ impl Bbr {
                 // It has become longer during the probe: another one shows whether it stays.
                 self.no_raise_until = now + found * REFILLED;
             }
+            // A queue of before may have drained meanwhile.
+            if self.longer_path.may_have_doubled() {
+                self.keep_bandwidth();
+            }
             return false;
         }
         self.round_trip.adopt(now, found);
         self.long_term = None;
         let is_other_path = found > least * LONGER;
         if is_other_path {
-            // Samples since then were limited by the shorter path's window: they must not displace the older maximum.
-            self.max_bandwidth.reset(self.max_bandwidth.get());
+            self.keep_bandwidth();
         }
         is_other_path
+    }
+
+    /// Samples since the path became longer were limited by the shorter one's window: they must not displace the older
+    /// maximum.
+    fn keep_bandwidth(&mut self) {
+        self.max_bandwidth.reset(self.max_bandwidth.get());
     }
 
     /// Whether a probe has not changed the round trip.

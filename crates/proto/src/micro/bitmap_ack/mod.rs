@@ -15,6 +15,7 @@ pub(crate) mod received;
 mod receiver;
 mod report;
 mod report_interval;
+mod reverse_path;
 mod sender;
 #[cfg(test)]
 mod tests;

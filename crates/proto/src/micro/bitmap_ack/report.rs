@@ -9,7 +9,7 @@ use haul_base::{Span, Time};
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use super::received::ReceivedBitmap;
-use super::report_interval::LONGEST;
+use super::reverse_path::LONGEST;
 
 /// Packets after which feedback is sent before the interval ends: a few hundred, so that on a fast short path
 /// the window turns over often.

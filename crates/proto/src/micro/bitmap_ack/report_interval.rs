@@ -7,8 +7,8 @@
 use haul_base::{Rate, Span, Time};
 use haul_wire::packet::FeedbackHeader;
 
+use super::reverse_path::{LONGEST, QUEUED, ReportArrival, ReversePath, Sustainable};
 use crate::micro::shared::LawInterval;
-use crate::one_way::OneWay;
 use crate::rtt::WindowedMin;
 
 /// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
@@ -40,34 +40,9 @@ const RARE_PART: u64 = 64;
 const SPACING_MEMORY: Span = Span::from_secs(1);
 /// Weight of the newest in the mean number of packets of a report.
 const SIZE_GAIN: f64 = 1.0 / 8.0;
-/// The interval is never longer.
-pub(super) const LONGEST: Span = Span::from_secs(1);
-/// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if that is
-/// more.
-const QUEUED: Span = Span::from_millis(10);
-/// So many queued reports in a row show how fast the reverse path serves them.
-const BUSY_PERIOD: u64 = 8;
-/// Reports are too frequent if a busy reverse path delivers them further apart than they were sent by this factor.
-/// Queues of other traffic delay them and keep their mean spacing.
-const SPREAD: f64 = 1.1;
-/// Then the interval becomes this multiple of their service time, so that the queue drains.
-const HEADROOM: u64 = 2;
-/// After this time without a queued report the interval shrinks by this factor.
-const QUIET: Span = Span::from_secs(2);
-const SHRINK: f64 = 0.8;
 /// The sender asks again when the interval has changed by this share, and periodically, because the packet can be lost.
 const CHANGE: f64 = 0.25;
 const REPEAT: Span = Span::from_secs(1);
-
-/// When a report arrived, and which one it is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReportArrival {
-    pub(super) at: Time,
-    /// Its packet number.
-    pub(super) pn: u64,
-    /// Reports received so far, this one included.
-    pub(super) number: u64,
-}
 
 /// The spacing and rate of data packets at the receiver, measured over at least a round trip.
 #[derive(Debug)]
@@ -138,50 +113,6 @@ impl ReportSize {
     }
 }
 
-/// Reports that queued one behind the other.
-#[derive(Clone, Copy, Debug)]
-struct BusyPeriod {
-    first: ReportArrival,
-    /// When the first one was sent (receiver's clock, wrapped microseconds).
-    sent_at: u32,
-    /// The number of the last one.
-    last: u64,
-}
-
-/// The queue of the reverse path, as reports show it.
-#[derive(Debug, Default)]
-struct ReversePath {
-    delay: OneWay,
-    busy: Option<BusyPeriod>,
-}
-
-impl ReversePath {
-    /// Takes a report. Returns whether it has queued, and the mean service time of a report if they are sent faster
-    /// than that.
-    fn on_report(&mut self, report: ReportArrival, sent_at: u32, queued: Span) -> (bool, Option<Span>) {
-        let excess = self.delay.on_arrival(report.at, sent_at, report.at.as_wrapped_micros());
-        if excess <= queued {
-            self.busy = None;
-            return (false, None);
-        }
-        // What overtakes another one has not queued behind it. (One that comes twice looks the same.)
-        let busy = self.busy.take_if(|busy| busy.last + 1 == report.number);
-        let BusyPeriod { first, sent_at: sent, .. } =
-            busy.unwrap_or(BusyPeriod { first: report, sent_at, last: report.number });
-        self.busy = Some(BusyPeriod { first, sent_at: sent, last: report.number });
-        let followed = report.number - first.number;
-        if followed == 0 {
-            return (true, None);
-        }
-        let service = report.at.since(first.at) / followed;
-        // Lost reports were sent, too.
-        let spacing =
-            Span::from_micros(u64::from(sent_at.wrapping_sub(sent))) / (report.pn - first.pn).max(1);
-        let is_slower = followed >= BUSY_PERIOD && service > spacing.mul_f64(SPREAD);
-        (true, is_slower.then_some(service))
-    }
-}
-
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct ReportInterval {
@@ -193,10 +124,7 @@ pub(super) struct ReportInterval {
     data: DataArrivals,
     size: ReportSize,
     reverse: ReversePath,
-    /// The shortest interval that the reverse path carries, as far as it is known.
-    sustainable: Span,
-    /// When `sustainable` changed, or a report had queued.
-    changed: Time,
+    sustainable: Sustainable,
     began: Time,
 }
 
@@ -209,8 +137,7 @@ impl ReportInterval {
             data: DataArrivals::new(),
             size: ReportSize { mean: 1.0, present: (0, 1) },
             reverse: ReversePath::default(),
-            sustainable: Span::ZERO,
-            changed: now,
+            sustainable: Sustainable::new(now),
             began: now,
         }
     }
@@ -240,23 +167,12 @@ impl ReportInterval {
         }
         self.data.on_report(report.at, header, min_rtt.max(QUEUED));
         self.size.on_packet(header.sent_at);
-        let queued = self.reverse.on_report(report, header.sent_at, QUEUED.max(min_rtt / 4));
-        self.adapt(report.at, queued);
+        let seen = self.reverse.on_report(report, header.sent_at, QUEUED.max(min_rtt / 4));
+        self.sustainable.on_report(report.at, seen, min_rtt, self.shortest);
         let wanted =
             law.wanted.unwrap_or_else(|| self.by_count(report, min_rtt, law.may_be_rare)).min(LONGEST);
-        self.present = wanted.max(self.sustainable).max(self.shortest);
+        self.present = wanted.max(self.sustainable.interval).max(self.shortest);
         self.is_due(report.at)
-    }
-
-    fn adapt(&mut self, now: Time, (has_queued, service): (bool, Option<Span>)) {
-        if has_queued {
-            self.changed = now;
-            let wanted = service.map_or(Span::ZERO, |service| service * HEADROOM);
-            self.sustainable = self.sustainable.max(wanted).min(LONGEST);
-        } else if now.since(self.changed) >= QUIET && self.sustainable > self.shortest {
-            self.changed = now;
-            self.sustainable = self.sustainable.mul_f64(SHRINK);
-        }
     }
 
     fn by_count(&self, report: ReportArrival, min_rtt: Span, may_be_rare: bool) -> Span {
@@ -478,6 +394,29 @@ mod tests {
         steady.run_without_queue(ms(1_000));
         let after = steady.interval.get();
         assert!((interval / 2..interval * 2).contains(&after), "{interval} and then {after}");
+    }
+
+    /// Each report is up to two seconds late, and none overtakes another.
+    #[test]
+    fn reports_become_rarer_only_as_long_as_it_takes_to_see_that_they_are_no_earlier_for_it() {
+        let mut sim = Sim::new(1.7, ms(40));
+        sim.run_without_queue(ms(5_000));
+        let (usual, began, mut rare) = (sim.interval.get(), sim.now, Span::ZERO);
+        let mut rng = Rng::from_seed(7);
+        while sim.now.since(began) < Span::from_secs(600) {
+            let before = sim.now;
+            sim.run(ms(100), |queue, interval| {
+                queue.saturating_sub(interval).max(ms(2_000).mul_f64(rng.next_f64()))
+            });
+            if sim.interval.get() > usual * 2 {
+                rare = rare + sim.now.since(before);
+            }
+        }
+        assert!(rare < Span::from_secs(120), "{rare} of 600 s");
+        // A way back that becomes narrow then is found out all the same.
+        sim.run_without_queue(ms(300_000));
+        sim.run(ms(20_000), |queue, interval| (queue + ms(90)).saturating_sub(interval));
+        assert!(sim.interval.get() > ms(100) && sim.queue < ms(180), "{} {}", sim.interval.get(), sim.queue);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_PA
 
 use super::packets::{REPORT_INTERVAL, ROUND};
 use super::report::When;
-use super::report_interval::{ReportArrival, ReportInterval};
+use super::report_interval::ReportInterval;
+use super::reverse_path::ReportArrival;
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED,
     ReceiverCounters, Statement,
