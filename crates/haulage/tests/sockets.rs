@@ -4,13 +4,14 @@
 
 use std::io::{Read, Write};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_testing::block_on;
 use haulage::stack::{MessageSink, MessageSource, SendError as MessageError};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event,
-    ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
+    LawRequestError, ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError,
+    preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -479,6 +480,47 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         writer.set_law(&[("rate", "4Gbit")]).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         assert!(reading.join().unwrap() == data);
+    });
+}
+
+#[test]
+fn a_reader_asks_its_writer_for_another_law_and_the_writer_decides() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let asked = ("controller".to_owned(), "reno".to_owned());
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
+            let mut requests = reader.law_requests();
+            let before = requests.law().unwrap().clone();
+            let refused = requests.ask(&[("controller", "frobnicate")]).unwrap_err();
+            assert!(matches!(refused, LawRequestError::Law(_)), "{refused}");
+            let long = "x".repeat(9_000);
+            assert!(requests.ask(&[("controller", "reno"), ("switch", &long)]).is_err());
+            assert_eq!(requests.law(), Some(&before));
+            requests.ask(&[("controller", "reno")]).unwrap();
+            assert!(requests.law().unwrap().parameters.contains(&asked));
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).unwrap();
+            assert_eq!(reader.law(), Some(&before));
+            assert!(matches!(requests.ask(&[("rate", "1Mbit")]).unwrap_err(), LawRequestError::Ended(_)));
+            bytes
+        });
+        let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();
+        writer.write_all(b"bytes").unwrap();
+        let begun = Instant::now();
+        let heard = loop {
+            match writer.take_law_request() {
+                Some(changes) => break changes,
+                None => assert!(begun.elapsed() < TIMEOUT, "no request"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!(heard, std::slice::from_ref(&asked));
+        assert!(!writer.law().unwrap().parameters.contains(&asked), "the application decides");
+        writer.set_law(&[("controller", "reno")]).unwrap();
+        writer.finish().wait_for(TIMEOUT).unwrap();
+        assert_eq!(reading.join().unwrap(), b"bytes");
     });
 }
 

@@ -218,7 +218,7 @@ fn a_pipe_that_receives_answers_while_its_reader_is_stuck() {
     connect.env("XDG_RUNTIME_DIR", place).arg("pipe").arg(&url).stdin(Stdio::piped());
     let mut here = Running(connect.stderr(Stdio::piped()).spawn().unwrap());
     let mut stdin = here.0.stdin.take().unwrap();
-    stdin.write_all(&[7; 1 << 20]).unwrap();
+    stdin.write_all(&vec![7; 1 << 20]).unwrap();
     // More than a pipe of the system holds.
     let moved = |told: &Output| object(told)["copy"]["bytes"].as_u64().filter(|&bytes| bytes > 1 << 16);
     soon(|| moved(&ctl(place, &there, &[])));
