@@ -37,10 +37,9 @@ impl FromStr for Assignment {
 pub(super) fn ceiling(text: &str) -> Result<String, String> {
     match text {
         "unlimited" => Ok(text.to_owned()),
-        _ => match text.parse::<Rate>() {
-            Ok(rate) => Ok(format!("{}bit", rate.as_bps())),
-            Err(error) => Err(format!("{error}; for no ceiling write unlimited")),
-        },
+        _ => {
+            text.parse().map(Rate::exact).map_err(|error| format!("{error}; for no ceiling write unlimited"))
+        }
     }
 }
 
@@ -161,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_ceiling_can_be_lifted_and_what_other_programs_write_for_that_is_refused_with_a_hint() {
-        for (text, exact) in [("unlimited", "unlimited"), ("800Mbit", "800000000bit")] {
+        for (text, exact) in [("unlimited", "unlimited"), ("800Mbit", "800Mbit")] {
             assert_eq!(ceiling(text).as_deref(), Ok(exact));
             assert_eq!(ceiling(exact).as_deref(), Ok(exact));
         }
