@@ -64,8 +64,7 @@ pub(crate) fn place(fault: &Fault) -> String {
     }
 }
 
-/// `fault`, and that it happened here if it is one of this machine's files or disks, and not said already: faults of the
-/// way between two machines name both ends themselves.
+/// `fault`, marked as this machine's unless its host is known or it is one of the way between two machines.
 pub(crate) fn here(fault: Fault) -> Fault {
     use FaultCode as Code;
     match fault.code {

@@ -10,9 +10,7 @@ use crate::endpoint::{self, Machine};
 use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
-use crate::transfer::context::Context;
-use crate::transfer::server::at_own_server;
-use crate::transfer::session;
+use crate::transfer::{Context, at_own_server, session};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -50,15 +48,14 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// Runs `work` with the URL of a server on a machine: the one that is there, one that ssh starts and that does what
-/// `permit` says, or one within this process.
-pub(crate) fn at_server<R: MayFail + Send>(
+/// Runs `work` with the URL of a server on a machine: one that runs, one that ssh starts with `permit`, or one in here.
+pub(crate) fn at_server(
     context: &Context,
     args: &SshArgs,
     machine: &Machine,
     permit: &Permit,
-    work: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault> {
+    work: impl FnOnce(HaulUrl) -> RunReport,
+) -> Result<RunReport, Fault> {
     let host = match machine {
         Machine::Here => return at_own_server(context, work),
         Machine::Url(url) => return Ok(work(url.clone())),
@@ -68,34 +65,13 @@ pub(crate) fn at_server<R: MayFail + Send>(
     let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
-    let mut is_done = true;
-    let result = work(url).map_fault(|fault| {
-        is_done = false;
-        way_out(fault)
-    });
+    let mut report = work(url);
+    report.error = report.error.map(way_out);
     if let Some(note) = server.remote.early_end() {
-        let rest = if is_done { "; the transfer did not need it" } else { "" };
+        let rest = if report.error.is_none() { "; the transfer did not need it" } else { "" };
         context.say(format!("note: {note}{rest}"));
     }
-    Ok(result)
-}
-
-/// What can hold a fault.
-pub(crate) trait MayFail {
-    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self;
-}
-
-impl MayFail for RunReport {
-    fn map_fault(mut self, change: impl FnOnce(Fault) -> Fault) -> Self {
-        self.error = self.error.map(change);
-        self
-    }
-}
-
-impl<T> MayFail for Result<T, Fault> {
-    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self {
-        self.map_err(change)
-    }
+    Ok(report)
 }
 
 /// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
@@ -147,8 +123,7 @@ fn addresses(host: &str) -> Vec<IpAddr> {
     found.map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
 }
 
-/// Says of a failure on the way to a server that ssh has started what would open the way. `ports` are those
-/// that the server was told to use.
+/// Adds to an unreachable server's fault what would open the way; `ports` are those that it was told to use.
 pub(crate) fn with_way_out(mut fault: Fault, port: u16, ports: Option<&str>) -> Fault {
     if !matches!(fault.code, FaultCode::Unreachable | FaultCode::UdpBlocked) {
         return fault;

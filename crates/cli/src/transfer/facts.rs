@@ -96,13 +96,11 @@ pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) 
     }
 }
 
-/// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile: the mean
-/// rate of the run is no share of the last one.
+/// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile.
 pub(crate) fn ceiling_of_all(stats: &SenderStats, agreed: Option<Rate>) -> Option<Rate> {
     stats.law.map_or(agreed, |law| law.ceiling).filter(|_| stats.ceiling_changes == 0)
 }
 
-/// Processor time of the whole process so far.
 pub(crate) fn process_cpu() -> Span {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())

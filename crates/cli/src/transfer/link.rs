@@ -1,5 +1,4 @@
-//! The engine's control channel as the mover wants it. Beside the mover's messages it carries what each side has
-//! counted, so that either side's report has both.
+//! The engine's control channel for the mover; it also carries what each side counted, for either side's report.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,8 +13,7 @@ use haul_wire::control::{ControlMessage, Counted, Fault, FaultCode, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::asked_law::AskedLaw;
-use crate::transfer::facts::{Cpu, Facts, counted};
+use crate::transfer::{AskedLaw, Cpu, Facts, facts::counted};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
@@ -48,8 +46,7 @@ struct LinkState {
     law: Option<AskedLaw>,
     /// What this side, which receives, has asked of the other one's law.
     asked: Vec<(String, String)>,
-    /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
-    /// that the sender could not read why it failed.
+    /// Hashes of faults that this side has told: a receiver repeats why the sender could not read an entry.
     told: HashSet<u64>,
 }
 
@@ -178,7 +175,6 @@ impl Sides {
         message
     }
 
-    /// The other side's numbers, if it has told them.
     pub(crate) fn theirs(&self) -> Option<Counted> {
         self.state.lock().theirs.clone()
     }

@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 
 use crate::output::{Progress, Snapshot};
 use crate::signals::Cancel;
-use crate::transfer::context::Context;
-use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::{counters_json, heard, write_windows};
-use crate::transfer::sessions::Unchanged;
+use crate::transfer::{
+    Context, ControlSocket, Side, Unchanged,
+    counters::{counters_json, heard, write_windows},
+};
 
-/// How often the trace gets a line of numbers.
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do about an interruption.
 pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
@@ -48,8 +47,7 @@ impl<'a> Watch<'a> {
         Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
     }
 
-    /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says
-    /// of it.
+    /// To be called many times a second; `done` rises with what is done, `trace` is the event of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let counters = self.transfer.counters();
         let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());

@@ -1,5 +1,4 @@
-//! Copies between two other machines: this one starts both sides by ssh, gives one the other's URL, and shows
-//! how it goes. The data does not come by here.
+//! Copies between two other machines: this one starts both by ssh, and shows how it goes. No data comes by here.
 
 use std::ffi::OsString;
 use std::sync::mpsc::RecvTimeoutError;
@@ -9,7 +8,7 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
-use super::put;
+use super::{Agreed, put};
 use crate::args::SshArgs;
 use crate::config::heading_in_cp;
 use crate::endpoint::Machine;
@@ -17,10 +16,7 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::by_ssh::Served;
-use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, Negotiated, local_word};
-use crate::transfer::watch::interrupted;
+use crate::transfer::{Context, CopyPlan, Negotiated, Served, interrupted, local_word};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -32,13 +28,12 @@ const STOPPING: Duration = Duration::from_secs(10);
 /// Options that name files of this machine.
 const FILES_HERE: [&str; 2] = ["exclude-from", "files-from"];
 
-/// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
-/// on, before the first of them.
+/// Copies, or lists what would be done; before that, `agreed` learns what the two machines agreed on.
 pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
-    agreed: &mut dyn FnMut(Negotiated),
+    agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
     let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // The one that connects ends first.
@@ -46,7 +41,7 @@ pub(crate) fn copy(
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress, agreed);
     progress.finish();
-    let preset = context.settings.preset.clone();
+    let preset = context.settings.stack.name.clone();
     let mut report = RunReport { preset, ..report? };
     report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
     Ok(report)
@@ -79,7 +74,7 @@ fn start(
     let server = serves.map(start).transpose()?;
     let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
     let job = Job {
-        words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
+        words: words(options, plan, server.as_ref()),
         hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
         run: context.transfer.receive_policy.run,
         detach,
@@ -97,7 +92,7 @@ fn follow(
     context: &Context,
     detach: bool,
     progress: &Progress,
-    agreed: &mut dyn FnMut(Negotiated),
+    mut agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
     let mut watched = Watched::new();
     let mut asked_to_stop: Option<Instant> = None;
@@ -114,7 +109,7 @@ fn follow(
                 });
             }
         }
-        if let Some(negotiated) = watched.negotiated.take() {
+        if let (Some(negotiated), Some(agreed)) = (watched.negotiated.take(), &mut agreed) {
             agreed(negotiated);
         }
         if let Some(report) = watched.report.take() {
@@ -179,7 +174,6 @@ struct Loose {
     pid: u64,
 }
 
-/// What is known of the transfer here.
 struct Watched {
     snapshot: Snapshot,
     heard: Instant,
@@ -240,8 +234,7 @@ impl Watched {
         context.events.write(&name, Value::Object(event));
     }
 
-    /// The two machines have their session. A server that ssh has started ends with ssh before it has one, and
-    /// outlives it from then on.
+    /// The two machines have their session: from now on a server that ssh has started outlives ssh.
     fn stands(&mut self, client: &Remote, progress: &Progress) {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
         let Remote { host, way, .. } = client;
