@@ -12,7 +12,7 @@ use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Cli, Command, Global, TransferOptions};
-use crate::config::{Resolved, Show, Sources, StartError, resolve};
+use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
     EventLog, Items, Lines, ProgressStyle, RunReport, json_value, lost_result, out, out_json, out_verbatim,
@@ -101,7 +101,7 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
         if global.json {
             out_json(&serde_json::json!(rows));
         } else {
-            out(Show(&rows));
+            out(&*rows);
         }
         return Ok(0);
     }

@@ -210,9 +210,8 @@ impl Reporter {
 
     /// Waits a while until all is written. Writers must be gone.
     pub(crate) fn finish(self) {
-        let Self { lines, is_through } = self;
-        drop(lines);
-        let _ = is_through.recv_timeout(TIMEOUT);
+        drop(self.lines);
+        let _ = self.is_through.recv_timeout(TIMEOUT);
     }
 }
 

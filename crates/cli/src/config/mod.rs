@@ -15,7 +15,7 @@ use crate::args::{Assignment, Cli, Command, Global, with_tip};
 use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
-pub(crate) use options::{ConfigRow, Show, heading_in_cp, truth};
+pub(crate) use options::{ConfigRow, heading_in_cp, truth};
 use options::{Kind, OptionSpec};
 
 /// The command whose values `haul --show-config` shows.

@@ -145,10 +145,8 @@ pub(crate) struct ConfigRow {
     pub origin: String,
 }
 
-pub(crate) struct Show<'a>(pub &'a [ConfigRow]);
-
-impl From<Show<'_>> for Lines {
-    fn from(Show(rows): Show<'_>) -> Self {
+impl From<&[ConfigRow]> for Lines {
+    fn from(rows: &[ConfigRow]) -> Self {
         let shown = |row: &ConfigRow| row.value.clone().unwrap_or_else(|| "-".to_owned());
         let keys = rows.iter().map(|row| row.key.len()).max().unwrap_or(0);
         let values = rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);

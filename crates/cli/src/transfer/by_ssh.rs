@@ -1,6 +1,6 @@
 //! `haul cp` with a machine that ssh leads to.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
@@ -10,7 +10,7 @@ use crate::endpoint::{self, Machine};
 use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, at_own_server, session};
+use crate::transfer::{Context, Policy, session, with_own_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -57,7 +57,11 @@ pub(crate) fn at_server(
     work: impl FnOnce(HaulUrl) -> RunReport,
 ) -> Result<RunReport, Fault> {
     let host = match machine {
-        Machine::Here => return at_own_server(context, work),
+        Machine::Here => {
+            return with_own_server(&Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+                work(listener.url("127.0.0.1", b""))
+            });
+        }
         Machine::Url(url) => return Ok(work(url.clone())),
         Machine::Ssh(host) => host,
     };
@@ -86,17 +90,14 @@ pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Resul
     for url in candidates.iter().map(with) {
         match session::negotiate(context, &url) {
             Ok(_) => return Ok(url),
-            Err(fault) if is_of_the_way(&fault) => faults.push((url.host, fault)),
+            // Another address may do better.
+            Err(fault) if fault::is_of_way(fault.code) || fault.code == FaultCode::NotAuthorised => {
+                faults.push((url.host, fault));
+            }
             Err(fault) => return Err(fault),
         }
     }
     Err(none(&faults))
-}
-
-/// Whether another address may do better.
-fn is_of_the_way(fault: &Fault) -> bool {
-    use FaultCode::{ControlLost, NotAuthorised, PeerSilent, UdpBlocked, Unreachable};
-    matches!(fault.code, Unreachable | UdpBlocked | NotAuthorised | ControlLost | PeerSilent)
 }
 
 fn none(faults: &[(String, Fault)]) -> Fault {

@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use haul_base::{Cause, Rate, Span};
-use haul_engine::{Counters, Session, Transfer};
+use haul_engine::Session;
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_udp::{Offload, Options, UdpSocket};
-use haul_wire::control::{Counted, CountedSending};
+use haul_wire::control::CountedSending;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::settings::Settings;
@@ -63,16 +63,6 @@ impl Facts {
             ceiling: session.settings().rate_bps.map(Rate::from_bps),
         }
     }
-}
-
-/// What this side tells the other one.
-pub(crate) fn counted(facts: &Facts, transfer: &Transfer, moving: Span) -> Counted {
-    let cpu_us = facts.cpu.used(transfer.cpu()).as_micros();
-    let sending = match transfer.counters() {
-        Some(Counters::Sending(sending)) => Some(counted_sending(facts, &sending.stats, moving)),
-        _ => None,
-    };
-    Counted { cpu_us, sending }
 }
 
 pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedSending {

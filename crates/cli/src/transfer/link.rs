@@ -6,14 +6,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Control, EngineError, Session, Transfer};
+use haul_engine::{Control, Counters, EngineError, Session, Transfer};
 use haul_mover::ControlLink;
 use haul_proto::ControllerError;
 use haul_wire::control::{ControlMessage, Counted, Fault, FaultCode, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::{AskedLaw, Cpu, Facts, facts::counted};
+use crate::transfer::{AskedLaw, Cpu, Facts, facts::counted_sending};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
@@ -109,9 +109,16 @@ impl Sides {
         Ok(())
     }
 
+    /// What this side tells the other one.
     pub(crate) fn ours(&self) -> Counted {
-        let transfer = self.state.lock().transfer.upgrade();
-        transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
+        let Some(transfer) = self.state.lock().transfer.upgrade() else { return Counted::default() };
+        let sending = match transfer.counters() {
+            Some(Counters::Sending(sending)) => {
+                Some(counted_sending(&self.facts, &sending.stats, self.started.elapsed().into()))
+            }
+            _ => None,
+        };
+        Counted { cpu_us: self.facts.cpu.used(transfer.cpu()).as_micros(), sending }
     }
 
     /// Takes in what the other side says of the data path, or gives the message back if it is another one.
@@ -208,7 +215,7 @@ mod tests {
     use std::thread;
 
     use haul_base::Piece;
-    use haul_engine::{ConnectOptions, Counters, EngineError, ListenOptions, Listener, Waker, connect};
+    use haul_engine::{ConnectOptions, EngineError, ListenOptions, Listener, Waker, connect};
     use haul_proto::{Available, LawNow, ObjectSink, ObjectSource};
     use haul_wire::control::{BenchLimit, Request};
 

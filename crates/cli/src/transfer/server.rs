@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session};
+use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Session};
 use haul_mover::{SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 
@@ -144,16 +144,6 @@ pub(crate) fn with_own_server<R: Send>(
             Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
         })?;
         Ok(result)
-    })
-}
-
-/// Runs `client` with the URL of such a server on the loopback interface: for copies within this machine.
-pub(crate) fn at_own_server<R: Send>(
-    context: &Context,
-    client: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault> {
-    with_own_server(&Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-        client(listener.url("127.0.0.1", b""))
     })
 }
 

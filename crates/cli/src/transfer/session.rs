@@ -16,7 +16,7 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::settings::ciphers;
 use crate::signals::Cancel;
-use crate::transfer::{Context, Cpu, Negotiated, Sides, drive, interrupted, outcome};
+use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive, outcome};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -84,7 +84,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
             }
         }
     }
-    Err(interrupted(cancel))
+    Err(cancel.fault(REST))
 }
 
 pub(crate) fn upload(

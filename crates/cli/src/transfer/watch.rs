@@ -9,7 +9,6 @@ use haul_wire::control::{Fault, FaultCode};
 use serde_json::{Value, json};
 
 use crate::output::{Progress, Snapshot};
-use crate::signals::Cancel;
 use crate::transfer::{
     Context, ControlSocket, Side, Unchanged,
     counters::{counters_json, heard, write_windows},
@@ -74,7 +73,7 @@ impl<'a> Watch<'a> {
     /// Why the run has to end, if somebody wants it to.
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
         let Context { cancel, pulse, .. } = self.context;
-        if cancel.is_requested() { Some(interrupted(cancel)) } else { pulse.given_up() }
+        if cancel.is_requested() { Some(cancel.fault(REST)) } else { pulse.given_up() }
     }
 
     pub(crate) fn end(self, trace: Value) {
@@ -103,10 +102,6 @@ impl<'a> Watch<'a> {
             write_windows(events, self.transfer);
         }
     }
-}
-
-pub(crate) fn interrupted(cancel: &Cancel) -> Fault {
-    cancel.fault(REST)
 }
 
 /// What the other side is told of a fault that ends the session from here.

@@ -16,7 +16,7 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, Negotiated, Served, interrupted, local_word};
+use crate::transfer::{Context, CopyPlan, Negotiated, REST, Served, local_word};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -49,11 +49,10 @@ pub(crate) fn copy(
 
 /// A fault as the other machine reports it, as it is seen from here.
 fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
-    use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
     if fault.host.as_ref().is_none_or(|there| *there == Host::Here) {
         fault.host = Some(Host::Named(host.name().to_owned()));
     }
-    if matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
+    if fault::is_of_way(fault.code) {
         fault.host = None;
         fault.message = format!("seen from {host}: {}", fault.message);
     }
@@ -104,7 +103,7 @@ fn follow(
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
                     (true, true) => watched.left(client),
-                    (true, false) => interrupted(&context.cancel),
+                    (true, false) => context.cancel.fault(REST),
                     (false, _) => watched.lost(client),
                 });
             }
@@ -124,7 +123,7 @@ fn follow(
             asked_to_stop = Some(Instant::now());
         }
         if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-            return Err(interrupted(&context.cancel));
+            return Err(context.cancel.fault(REST));
         }
     }
 }
