@@ -12,17 +12,15 @@ use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Cli, Command, Global, TransferOptions};
-use crate::config::{Resolved, Show, Sources, StartError, resolve};
-use crate::demo::acquire_namespaces;
+use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, Items, Lines, ProgressStyle, RunReport, Summary, json_value, lost_result, out, out_json,
-    out_verbatim, tell, without_keys,
+    EventLog, Items, Lines, ProgressStyle, RunReport, json_value, lost_result, out, out_json, out_verbatim,
+    tell, without_keys,
 };
 use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Hangup, INTERRUPTED};
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
+use crate::transfer::{Context, Cpu};
 use crate::{commands, logging};
 
 /// Runs the program with this process's arguments and environment.
@@ -70,8 +68,7 @@ fn start(argv: &[OsString]) -> u8 {
     }
 }
 
-/// Says what is wrong with the words of the command line, whatever they hold: a shell may have put names of files there,
-/// and clap puts them among lines of its own.
+/// Prints clap's error. Words of the command line are escaped first: a shell may have put names of files there.
 fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
     let error = match resolve(&shown, &Sources::of_process()) {
@@ -104,7 +101,7 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
         if global.json {
             out_json(&serde_json::json!(rows));
         } else {
-            out(Show(&rows));
+            out(&*rows);
         }
         return Ok(0);
     }
@@ -164,7 +161,7 @@ impl Start<'_> {
             Command::Demo(args) => {
                 // Before anything starts a thread, and while this process may be looked into: it may enter a user
                 // namespace.
-                let namespaces = acquire_namespaces();
+                let namespaces = commands::demo::acquire_namespaces();
                 self.reporting(|context| commands::demo::run(context, args, &namespaces))
             }
             Command::Serve(args) => self.moving(|context| commands::serve::run(context, args)),
@@ -230,8 +227,7 @@ fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
     }
 }
 
-/// Keeps other programs of the same user from this process's memory, which holds secrets, and its core from being
-/// written (`PR_SET_DUMPABLE(2const)`). Programs that it starts are not affected.
+/// Hides this process's secrets from debuggers and core dumps (`PR_SET_DUMPABLE(2const)`), not those of its children.
 fn hide_memory() {
     // Where the system refuses, it is as without it.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -243,8 +239,7 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
     if global.json {
         out_json(&json_value(report));
     }
-    let summary = Summary(report);
-    tell(if global.quiet || global.json { summary.problems() } else { summary.into() });
+    tell(if global.quiet || global.json { report.problems() } else { report.into() });
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
         let command = signals::command_line(argv);
         let is_whole = without_keys(&command) == command;

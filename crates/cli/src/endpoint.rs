@@ -23,22 +23,14 @@ pub(crate) enum Machine {
     Ssh(SshHost),
 }
 
-/// A path on a machine.
 pub(crate) type Place = (Machine, Vec<u8>);
 
-/// The environment variable that may hold a URL.
 pub(crate) const VARIABLE: &str = "HAUL_URL";
-/// Where a URL comes from, other than a file of that name.
-const ENVIRONMENT: &[u8] = b"env";
-const STDIN: &[u8] = b"-";
 /// No URL is longer, in bytes: a path has 12 KiB at most, three times that with escapes.
 const LONGEST: usize = 64 << 10;
-/// The scheme of URLs that `haul serve` prints.
 const SCHEME: &str = "haul://";
 
-/// Tells paths, URLs and `host:path` apart, the last in the manner of scp: a colon before the first slash
-/// makes a name remote, so that a local `a:b` is written `./a:b`. `@FILE`, `@-` and `@env` are a URL that stands
-/// in a file, on the first line of stdin, or in the environment, `:PATH` behind them a place below it.
+/// Tells local paths, URLs, `host:path` (as scp does) and `@FILE[:PATH]`, `@-`, `@env` apart (docs/cli.md, Endpoints).
 pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
     let on_server = |mut url: HaulUrl| {
         let path = std::mem::take(&mut url.path);
@@ -101,8 +93,8 @@ fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
                 "write @FILE, @- for stdin or @env for the environment; a file of that name is written ./@";
             return Err(fault::usage("`@` does not say where the URL is", hint));
         }
-        ENVIRONMENT => from_environment()?,
-        STDIN => from_stdin()?,
+        b"env" => from_environment()?,
+        b"-" => from_stdin()?,
         file => from_file(Path::new(OsStr::from_bytes(file)))?,
     };
     let mut url = parse_url(&text).map_err(|wrong| {
@@ -131,8 +123,11 @@ fn from_environment() -> Result<Zeroizing<String>, Fault> {
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
-    let read = File::open(path).and_then(|file| text_of(&mut file.take(LONGEST as u64)));
-    read.map_err(|e| fault::io(format!("cannot read the URL in {}", path.display()), &e))
+    // In memory that does not move and is overwritten.
+    let mut text = Zeroizing::new(String::with_capacity(LONGEST));
+    let read = File::open(path).and_then(|file| file.take(LONGEST as u64).read_to_string(&mut text));
+    read.map_err(|e| fault::io(format!("cannot read the URL in {}", path.display()), &e))?;
+    Ok(text)
 }
 
 /// The first line of stdin, which is read once; what stands behind it stays there.
@@ -151,15 +146,7 @@ fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     Ok(known.insert(line).clone())
 }
 
-/// All of it, in memory that does not move and is overwritten.
-fn text_of(from: &mut impl Read) -> io::Result<Zeroizing<String>> {
-    let mut text = Zeroizing::new(String::with_capacity(LONGEST));
-    from.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// Whether a word has a key, and in front of it what is nearly the scheme: as HOST:PATH its key would go to ssh, and into
-/// the list of processes.
+/// Whether a word has a key behind what is nearly the scheme. As HOST:PATH, ssh would show the key in process lists.
 fn is_damaged_url(text: &str) -> bool {
     let text = text.trim_start_matches([' ', '\t', '\n', '"', '\'']);
     let is_ours = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("haul");

@@ -64,23 +64,18 @@ pub(crate) fn place(fault: &Fault) -> String {
     }
 }
 
-/// `fault`, and that it happened here if it is one of this machine's files or disks, and not said already: faults of the
-/// way between two machines name both ends themselves.
+/// `fault`, marked as this machine's unless its host is known or it is one of the way between two machines.
 pub(crate) fn here(fault: Fault) -> Fault {
-    use FaultCode as Code;
-    match fault.code {
-        Code::Usage
-        | Code::ControlLost
-        | Code::PeerSilent
-        | Code::Unreachable
-        | Code::UdpBlocked
-        | Code::Interrupted
-        | Code::PeerStopped
-        | Code::VersionMismatch
-        | Code::Expired
-        | Code::NotAuthorised => fault,
-        _ => fault.on(Host::Here),
-    }
+    use FaultCode::{Expired, Interrupted, NotAuthorised, PeerStopped, Usage, VersionMismatch};
+    let is_of_both =
+        matches!(fault.code, Usage | Interrupted | PeerStopped | VersionMismatch | Expired | NotAuthorised);
+    if is_of_both || is_of_way(fault.code) { fault } else { fault.on(Host::Here) }
+}
+
+/// Whether the way between two machines has failed, and neither of them alone.
+pub(crate) fn is_of_way(code: FaultCode) -> bool {
+    use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
+    matches!(code, ControlLost | PeerSilent | UdpBlocked | Unreachable)
 }
 
 #[cfg(test)]

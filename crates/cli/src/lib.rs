@@ -6,7 +6,6 @@ mod app;
 mod args;
 mod commands;
 mod config;
-mod demo;
 mod endpoint;
 mod fault;
 mod logging;

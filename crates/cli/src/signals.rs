@@ -73,8 +73,7 @@ impl Cancel {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
     }
 
-    /// Whether a stop is asked for now or soon: a terminal's Ctrl-C reaches all processes, the others perhaps before it
-    /// is noted here.
+    /// Whether a stop is asked for within `time`: a terminal's Ctrl-C may reach other processes first.
     pub(crate) fn is_requested_within(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while !self.is_requested() && Instant::now() < until {
@@ -125,9 +124,8 @@ pub(crate) enum Hangup {
     PassesBy,
 }
 
-/// Ties SIGINT, SIGTERM and, as `hangup` says, SIGHUP to a new [`Cancel`]; one that comes half a second after the first
-/// or later ends the process at once with code 130. A file that becomes larger than `ulimit -f` permits is an error
-/// like others (EFBIG) and ends no process.
+/// Ties SIGINT, SIGTERM and, as `hangup` says, SIGHUP to a new [`Cancel`]; a signal after [`TOGETHER`] ends the process
+/// with code 130. SIGXFSZ (`ulimit -f`) is caught, so that the write fails with EFBIG.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::default();
     handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;

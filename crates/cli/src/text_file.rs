@@ -3,8 +3,9 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use haul_base::Bytes;
+
 use crate::fault::{self, Fault};
-use crate::output::size;
 
 /// Longer files are refused.
 const MOST_BYTES: u64 = 1 << 28;
@@ -19,7 +20,7 @@ pub(crate) fn text_of(
     let read = opened.and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
     let read = read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
     if read as u64 > MOST_BYTES {
-        let message = format!("{} has more than {}", file.display(), size(MOST_BYTES));
+        let message = format!("{} has more than {}", file.display(), Bytes(MOST_BYTES));
         return Err(fault::usage(message, hint));
     }
     String::from_utf8(bytes).map_err(|error| {

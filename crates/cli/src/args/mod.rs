@@ -22,7 +22,7 @@ pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolic
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
-pub(crate) use values::{Assignment, Diagnosis, with_tip};
+pub(crate) use values::{Assignment, with_tip};
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]
@@ -194,8 +194,8 @@ pub(crate) struct RecipeArgs {
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
     /// Evidence for why packets are lost; it is reported, and recipes with `cause_aware` (the default) act on it
-    #[arg(long, value_name = "MODE", value_enum)]
-    pub diagnosis: Option<Diagnosis>,
+    #[arg(long, value_name = "MODE", value_parser = values::diagnosis())]
+    pub diagnosis: Option<String>,
     /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends
     #[arg(long, value_name = "FILE")]
     pub diagnosis_model: Option<PathBuf>,

@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, CommandFactory, ValueEnum};
+use clap::{Arg, CommandFactory};
 use haul_base::{Probability, Rate, Span, UnitError};
 use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
@@ -37,26 +38,22 @@ impl FromStr for Assignment {
 pub(super) fn ceiling(text: &str) -> Result<String, String> {
     match text {
         "unlimited" => Ok(text.to_owned()),
-        _ => match text.parse::<Rate>() {
-            Ok(rate) => Ok(format!("{}bit", rate.as_bps())),
-            Err(error) => Err(format!("{error}; for no ceiling write unlimited")),
-        },
+        _ => {
+            text.parse().map(Rate::exact).map_err(|error| format!("{error}; for no ceiling write unlimited"))
+        }
     }
 }
 
-/// What to use for diagnosing the cause of loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Diagnosis {
-    /// All evidence there is.
-    On,
-    /// None.
-    Off,
-    /// The pattern of losses only.
-    Signature,
-    /// The receiver's kernel and the path's queue only.
-    Kernel,
-    /// The path only: its delay, its marks, and when lost packets left.
-    Delay,
+/// Takes what evidence there is for the cause of losses. Recipes read it as text.
+pub(super) fn diagnosis() -> PossibleValuesParser {
+    let evidence = [
+        ("on", "All evidence there is"),
+        ("off", "None"),
+        ("signature", "The pattern of losses only"),
+        ("kernel", "The receiver's kernel and the path's queue only"),
+        ("delay", "The path only: its delay, its marks, and when lost packets left"),
+    ];
+    evidence.map(|(name, help)| PossibleValue::new(name).help(help)).into()
 }
 
 /// Parses a number of packets that a word of a signature can have.
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_ceiling_can_be_lifted_and_what_other_programs_write_for_that_is_refused_with_a_hint() {
-        for (text, exact) in [("unlimited", "unlimited"), ("800Mbit", "800000000bit")] {
+        for (text, exact) in [("unlimited", "unlimited"), ("800Mbit", "800Mbit")] {
             assert_eq!(ceiling(text).as_deref(), Ok(exact));
             assert_eq!(ceiling(exact).as_deref(), Ok(exact));
         }

@@ -1,5 +1,4 @@
-//! `haul cp --for-ssh`: what ssh starts on a machine that is to copy from or to another one for a person
-//! elsewhere. The job comes on stdin; what happens goes to stdout, one JSON object per line.
+//! `haul cp --for-ssh`: copies for a person elsewhere, started by ssh. The job comes on stdin, events go to stdout as JSON.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -11,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_wire::control::{Fault, FaultCode, RunMode};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::{Command, CpArgs};
 use crate::commands::cp::{self, How};
@@ -19,27 +18,23 @@ use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
 use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::endpoint::Machine;
 use crate::fault;
-use crate::output::{EventLog, Items, Lines, RunReport, Summary, WriteLine, item_line, tell};
+use crate::output::{EventLog, Items, Lines, RunReport, item_line, tell};
 use crate::settings::{Preset, Settings};
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
-use crate::transfer::by_ssh::{reach, with_way_out};
-use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, Way};
-use crate::transfer::select::chosen;
-use crate::transfer::session::negotiate;
+use crate::transfer::{Context, CopyPlan, Way, chosen, negotiate, reach, with_way_out};
 
 /// Does what stdin says. Returns the exit code.
 pub(crate) fn run() -> Result<u8, Fault> {
     go_home();
     let cancel = signals::watch(Hangup::PassesBy)?;
     let reporter = Reporter::start()?;
-    reporter.tell(&Announcement::ours().line());
+    patient(&reporter.lines, Announcement::ours().line());
     let report = match read_job().and_then(|job| begin(&job, &cancel, &reporter).map(|()| job)) {
         Ok(job) => execute(&job, cancel, &reporter),
         Err(fault) => RunReport::failed(fault),
     };
-    reporter.event("result", &json!({ "report": report }));
+    reporter.log(patient).write("result", json!({ "report": report }));
     reporter.finish();
     Ok(report.exit_code())
 }
@@ -58,7 +53,8 @@ fn read_job() -> Result<Job, Fault> {
 fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
     if job.detach {
         let log = detach()?;
-        reporter.event("detached", &json!({ "log": log.display().to_string(), "pid": std::process::id() }));
+        let detached = json!({ "log": log.display().to_string(), "pid": std::process::id() });
+        reporter.log(patient).write("detached", detached);
         return Ok(());
     }
     let cancel = cancel.clone();
@@ -77,8 +73,7 @@ fn detach() -> Result<PathBuf, Fault> {
     Ok(path)
 }
 
-/// `$XDG_STATE_HOME/haul`, or `~/.local/state/haul` (XDG base directory specification), or the current
-/// directory.
+/// In `$XDG_STATE_HOME/haul`, or `~/.local/state/haul` (XDG base directory specification), or the current directory.
 fn log_path() -> PathBuf {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let state = state.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -96,7 +91,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
     job.actions.iter().for_each(|action| log(action.as_str().into()));
     let report = prepare(job, cancel, reporter).and_then(|prepared| copy(prepared, job, reporter));
     let report = report.unwrap_or_else(RunReport::failed);
-    log(Summary(&report).into());
+    log((&report).into());
     report
 }
 
@@ -104,7 +99,7 @@ type Prepared = (Context, CopyPlan, Box<CpArgs>);
 
 fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, Fault> {
     let mut argv = vec![OsString::from("haul"), OsString::from("cp")];
-    argv.extend(job.words.iter().cloned().map(OsString::from));
+    argv.extend(job.words.iter().cloned());
     // What the person has is in the words; what this machine has configured is for its own users.
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
     let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
@@ -124,7 +119,7 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     let context = Context {
         settings: Settings { stack, ..quiet.settings },
         items: items(job, reporter),
-        events: EventLog::to(lossy(reporter.lines.clone()), "stdout".to_owned()),
+        events: reporter.log(lossy),
         ..quiet
     };
     Ok((context, plan, args.clone()))
@@ -139,8 +134,8 @@ fn items(job: &Job, reporter: &Reporter) -> Items {
         return Items::To(Arc::new(|item| tell(item_line(item))));
     }
     // It waits for room without a limit: when the reader is gone, writing fails and nobody waits.
-    let lines = reporter.lines.clone();
-    Items::To(Arc::new(move |item| drop(lines.send(line("item", &json!({ "item": item }))))))
+    let log = reporter.log(|lines, line| drop(lines.send(line)));
+    Items::To(Arc::new(move |item| log.write("item", json!({ "item": item }))))
 }
 
 fn not_understood(error: StartError) -> Fault {
@@ -167,10 +162,10 @@ fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> 
     }
     if let (RunMode::ListChanges, Some(url)) = (job.run, plan.url_mut()) {
         let negotiated = negotiate(&context, url).map_err(way_out)?;
-        reporter.event("plan", &json!({ "negotiated": negotiated }));
+        reporter.log(patient).write("plan", json!({ "negotiated": negotiated }));
     }
     let selection = chosen(&args, plan.count())?;
-    let mut report = cp::copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
+    let mut report = cp::copy(&context, &plan, How { selection: &selection, ssh: &args.ssh }, None);
     report.error = report.error.map(way_out);
     Ok(report)
 }
@@ -203,47 +198,43 @@ impl Reporter {
         Ok(Self { lines, is_through })
     }
 
-    /// Queues a line that must not be lost; waits up to `TIMEOUT` for room.
-    pub(crate) fn tell(&self, line: &[u8]) {
-        let _ = self.lines.send_timeout(line.to_vec(), TIMEOUT);
-    }
-
-    /// An event that must not be lost; `fields` is an object.
-    pub(crate) fn event(&self, name: &str, fields: &Value) {
-        self.tell(&line(name, fields));
+    /// Events that `put` queues.
+    fn log(&self, put: fn(&Sender<Vec<u8>>, Vec<u8>)) -> EventLog {
+        let lines = self.lines.clone();
+        let write = move |line: &[u8]| {
+            put(&lines, line.to_vec());
+            Ok(())
+        };
+        EventLog::to(Box::new(write), "stdout".to_owned())
     }
 
     /// Waits a while until all is written. Writers must be gone.
     pub(crate) fn finish(self) {
-        let Self { lines, is_through } = self;
-        drop(lines);
-        let _ = is_through.recv_timeout(TIMEOUT);
+        drop(self.lines);
+        let _ = self.is_through.recv_timeout(TIMEOUT);
     }
 }
 
-fn line(name: &str, fields: &Value) -> Vec<u8> {
-    let mut object = serde_json::Map::new();
-    object.insert("event".to_owned(), name.into());
-    object.extend(fields.as_object().cloned().unwrap_or_default());
-    format!("{}\n", Value::Object(object)).into_bytes()
+/// Queues a line that must not be lost, if there is room within `TIMEOUT`.
+fn patient(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
+    let _ = lines.send_timeout(line, TIMEOUT);
 }
 
-/// Takes lines, and drops those for which there is no room.
-fn lossy(lines: Sender<Vec<u8>>) -> WriteLine {
-    Box::new(move |line| {
-        let _ = lines.try_send(line.to_vec());
-        Ok(())
-    })
+/// Queues a line, or drops it where there is no room.
+fn lossy(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
+    let _ = lines.try_send(line);
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
     fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
         let (lines, waiting) = bounded(2);
-        let events = EventLog::to(lossy(lines), "stdout".to_owned());
+        let events = Reporter { lines, is_through: bounded(0).1 }.log(lossy);
         for event in ["a", "b", "c"] {
             events.write(event, Value::Null);
         }

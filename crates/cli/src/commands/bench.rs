@@ -8,14 +8,13 @@ use serde_json::json;
 use crate::args::BenchArgs;
 use crate::endpoint;
 use crate::output::RunReport;
-use crate::transfer::bench::{receive, send};
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::link::Sides;
-use crate::transfer::plan::DryRun;
-use crate::transfer::session::{negotiate, open};
+use crate::transfer::{
+    Context, Cpu, DryRun, Sides,
+    bench::{receive, send},
+    negotiate,
+    session::open,
+};
 
-/// How long a bench lasts if nobody says.
 const DEFAULT_TIME: Span = Span::from_secs(10);
 
 /// Runs the client's side of a bench; the report has the processor time of `cpu`.

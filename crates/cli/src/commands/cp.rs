@@ -12,13 +12,11 @@ use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::endpoint::Machine;
 use crate::fault::{self, shown};
-use crate::output::{RunReport, Summary, item_lists, json_value, out, out_json, tell};
+use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
-use crate::transfer::by_ssh::{self, at_server};
-use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, DryRun, Way};
-use crate::transfer::select::chosen;
-use crate::transfer::session::{download, negotiate, upload};
+use crate::transfer::{
+    Context, CopyPlan, DryRun, Negotiated, Way, at_server, by_ssh, chosen, download, negotiate, upload,
+};
 
 pub(crate) use stdio::check_options as check_streams;
 
@@ -34,7 +32,7 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
         return report;
     }
     match parse(context, args) {
-        Ok((plan, selection)) => copy(context, &plan, How { selection: &selection, ssh: &args.ssh }),
+        Ok((plan, selection)) => copy(context, &plan, How { selection: &selection, ssh: &args.ssh }, None),
         Err(fault) => context.failed(fault),
     }
 }
@@ -63,8 +61,11 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     Ok((plan, selection))
 }
 
-pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    traced(context, &plan.actions(), || one(context, plan, how))
+/// Learns, before anything else is done, what two machines would agree on: for a dry run.
+pub(crate) type Agreed<'a> = Option<&'a mut dyn FnMut(Negotiated)>;
+
+pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> RunReport {
+    traced(context, &plan.actions(), || one(context, plan, how, agreed))
 }
 
 /// Does `work` between the beginning and the end of a trace.
@@ -80,24 +81,50 @@ fn traced(
 }
 
 /// The copy without its place in a trace.
-fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fault> {
+fn one(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> Result<RunReport, Fault> {
     let How { selection, ssh } = how;
     match plan.way()? {
         Way::Send(sources) => at_server(context, ssh, &plan.to, &put(context, plan), |url| {
             let url = HaulUrl { path: plan.path.clone(), ..url };
-            upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
+            agree(context, (&plan.to, &url), agreed, || {
+                upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
+            })
         }),
         Way::Fetch(from, sources) => {
             let permit = Permit::Get(sources.to_vec());
             at_server(context, ssh, from, &permit, |url| {
-                download(context, &url, sources, selection, &plan.path)
+                agree(context, (from, &url), agreed, || {
+                    download(context, &url, sources, selection, &plan.path)
+                })
             })
         }
-        Way::Between { at, serves } => third::copy(context, ssh, (plan, at, serves), &mut |_| {}),
-        Way::Many => Ok(many::copy_all(context, plan, |each, plan| {
-            one(each, plan, how).unwrap_or_else(|fault| each.failed(fault))
-        })),
+        Way::Between { at, serves } => third::copy(context, ssh, (plan, at, serves), agreed),
+        Way::Many => {
+            if let Some(agreed) = agreed {
+                agreed(Vec::new());
+            }
+            Ok(many::copy_all(context, plan, |each, plan| {
+                one(each, plan, how, None).unwrap_or_else(|fault| each.failed(fault))
+            }))
+        }
     }
+}
+
+/// Does `work` once `agreed`, if anybody wants that, knows what would be agreed on with the server on a machine.
+fn agree(
+    context: &Context,
+    (machine, url): (&Machine, &HaulUrl),
+    agreed: Agreed<'_>,
+    work: impl FnOnce() -> RunReport,
+) -> RunReport {
+    if let Some(agreed) = agreed {
+        let found = if *machine == Machine::Here { Ok(Vec::new()) } else { negotiate(context, url) };
+        match found {
+            Ok(negotiated) => agreed(negotiated),
+            Err(fault) => return context.failed(fault),
+        }
+    }
+    work()
 }
 
 /// What a server that ssh starts at the destination is to do.
@@ -115,24 +142,8 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
             out(&dry);
         }
     };
-    let ask = |machine: &Machine, permit| {
-        at_server(context, &args.ssh, machine, &permit, |url| negotiate(context, &url))?
-    };
     let how = How { selection: &selection, ssh: &args.ssh };
-    let report = match plan.way()? {
-        // Asking for it anew would start ssh twice on either machine.
-        Way::Between { at, serves } => traced(context, &plan.actions(), || {
-            third::copy(context, &args.ssh, (&plan, at, serves), &mut say)
-        }),
-        way => {
-            say(match way {
-                Way::Send(_) if plan.to != Machine::Here => ask(&plan.to, put(context, &plan))?,
-                Way::Fetch(from, sources) => ask(from, Permit::Get(sources.to_vec()))?,
-                _ => Vec::new(),
-            });
-            copy(context, &plan, how)
-        }
-    };
+    let report = copy(context, &plan, how, Some(&mut say));
     // Of several machines, others may have been looked at.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);
@@ -140,17 +151,16 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     if context.json {
         out_json(&object(&dry, context, &report));
     } else {
-        tell(Summary(&report).failures());
-        context.say(Summary(&report).notes());
+        tell(report.failures());
+        context.say(report.note_lines());
         if let Some(error) = &report.error {
             tell(shown(error));
         }
-        out(Summary(&report).would_move());
+        out(report.would_move());
     }
     Ok(report.exit_code())
 }
 
-/// The plan and the report in one.
 fn object(dry: &DryRun, context: &Context, report: &RunReport) -> serde_json::Value {
     let whole = json_value(report);
     let mut object = dry.value();

@@ -1,8 +1,12 @@
-//! `haul demo`: the main job on one machine.
+//! `haul demo`: the main job on one machine, over an emulated long path, with TCP beside it.
 
+mod beside;
 mod busy;
+mod fileset;
+mod path;
 
 pub(crate) use busy::receiver;
+pub(crate) use path::acquire_namespaces;
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,15 +18,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::args::DemoArgs;
-use crate::demo::{CONGESTIONS, EmulatedPath, FileSet, FlowError, Namespaces, PathSpec, TcpFlow, flow, told};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count, percent};
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::policy::Policy;
-use crate::transfer::server::with_own_server;
-use crate::transfer::session::upload;
+use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
+use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
+use fileset::FileSet;
+use path::{EmulatedPath, Namespaces, PathSpec, told};
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
@@ -37,7 +39,7 @@ pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -
 fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
-    let spec = path(context, args);
+    let spec = planned(context, args);
     let path = start(context, &spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
     show_counts(context, &path)?;
@@ -61,7 +63,6 @@ fn scratch_directory() -> Result<TempDir, Fault> {
     })
 }
 
-/// What is to be copied: the path that was given, or a generated set.
 fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf, Fault> {
     if let Some(path) = &args.path {
         return Ok(path.clone());
@@ -79,7 +80,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
     let policy = Policy::own(context);
     path.at_server(|| {
-        with_own_server(context, &policy, path.server_ip(), |listener| {
+        with_own_server(&policy, path.server_ip(), |listener| {
             path.at_client(|| {
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
@@ -92,7 +93,7 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
 }
 
 /// The emulated path, and words about it.
-pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
+fn planned(context: &Context, args: &DemoArgs) -> PathSpec {
     let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, seed: args.seed };
     let (loss, queue) = (spec.loss.get(), spec.queue());
     context.say(format!(
@@ -113,11 +114,7 @@ pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
 }
 
 /// Makes the path, and says why if it is not between network namespaces.
-pub(super) fn start(
-    context: &Context,
-    spec: &PathSpec,
-    namespaces: &Namespaces,
-) -> Result<EmulatedPath, Fault> {
+fn start(context: &Context, spec: &PathSpec, namespaces: &Namespaces) -> Result<EmulatedPath, Fault> {
     let path = EmulatedPath::start(spec, namespaces)?;
     if let Some(why) = path.why_relay() {
         context.say(format!(
@@ -128,7 +125,7 @@ pub(super) fn start(
 }
 
 /// What the path did to the packets: the truth that the report can be held against.
-pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
+fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
     for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
         let (words, mut event) = told(way);
         context.say(format!("{name}:  {words}"));
@@ -138,8 +135,7 @@ pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), 
     Ok(())
 }
 
-/// Runs the TCP flows over the path of the demo, each alone with as many bytes as we have moved. What of them is known, for
-/// scripts.
+/// Runs the TCP flows over the path of the demo, each alone with as many bytes as ours; the result is for scripts.
 ///
 /// # Errors
 /// Only that somebody wants to stop: what cannot be shown is left out with a reason.
@@ -156,9 +152,14 @@ fn beside(
         }
         match one_flow(context, spec, congestion, ours.bytes) {
             Ok(flow) => {
-                table.push(row(&name(congestion), flow.goodput(), spec.rate, &remark(&flow, ours)));
-                context.events.write("tcp", flow.json(spec.rate));
-                flows.push(flow.json(spec.rate));
+                table.push(row(
+                    &name(congestion),
+                    Rate::from_bps(flow.goodput_bps as u64),
+                    spec.rate,
+                    &remark(&flow, ours),
+                ));
+                context.events.write("tcp", json!(flow));
+                flows.push(json!(flow));
             }
             Err(FlowError::Missing(why)) => {
                 let why = format!("the kernel does not have it ({why})");
@@ -201,7 +202,7 @@ fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
 }
 
-pub(super) fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
+fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
     let share = goodput.as_bps() as f64 / path.as_bps().max(1) as f64;
     format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
 }

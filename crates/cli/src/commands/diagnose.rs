@@ -23,8 +23,7 @@ fn text_of_windows(file: &Path) -> Result<String, Fault> {
     text_of(file, fs::File::open(file), hint)
 }
 
-/// The windows in the trace of a transfer, and their signatures as text, each in the line of its event; other lines are
-/// empty.
+/// The windows in the trace of a transfer, and their signatures as text, each in the line of its event.
 fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
     let (mut windows, mut signatures) = (Vec::new(), String::new());
     for (number, line) in text.lines().enumerate() {
@@ -120,9 +119,8 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     Ok(())
 }
 
-/// Says of each window of each file why its packets were lost, as a transfer that runs does: windows that tell too
-/// little are taken together with those that follow. A file that cannot be read does not keep the others from being
-/// diagnosed. Gives the exit code.
+/// Says of each window of each file why its packets were lost, as a running transfer does. Files that cannot be read are
+/// reported at the end. Gives the exit code.
 pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
     let model = args.model.as_deref().map_or_else(|| Ok(Model::shipped().clone()), model_in)?;
     let mut words = model.words();

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
-use crate::output::{Lines, RunReport, Summary, count, json_value, out, out_fields};
-use crate::transfer::context::Context;
-use crate::transfer::facts::{self, Cpu};
+use crate::output::{Lines, RunReport, count, json_value, out, out_fields};
+use crate::transfer::{Context, Cpu, facts};
 
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
@@ -38,8 +37,7 @@ fn elsewhere(idle: Option<&[u32]>) -> String {
     }
 }
 
-/// What to do about a limit that a measurement has found, with the command that does it: both sides have `asked` for buffers
-/// of this size, and `idle` are the processors that were idle where the limit is.
+/// What to do about a measured limit; both sides `asked` for such buffers, `idle` are the idle processors where it is.
 fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
     let limit = report.limited_by.as_ref()?;
     let processor = || format!("{FIRST} gives it a processor before others; {}", elsewhere(idle));
@@ -88,8 +86,7 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
     ))
 }
 
-/// How many times as fast it could be without the limit, at most: the path has delivered so much at its best. `None`
-/// where that is not known, or where it is no more than was moved.
+/// How many times as fast it could be without the limit: by the path's highest delivery rate, if that is worth a word.
 fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = report.limited_by.as_ref()?.what.as_str();
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
@@ -192,7 +189,6 @@ fn findings(context: &Context) -> Vec<String> {
     found
 }
 
-/// What one way was measured to be, with the advice that follows.
 struct Measured {
     report: RunReport,
     advice: Option<String>,
@@ -216,7 +212,7 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
 fn tell_way(name: &str, Measured { report, advice }: &Measured) {
     let mut lines = Lines::default();
     lines.push(format_args!("{name}:"));
-    lines.append(&Lines::from(Summary(report)));
+    lines.append(&Lines::from(report));
     if let Some(advice) = advice {
         lines.push(format_args!("What to do: {advice}"));
         lines.push(format_args!("Gain to expect: {}", gain_in_words(report)));

@@ -85,7 +85,6 @@ fn remove(found: &Found, args: &CleanArgs) -> Result<Option<String>, Fault> {
     }
 }
 
-/// A journal and the directory that it lies in.
 struct Found {
     directory: PathBuf,
     journal: JournalReport,
@@ -178,7 +177,6 @@ fn row(found: &Found) -> Lines {
     lines
 }
 
-/// What is removed with a journal.
 fn line(found: &Found, dry_run: bool) -> String {
     let (does, journal) = (if dry_run { "would remove" } else { "removed" }, &found.journal);
     let parts = count(journal.parts, "temporary file");

@@ -34,7 +34,7 @@ use crate::config::Setting;
 use crate::endpoint;
 use crate::fault::{self, shown};
 use crate::output::{
-    CpuSeconds, EventLog, Packets, RunReport, Summary, count, json_value, out_json, tell, tell_json, tell_url,
+    CpuSeconds, EventLog, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url,
 };
 use crate::settings::Preset;
 use crate::signals::{self, Cancel};
@@ -212,8 +212,8 @@ impl Pipe<'_> {
             let _ = write!(words, ", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
         }
         self.say(&words);
-        let limit = report.limited_by.is_some().then(|| Summary(report).limit());
-        Summary(report).lost().into_iter().chain(limit).for_each(|line| self.say(&line));
+        let limit = report.limited_by.is_some().then(|| report.limit());
+        report.lost_in_words().into_iter().chain(limit).for_each(|line| self.say(&line));
     }
 
     fn url(&self) -> Result<HaulUrl, Fault> {

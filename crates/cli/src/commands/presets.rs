@@ -75,7 +75,6 @@ fn told(preset: &Preset) -> Value {
     json!({ "name": preset.name, "summary": preset.description(), "commands": commands(preset) })
 }
 
-/// The commands that take it.
 fn commands(preset: &Preset) -> &'static [&'static str] {
     if preset.carries_messages() { &["pipe"] } else { &["cp", "bench", "demo", "pipe"] }
 }

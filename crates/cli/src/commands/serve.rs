@@ -6,8 +6,8 @@ pub(crate) mod for_ssh;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::channel;
+use std::thread;
 
 use haul_engine::{HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
 use haul_mover::{MinFree, Root};
@@ -19,15 +19,13 @@ use zeroize::Zeroizing;
 use self::filesystem::Offer;
 use crate::args::{Assignment, ServeArgs};
 use crate::fault::{self, shown};
-use crate::output::{RunReport, Summary, json_value, lost_result, out_json, out_url, tell};
+use crate::output::{RunReport, json_value, lost_result, out_json, out_url, tell};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::policy::Policy;
-use crate::transfer::quota::Quotas;
-use crate::transfer::server::{answer, bind_within, listen_options, next_client};
-use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
+use crate::transfer::{
+    Context, Cpu, Policy, Pulse, Quotas, SessionLimits, Sessions, answer, bind_within, listen_options,
+    next_client,
+};
 
 /// An address from the block for documentation (RFC 5737); nothing is sent there.
 const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
@@ -42,15 +40,15 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     }
     check_parameters(&args.set)?;
     let root = Root::beneath(&args.root)?;
+    let context = Context { quotas: Quotas::new(args.capacity), ..context.clone() };
     let policy = Policy {
         durability: args.sync.into(),
         min_free: args.min_free.map_or(MinFree::Share, |bytes| MinFree::Bytes(bytes.0)),
-        quotas: Quotas::new(args.capacity),
         ..Policy::new(root.clone(), args.read_only, context)
     };
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen, &policy) };
-    let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
+    let write_url = args.url_file.as_deref().map(url_writer).transpose()?;
     // Before the first thread that hears strangers is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
     let restricted = filesystem::restrict(&root, offer);
@@ -60,9 +58,10 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     };
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
-    if let Some(file) = url_file {
-        file.write(&url)?;
+    if let Some(write) = write_url {
+        write(&url)?;
     }
+    let context = &policy.context;
     announce(context, args, offer, &listener, &url);
     if let Some(why) = lost_result() {
         let hint = "make room where stdout goes, or write it to a file with --url-file";
@@ -75,7 +74,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         per_address: args.max_per_address.into(),
         idle: args.idle_timeout,
     });
-    let server = Server { context, policy: &policy, sessions, was_cut: AtomicBool::new(false) };
+    let server = Server { policy: &policy, sessions, was_cut: AtomicBool::new(false) };
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
 }
 
@@ -101,7 +100,6 @@ fn check_parameters(typed: &[Assignment]) -> Result<(), Fault> {
 }
 
 struct Server<'a> {
-    context: &'a Context,
     policy: &'a Policy,
     sessions: Sessions,
     /// The end of this server has cut a session off.
@@ -139,21 +137,21 @@ impl Server<'_> {
                 }
             }
         });
-        self.context.say("stopped");
+        self.policy.context.say("stopped");
         if self.was_cut.load(Ordering::Relaxed) { INTERRUPTED } else { 0 }
     }
 
     fn next(&self, listener: &Listener) -> Option<Incoming> {
-        next_client(listener, || self.context.cancel.is_requested())
+        next_client(listener, || self.policy.context.cancel.is_requested())
     }
 
     fn serve(&self, incoming: Incoming, pulse: &Pulse) -> RunReport {
         let (peer, request) = (incoming.peer(), incoming.request().name());
         let is_dry = incoming.request().is_dry_run();
-        self.context.say(format!("{peer} {request}: begins"));
-        let report = answer(incoming, self.policy, self.context, Cpu::from_now(), pulse);
+        self.policy.context.say(format!("{peer} {request}: begins"));
+        let report = answer(incoming, self.policy, Cpu::from_now(), pulse);
         // Clients interrupt theirs too.
-        if report.exit_code() == INTERRUPTED && self.context.cancel.is_requested() {
+        if report.exit_code() == INTERRUPTED && self.policy.context.cancel.is_requested() {
             self.was_cut.store(true, Ordering::Relaxed);
         }
         self.log(peer, request, is_dry, &report);
@@ -161,26 +159,26 @@ impl Server<'_> {
     }
 
     fn log(&self, peer: SocketAddr, request: &str, is_dry: bool, report: &RunReport) {
-        if self.context.json {
+        if self.policy.context.json {
             out_json(&json!({
                 "schema": 1, "event": "session", "peer": peer.to_string(), "request": request,
                 "dry_run": is_dry, "result": json_value(report),
             }));
         }
-        let (summary, session) = (Summary(report), format!("{peer} {request}: "));
-        tell(summary.failures().behind(&session));
+        let session = format!("{peer} {request}: ");
+        tell(report.failures().behind(&session));
         if report.error.is_some() {
             // The client has not got them.
-            self.context.say(summary.notes().behind(&session));
+            self.policy.context.say(report.note_lines().behind(&session));
         }
         let done = match &report.error {
             Some(fault) => return tell(shown(fault).behind(&session)),
             None if is_dry => "dry run, nothing was moved".to_owned(),
-            None if summary.is_nothing_done() => "nothing was moved".to_owned(),
+            None if report.is_nothing_done() => "nothing was moved".to_owned(),
             None if report.bytes == 0 && report.files == 0 => "done".to_owned(),
-            None => summary.moved(),
+            None => report.moved(),
         };
-        self.context.say(format!("{session}{done}"));
+        self.policy.context.say(format!("{session}{done}"));
     }
 }
 
@@ -204,28 +202,18 @@ fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listen
     ));
 }
 
-/// A file that the URL will be written to, by a thread from before the filesystem was restricted: it need not lie where
-/// clients may write. The thread hears no client, and ends with that.
-struct UrlFile {
-    url: Sender<HaulUrl>,
-    written: JoinHandle<Result<(), Fault>>,
-}
-
-impl UrlFile {
-    fn will_be(path: &Path) -> Result<Self, Fault> {
-        let (url, urls) = channel::<HaulUrl>();
-        let path = path.to_owned();
-        // Without a URL, the server could not begin.
-        let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
-        let written = fault::spawn("haul-url", write)?;
-        Ok(Self { url, written })
-    }
-
-    fn write(self, url: &HaulUrl) -> Result<(), Fault> {
+/// Writes the URL to a file by a thread that is started now, before Landlock's restriction: the file may lie anywhere.
+fn url_writer(path: &Path) -> Result<impl FnOnce(&HaulUrl) -> Result<(), Fault> + use<>, Fault> {
+    let (sender, urls) = channel::<HaulUrl>();
+    let path = path.to_owned();
+    // Without a URL, the server could not begin.
+    let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
+    let writer = fault::spawn("haul-url", write)?;
+    Ok(move |url: &HaulUrl| {
         // If it has ended, joining it says why.
-        let _ = self.url.send(url.clone());
-        self.written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
+        let _ = sender.send(url.clone());
+        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 pub(crate) fn write_url(path: &Path, url: &HaulUrl) -> Result<(), Fault> {
@@ -234,8 +222,7 @@ pub(crate) fn write_url(path: &Path, url: &HaulUrl) -> Result<(), Fault> {
     written.map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))
 }
 
-/// The address to put into the URL: the one listened on, or for all addresses the one that this machine
-/// uses toward others.
+/// The address for the URL: the one listened on, or for all addresses the one that this machine uses toward others.
 pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
     if !listening.is_unspecified() {
         return listening;

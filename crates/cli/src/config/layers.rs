@@ -1,6 +1,4 @@
-//! Option values outside of the command line: in environment variables `HAUL_<OPTION>`, and in TOML files. There, keys
-//! at the top hold for every command that has them, a table named after a command holds for that command, and a table
-//! `set` holds recipe parameters.
+//! Option values in environment variables `HAUL_<OPTION>` and in TOML files (docs/cli.md, Where values come from).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,10 +15,8 @@ use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
 
-/// What to do about a file that is no TOML.
 const CORRECT: &str = "correct the file: it is TOML, and `haul --show-config` lists the keys";
 
-/// What the file says to `command`.
 pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Result<Layer, Fault> {
     let text = text_of(path, File::open(path), CORRECT)?;
     let table: Table = text.parse().map_err(|error| {
@@ -33,14 +29,15 @@ pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Res
     for (name, value) in &table {
         match value {
             Value::Table(section) if commands.contains(name) => sections.push((name, section)),
-            _ => reader.take(name, value, &all, options, &commands)?,
+            _ => {
+                reader.take(name, value, (&all, &commands), |long| options.iter().any(|o| o.long == long))?;
+            }
         }
     }
     for (name, section) in sections {
         let own = OptionSpec::of_command(name);
         for (key, value) in section {
-            let wanted = if name == command { options } else { &[] };
-            reader.take(key, value, &own, wanted, &[])?;
+            reader.take(key, value, (&own, &[]), |_| name == command)?;
         }
     }
     Ok(reader.layer)
@@ -52,23 +49,21 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Takes one key that must be among `known`, and keeps it if it is among `wanted`.
+    /// Takes one key that must be among `known`, and keeps it if it is wanted.
     fn take(
         &mut self,
         key: &str,
         value: &Value,
-        known: &[OptionSpec],
-        wanted: &[OptionSpec],
-        sections: &[String],
+        (known, sections): (&[OptionSpec], &[String]),
+        is_wanted: impl Fn(&str) -> bool,
     ) -> Result<(), Fault> {
         let long = key.replace('_', "-");
         let Some(spec) = known.iter().find(|o| o.long == long) else {
             return Err(self.unknown(key, known, sections));
         };
-        let is_wanted = wanted.iter().any(|o| o.long == long);
         if spec.kind == Kind::Set {
             let settings = self.assignments(key, value)?;
-            if is_wanted {
+            if is_wanted(&long) {
                 self.layer.set.extend(settings);
             }
             return Ok(());
@@ -77,7 +72,7 @@ impl Reader<'_> {
             (Kind::List, Value::Array(items)) => self.list(key, items)?,
             _ => scalar(value).ok_or_else(|| self.bad(key, "a text, a number, true or false is needed"))?,
         };
-        if is_wanted {
+        if is_wanted(&long) {
             self.layer.values.insert(long, (Origin::File(self.path.to_owned()), text));
         }
         Ok(())
@@ -224,8 +219,7 @@ impl Sources {
         self.system_file.clone().filter(|path| path.exists())
     }
 
-    /// The user's file, if there is one: `HAUL_CONFIG` (empty: none), else `$XDG_CONFIG_HOME/haul/config.toml`,
-    /// else `~/.config/haul/config.toml`.
+    /// The user's file, if there is one: `HAUL_CONFIG` (empty: none), else that of the XDG base directory.
     pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
         let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
         // Anything else would be a file of whatever directory this runs in (XDG base directory specification).

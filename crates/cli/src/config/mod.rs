@@ -1,5 +1,4 @@
-//! Where option values come from: the command line, the environment, the user's file, the system's file, and
-//! otherwise a preset or a default; the first that has a value wins.
+//! Where option values come from: the first of command line, environment, user's file and system's file that has one.
 
 mod layers;
 mod options;
@@ -16,13 +15,12 @@ use crate::args::{Assignment, Cli, Command, Global, with_tip};
 use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
-pub(crate) use options::{ConfigRow, Show, heading_in_cp, truth};
+pub(crate) use options::{ConfigRow, heading_in_cp, truth};
 use options::{Kind, OptionSpec};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
 
-/// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum Origin {
     #[display("default")]
@@ -32,10 +30,8 @@ pub(crate) enum Origin {
     Preset(String),
     #[display("{}", _0.display())]
     File(PathBuf),
-    /// An environment variable, by name.
     #[display("environment {_0}")]
     Environment(String),
-    /// The command line; the option's name.
     #[display("flag --{_0}")]
     Flag(String),
 }
@@ -168,8 +164,7 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: 
     chosen
 }
 
-/// The command line with the chosen values written behind it. The order of lists counts: what was typed comes first, and
-/// what includes before what excludes.
+/// The command line with the chosen values behind what was typed; of lists, `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,

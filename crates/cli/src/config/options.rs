@@ -12,9 +12,7 @@ use crate::output::Lines;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Present or absent.
     Switch,
-    /// Counts how often it is given.
     Count,
     Value,
     /// `--set`: takes assignments, from all places together.
@@ -72,7 +70,6 @@ pub(super) fn key(long: &str) -> String {
     long.replace('-', "_")
 }
 
-/// The environment variable of an option.
 pub(super) fn variable(long: &str) -> String {
     format!("HAUL_{}", key(long).to_ascii_uppercase())
 }
@@ -87,7 +84,6 @@ impl OptionSpec {
         Cli::command().get_subcommands().map(|sub| sub.get_name().to_owned()).collect()
     }
 
-    /// The options of all commands, each once.
     pub(super) fn of_all_commands() -> Vec<Self> {
         let mut all: Vec<Self> = Self::commands().iter().flat_map(|name| Self::of_command(name)).collect();
         all.sort_by(|a, b| a.long.cmp(&b.long));
@@ -131,7 +127,6 @@ impl Kind {
     }
 }
 
-/// Reads yes or no in the usual spellings.
 pub(crate) fn truth(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "on" | "yes" | "1" => Some(true),
@@ -150,10 +145,8 @@ pub(crate) struct ConfigRow {
     pub origin: String,
 }
 
-pub(crate) struct Show<'a>(pub &'a [ConfigRow]);
-
-impl From<Show<'_>> for Lines {
-    fn from(Show(rows): Show<'_>) -> Self {
+impl From<&[ConfigRow]> for Lines {
+    fn from(rows: &[ConfigRow]) -> Self {
         let shown = |row: &ConfigRow| row.value.clone().unwrap_or_else(|| "-".to_owned());
         let keys = rows.iter().map(|row| row.key.len()).max().unwrap_or(0);
         let values = rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);
@@ -200,8 +193,7 @@ pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
     }
 }
 
-/// Every option that has a value by any place, with its name and as a word, in the order of the command line;
-/// `--set` is left out.
+/// Every option but `--set` that has a value, with its name and as a word, in the order of the command line.
 pub(super) fn words(options: &[OptionSpec], matches: &ArgMatches) -> Vec<(String, OsString)> {
     let scope = scope(matches);
     let given = options.iter().filter(|option| option.kind != Kind::Set && is_typed(matches, option));

@@ -3,12 +3,12 @@
 use std::io;
 
 use haul_engine::{Direction, EngineError, UrlError};
+use haul_proto::connection::ENCRYPTION_REQUIRED;
 use haul_wire::control::{Fault, FaultCode};
 
 const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server";
 
-/// A failure of the engine in the form that people read and that travels to the peer: this side may know what the
-/// peer's does not.
+/// A failure of the engine with a reason and a hint for people, as it also travels to the peer.
 pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
     let error = error.into();
     let mut fault = error.fault();
@@ -39,6 +39,9 @@ fn hint(error: &EngineError) -> String {
         EngineError::Peer(fault) if fault.code == FaultCode::Expired => EXPIRED,
         EngineError::Peer(fault) if fault.code == FaultCode::NotAuthorised => {
             "use the URL that `haul serve` printed last, all of it"
+        }
+        EngineError::Peer(fault) if fault.message == ENCRYPTION_REQUIRED => {
+            "leave out `--set crypto=none`, or start the server with `haul serve --set crypto=none`"
         }
         EngineError::Peer(fault) if fault.code == FaultCode::PeerStopped => "run it again on both sides",
         EngineError::Peer(fault) if fault.code == FaultCode::Busy => "run the same command again in a while",
@@ -180,6 +183,8 @@ mod tests {
             let fault = of(EngineError::Peer(Fault::new(code, "no", "")));
             assert!(fault.message == "no" && fault.hint.contains(words), "{fault}");
         }
+        let fault = of(EngineError::Peer(Fault::new(FaultCode::NotPermitted, ENCRYPTION_REQUIRED, "")));
+        assert!(fault.hint.contains("crypto=none"), "{fault}");
     }
 
     #[test]

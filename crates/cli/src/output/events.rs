@@ -14,7 +14,6 @@ use super::lines::put;
 use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
 
-/// What stands for stdout in the place of a file.
 const STDOUT: &str = "-";
 /// The beginning of every trace.
 const TRACE: &[u8] = b"{\"";
@@ -29,7 +28,7 @@ pub(crate) struct EventLog {
 }
 
 /// Takes a whole line, with its end.
-pub(crate) type WriteLine = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+type WriteLine = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
 
 struct Sink {
     /// For messages.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use haul_base::Bytes;
 use haul_mover::Tell;
 use haul_wire::control::{Action, Item};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Name, Progress, out, size};
+use super::{Name, Progress, out};
 use crate::args::{Command, Global};
 
 /// What happens to what is known of each name.
@@ -75,9 +76,11 @@ pub(crate) fn line(item: &Item) -> String {
     let word = action.as_str();
     match *action {
         Action::Send { size: bytes } | Action::Replace { size: bytes } => {
-            format!("{word} {path} ({})", size(bytes))
+            format!("{word} {path} ({})", Bytes(bytes))
         }
-        Action::Resume { have, size: bytes } => format!("{word} {path} ({} of {})", size(have), size(bytes)),
+        Action::Resume { have, size: bytes } => {
+            format!("{word} {path} ({} of {})", Bytes(have), Bytes(bytes))
+        }
         Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
             format!("{word} {path}")
         }

@@ -8,13 +8,12 @@ use haul_base::{Printable, is_unprintable};
 use haul_engine::HaulUrl;
 use serde_json::Value;
 
-/// What stands in front of the secret in a URL, and how long the shortest secret is that is looked for: that of a whole
-/// URL has 87 characters or more.
+/// What stands before the secret in a URL, and the shortest secret looked for: whole ones have 87 characters or more.
 const KEY: &str = "k=";
 const SHORTEST: usize = 32;
 
-/// Lines for people. Whatever is put into a line stays within it, and a terminal shows all of it and obeys none of it,
-/// whoever chose the words: names of files and peers cannot forge a line. Keys of URLs are left out.
+/// Lines for people. Control characters are escaped, so that names of files and peers cannot forge a line or steer the
+/// terminal; keys of URLs are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display)]
 pub(crate) struct Lines(String);
 
@@ -81,7 +80,6 @@ pub(crate) fn without_keys(text: &str) -> String {
     out
 }
 
-/// Why stdout did not take a result.
 static LOST: OnceLock<String> = OnceLock::new();
 
 /// Writes a result to stdout, and notes when it is lost. Who closed the pipe has read enough.
@@ -129,14 +127,12 @@ pub(crate) fn tell_url(url: &HaulUrl) {
     let _ = writeln!(io::stderr(), "{url}");
 }
 
-/// Writes words for people to stderr, as whole lines. A terminal that was closed or a reader that went away is no reason
-/// to stop the work.
+/// Writes words for people to stderr, as whole lines. A closed stderr does not stop the work.
 pub(crate) fn tell(lines: impl Into<Lines>) {
     let _ = io::stderr().write_all(lines.into().0.as_bytes());
 }
 
-/// JSON that means the same, without characters that a terminal would obey. Outside of texts it has none of them, and in
-/// texts serde escapes those below U+0020.
+/// JSON that means the same, without the control characters that serde leaves in texts: those above U+001F.
 pub(crate) fn inert(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -8,7 +8,7 @@ mod progress;
 mod report;
 mod summary;
 
-pub(crate) use events::{EventLog, WriteLine};
+pub(crate) use events::EventLog;
 pub(crate) use items::{Items, item_lists, line as item_line};
 pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
@@ -18,16 +18,10 @@ pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_term
 pub(crate) use report::{
     CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, by_cause, json_value, out_fields,
 };
-pub(crate) use summary::Summary;
 use summary::lost_by;
 
-use haul_base::{Bytes, Span};
+use haul_base::Span;
 use indicatif::HumanCount;
-
-/// A size with its decimal unit, for people.
-pub(crate) fn size(bytes: u64) -> String {
-    Bytes(bytes).to_string()
-}
 
 /// A time for people: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
 pub(crate) fn clock(span: Span) -> String {
@@ -47,7 +41,6 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", grouped(number)) }
 }
 
-/// A number with thousands separated.
 fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }

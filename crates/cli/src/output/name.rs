@@ -1,7 +1,7 @@
 //! Names of files, which may hold any bytes, in JSON.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use data_encoding::BASE64;
 use haul_base::printable_bytes;
@@ -10,12 +10,10 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display, Serialize, Deserialize)]
 #[display("{}", printable_bytes(_0))]
-#[serde(from = "Travelling", into = "Travelling")]
 pub(crate) struct Name(pub Vec<u8>);
 
 impl Name {
-    /// Puts the name into a JSON object: as text under `key`, and, if that is not all of it, in base64 (RFC 4648, section 4)
-    /// under `key` with `_b64` behind it.
+    /// Puts the name into a JSON object as text; one that is not UTF-8 also in base64 (RFC 4648, section 4) as `key_b64`.
     pub(crate) fn put(&self, object: &mut Value, key: &str) {
         object[key] = Value::from(String::from_utf8_lossy(&self.0));
         if std::str::from_utf8(&self.0).is_err() {
@@ -27,35 +25,6 @@ impl Name {
 impl From<&OsStr> for Name {
     fn from(word: &OsStr) -> Self {
         Self(word.as_bytes().to_vec())
-    }
-}
-
-impl From<Name> for OsString {
-    fn from(name: Name) -> Self {
-        Self::from_vec(name.0)
-    }
-}
-
-/// As it travels between two programs of this project.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Travelling {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl From<Name> for Travelling {
-    fn from(name: Name) -> Self {
-        String::from_utf8(name.0).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
-    }
-}
-
-impl From<Travelling> for Name {
-    fn from(travelling: Travelling) -> Self {
-        Self(match travelling {
-            Travelling::Text(text) => text.into_bytes(),
-            Travelling::Bytes(bytes) => bytes,
-        })
     }
 }
 

@@ -1,5 +1,4 @@
-//! How far it is, while it runs: one line that is rewritten on a terminal, a plain line every few seconds
-//! elsewhere, nothing with `--quiet` or `--json`.
+//! Progress on stderr: a line that is rewritten on a terminal, a plain line every few seconds elsewhere.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -7,17 +6,15 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_base::{CauseCounts, Rate, Span};
+use haul_base::{Bytes, CauseCounts, Rate, Span};
 use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
-use super::{clock, count, lost_by, percent, size, tell};
+use super::{clock, count, lost_by, percent, tell};
 use crate::args::Global;
 
-/// Time between two plain lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(3);
-/// Time between two drawings on a terminal.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Without news for this long, the line says so.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -44,7 +41,6 @@ pub(crate) struct Snapshot {
     pub lost: CauseCounts,
 }
 
-/// A transfer in which nothing is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stall {
     pub lasts: Span,
@@ -62,7 +58,6 @@ pub(crate) enum ProgressStyle {
 }
 
 impl ProgressStyle {
-    /// What fits the options and stderr.
     pub(crate) fn choose(global: &Global) -> Self {
         if global.quiet || global.json {
             Self::Hidden
@@ -223,9 +218,9 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     match snapshot.total_bytes {
         Some(total) if total > 0 => {
             parts.push(percent_done(snapshot.bytes, total));
-            parts.push(format!("{} of {}", size(snapshot.bytes), size(total)));
+            parts.push(format!("{} of {}", Bytes(snapshot.bytes), Bytes(total)));
         }
-        _ => parts.push(size(snapshot.bytes)),
+        _ => parts.push(Bytes(snapshot.bytes).to_string()),
     }
     // Before what a narrow terminal cuts off.
     if Duration::from(snapshot.silent_for) >= SILENCE {

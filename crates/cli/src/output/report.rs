@@ -17,14 +17,12 @@ pub(crate) struct Packets {
     pub resent: u64,
 }
 
-/// Processor time of the two sides, where it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CpuSeconds {
     pub sender: Option<f64>,
     pub receiver: Option<f64>,
 }
 
-/// What kept the transfer from being faster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LimitedBy {
     /// One word or two for scripts, for example `path` or `rate_ceiling`.
@@ -42,18 +40,11 @@ impl From<Limit> for LimitedBy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileFailure {
     /// The machine that it is from, if there are several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     pub path: Name,
     pub fault: Fault,
     /// How many entries below it failed because of that.
-    #[serde(default, skip_serializing_if = "is_zero")]
     pub below: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 impl FileFailure {
@@ -73,8 +64,7 @@ impl FileFailure {
     }
 }
 
-/// The outcome of one run of `cp`, `bench` or `demo`. Its form in JSON is for `haul` on another machine;
-/// scripts get that of `--json`.
+/// The outcome of one run. serde's form is for `haul` on another machine, [`json_value`] for scripts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RunReport {
@@ -93,8 +83,7 @@ pub(crate) struct RunReport {
     pub packets: Packets,
     /// Packets that were lost, by their diagnosed cause.
     pub lost: CauseCounts,
-    /// The rate that could have been reached (a ceiling asked for, or a path whose rate is known), with its
-    /// name: `path` or `ceiling`.
+    /// The rate that could have been reached, and its name: `path`, `ceiling` or `measured path`.
     #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
     pub limited_by: Option<LimitedBy>,
@@ -173,7 +162,6 @@ impl RunReport {
         self.error.is_none() && self.failed_files == 0 && self.not_deleted.is_none()
     }
 
-    /// Share of the packets sent that were lost.
     pub(crate) fn loss_rate(&self) -> f64 {
         if self.packets.sent == 0 { 0.0 } else { self.lost.whole() as f64 / self.packets.sent as f64 }
     }
@@ -215,12 +203,10 @@ impl RunReport {
 
 const SCHEMA: u32 = 1;
 
-/// Lost packets by the names of their causes.
 pub(crate) fn by_cause(lost: CauseCounts) -> Value {
     Cause::ALL.into_iter().map(|cause| (cause.name(), lost.of(cause))).collect()
 }
 
-/// A fault as scripts get it.
 fn fault_value(fault: &Fault) -> Value {
     // The machine that it happened on; nothing where no other takes part.
     let on = fault.host.as_ref().map(|host| match host {

@@ -2,22 +2,19 @@
 
 use std::fmt::Write as _;
 
-use haul_base::{Cause, CauseCounts, Rate, Span};
+use haul_base::{Bytes, Cause, CauseCounts, Rate, Span};
 
-use super::{Lines, RunReport, clock, count, grouped, percent, size};
+use super::{Lines, RunReport, clock, count, grouped, percent};
 use crate::fault::{Fault, place, shown};
 
 /// The limit that names this system's shortcomings as its cause.
 const RECEIVER_HOST: &str = "receiver_host";
 
 /// A report for people. It closes with two lines: what was moved, and what limited it.
-pub(crate) struct Summary<'a>(pub &'a RunReport);
-
-impl From<Summary<'_>> for Lines {
-    fn from(summary: Summary<'_>) -> Self {
-        let report = summary.0;
-        let mut lines = summary.failures();
-        lines.append(&summary.notes());
+impl From<&RunReport> for Lines {
+    fn from(report: &RunReport) -> Self {
+        let mut lines = report.failures();
+        lines.append(&report.note_lines());
         if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
             report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
         }
@@ -27,44 +24,41 @@ impl From<Summary<'_>> for Lines {
                 return lines;
             }
         }
-        if summary.is_nothing_to_do() {
-            lines.push(summary.nothing_to_do());
-        } else if summary.is_nothing_done() {
+        if report.is_nothing_to_do() {
+            lines.push(report.nothing_to_do());
+        } else if report.is_nothing_done() {
             lines.push("Nothing was moved.");
         } else {
-            lines.push(summary.details());
-            summary.lost().into_iter().for_each(|line| lines.push(line));
-            lines.push(summary.moved());
-            lines.push(summary.limit());
+            lines.push(report.details());
+            report.lost_in_words().into_iter().for_each(|line| lines.push(line));
+            lines.push(report.moved());
+            lines.push(report.limit());
         }
         lines
     }
 }
 
-impl Summary<'_> {
+impl RunReport {
     fn nothing_to_do(&self) -> String {
-        let report = self.0;
-        let kept = count(report.kept_files, "file");
+        let kept = count(self.kept_files, "file");
         // Directories and links may have been made, and permissions changed.
-        let deleted = match report.deleted_files {
+        let deleted = match self.deleted_files {
             0 => String::new(),
             names => format!(", {} deleted", count(names, "name")),
         };
-        format!("Nothing to send: {kept} there already{deleted}, looked at in {}.", clock(report.elapsed))
+        format!("Nothing to send: {kept} there already{deleted}, looked at in {}.", clock(self.elapsed))
     }
 
-    /// What went wrong, without anything else.
     pub(crate) fn problems(&self) -> Lines {
         let mut lines = self.failures();
-        self.0.error.iter().for_each(|error| lines.append(&shown(error)));
+        self.error.iter().for_each(|error| lines.append(&shown(error)));
         lines
     }
 
     /// One line for each failed file that is known by name, and one for all that failed with its directory.
     pub(crate) fn failures(&self) -> Lines {
-        let report = self.0;
         let (mut lines, mut told) = (Lines::default(), 0);
-        for failure in report.causes() {
+        for failure in self.causes() {
             let place = failure.place();
             lines.push(format_args!("failed: {place}: {}", in_a_line(&failure.fault)));
             if failure.below > 0 {
@@ -73,22 +67,21 @@ impl Summary<'_> {
             }
             told += 1 + failure.below;
         }
-        let unlisted = report.failed_files.saturating_sub(told);
+        let unlisted = self.failed_files.saturating_sub(told);
         if unlisted > 0 {
             lines.push(format_args!("failed: {} more", grouped(unlisted)));
         }
-        if let Some(fault) = &report.not_deleted {
+        if let Some(fault) = &self.not_deleted {
             lines.push(format_args!("not deleted: {}", in_a_line(fault)));
         }
         lines
     }
 
     /// One line for each thing that could not be preserved, or was left alone, and is known.
-    pub(crate) fn notes(&self) -> Lines {
-        let report = self.0;
+    pub(crate) fn note_lines(&self) -> Lines {
         let mut lines = Lines::default();
-        report.notes.iter().for_each(|note| lines.push(format_args!("note: {note}")));
-        let unlisted = report.noted.saturating_sub(report.notes.len() as u64);
+        self.notes.iter().for_each(|note| lines.push(format_args!("note: {note}")));
+        let unlisted = self.noted.saturating_sub(self.notes.len() as u64);
         if unlisted > 0 {
             lines.push(format_args!("note: {} more", grouped(unlisted)));
         }
@@ -96,29 +89,27 @@ impl Summary<'_> {
     }
 
     /// What was lost, and why; nothing if nothing was.
-    pub(crate) fn lost(&self) -> Option<String> {
-        let whole = self.0.lost.whole();
-        let named: Vec<_> = lost_by(&self.0.lost).into_iter().map(|(_, words)| words).collect();
-        let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.0.packets.sent));
+    pub(crate) fn lost_in_words(&self) -> Option<String> {
+        let whole = self.lost.whole();
+        let named: Vec<_> = lost_by(&self.lost).into_iter().map(|(_, words)| words).collect();
+        let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.packets.sent));
         (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
     }
 
     fn details(&self) -> String {
-        let report = self.0;
-        let mut parts =
-            vec![format!("preset {}", report.preset), format!("controller {}", report.controller)];
-        if !report.cipher.is_empty() {
-            parts.push(format!("cipher {}", report.cipher));
+        let mut parts = vec![format!("preset {}", self.preset), format!("controller {}", self.controller)];
+        if !self.cipher.is_empty() {
+            parts.push(format!("cipher {}", self.cipher));
         }
-        if let Some(rtt) = report.rtt {
+        if let Some(rtt) = self.rtt {
             parts.push(format!("rtt {}", milliseconds(rtt)));
         }
-        for (side, seconds) in [("sender", report.cpu.sender), ("receiver", report.cpu.receiver)] {
+        for (side, seconds) in [("sender", self.cpu.sender), ("receiver", self.cpu.receiver)] {
             if let Some(seconds) = seconds {
                 parts.push(format!("cpu {side} {seconds:.2} s"));
             }
         }
-        if let Some(digest) = &report.digest {
+        if let Some(digest) = &self.digest {
             parts.push(format!("blake3 {}", digest.get(..16).unwrap_or(digest)));
         }
         parts.join(", ")
@@ -126,64 +117,60 @@ impl Summary<'_> {
 
     /// What was moved, at what rate and share of the path, what was resent, and whether it was verified.
     pub(crate) fn moved(&self) -> String {
-        let report = self.0;
-        let what =
-            if report.files > 0 { format!(" in {}", count(report.files, "file")) } else { String::new() };
-        let verb = if report.files > 0 || report.digest.is_some() { "Moved" } else { "Carried" };
+        let what = if self.files > 0 { format!(" in {}", count(self.files, "file")) } else { String::new() };
+        let verb = if self.files > 0 || self.digest.is_some() { "Moved" } else { "Carried" };
         let mut line =
-            format!("{verb} {}{what} in {} at {}", size(report.bytes), clock(report.elapsed), report.goodput);
+            format!("{verb} {}{what} in {} at {}", Bytes(self.bytes), clock(self.elapsed), self.goodput);
         // What leaves at once, in a run of some packets, is no share.
         if let Some((capacity, name)) =
-            report.capacity.filter(|(rate, _)| *rate >= report.goodput.max(Rate::from_bps(1)))
+            self.capacity.filter(|(rate, _)| *rate >= self.goodput.max(Rate::from_bps(1)))
         {
-            let share = report.goodput.as_bps() as f64 / capacity.as_bps() as f64;
+            let share = self.goodput.as_bps() as f64 / capacity.as_bps() as f64;
             let _ = write!(line, " ({} of the {name}'s {capacity})", percent(share));
         }
-        let resent = report.packets.resent as f64 / report.packets.sent.max(1) as f64;
+        let resent = self.packets.resent as f64 / self.packets.sent.max(1) as f64;
         let _ = write!(line, ", {} resent, ", percent(resent));
-        if report.resumed_bytes > 0 {
-            let _ = write!(line, "{} resumed, ", size(report.resumed_bytes));
+        if self.resumed_bytes > 0 {
+            let _ = write!(line, "{} resumed, ", Bytes(self.resumed_bytes));
         }
-        if report.kept_files > 0 {
-            let _ = write!(line, "{} there already, ", count(report.kept_files, "file"));
+        if self.kept_files > 0 {
+            let _ = write!(line, "{} there already, ", count(self.kept_files, "file"));
         }
-        if report.deleted_files > 0 {
-            let _ = write!(line, "{} deleted, ", count(report.deleted_files, "name"));
+        if self.deleted_files > 0 {
+            let _ = write!(line, "{} deleted, ", count(self.deleted_files, "name"));
         }
-        let verified = match (&report.digest, report.is_ok()) {
+        let verified = match (&self.digest, self.is_ok()) {
             (Some(_), true) => "all verified",
             (Some(_), false) => "the rest verified",
             (None, _) => "nothing to verify",
         };
-        line.push_str(if report.error.is_some() { "incomplete" } else { verified });
+        line.push_str(if self.error.is_some() { "incomplete" } else { verified });
         line
     }
 
     pub(crate) fn would_move(&self) -> String {
-        let report = self.0;
-        let sent = report.bytes.saturating_sub(report.resumed_bytes);
-        let mut line = format!("would send {} in {}", size(sent), count(report.files, "file"));
-        if report.resumed_bytes > 0 {
-            let _ = write!(line, ", {} resumed", size(report.resumed_bytes));
+        let sent = self.bytes.saturating_sub(self.resumed_bytes);
+        let mut line = format!("would send {} in {}", Bytes(sent), count(self.files, "file"));
+        if self.resumed_bytes > 0 {
+            let _ = write!(line, ", {} resumed", Bytes(self.resumed_bytes));
         }
-        let _ = write!(line, ", {} there already", count(report.kept_files, "file"));
-        let _ = write!(line, ", {} deleted", count(report.deleted_files, "name"));
+        let _ = write!(line, ", {} there already", count(self.kept_files, "file"));
+        let _ = write!(line, ", {} deleted", count(self.deleted_files, "name"));
         line
     }
 
     pub(crate) fn is_nothing_to_do(&self) -> bool {
-        let report = self.0;
-        report.kept_files > 0 && report.files == 0 && report.is_ok()
+        self.kept_files > 0 && self.files == 0 && self.is_ok()
     }
 
     pub(crate) fn is_nothing_done(&self) -> bool {
-        self.0.failed_files > 0 && self.0.files == 0 && self.0.bytes == 0
+        self.failed_files > 0 && self.files == 0 && self.bytes == 0
     }
 
     pub(crate) fn limit(&self) -> String {
-        match &self.0.limited_by {
+        match &self.limited_by {
             Some(limit) => format!("Limited by: {} ({})", limit.what.replace('_', " "), limit.evidence),
-            None if self.0.error.is_some() => "Limited by: unknown (it did not come to its end)".to_owned(),
+            None if self.error.is_some() => "Limited by: unknown (it did not come to its end)".to_owned(),
             None => "Limited by: unknown (too short a run to tell)".to_owned(),
         }
     }
@@ -198,7 +185,6 @@ pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
     named.map(|(packets, words)| (packets, format!("{} {words}", share(packets)))).collect()
 }
 
-/// A fault with its machine and its hint.
 fn in_a_line(fault: &Fault) -> String {
     let hint = if fault.hint.is_empty() { String::new() } else { format!(" ({})", fault.hint) };
     format!("{}{}{hint}", place(fault), fault.message)

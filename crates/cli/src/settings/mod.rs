@@ -20,8 +20,7 @@ const STACKS: &str = "`haul presets` lists the recipes with the commands that ta
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
-/// The ciphers that a client offers, most wanted first: `only` this one, which may be none, or what this machine does
-/// fastest, encrypted in any case.
+/// The ciphers that a client offers: `only` this one, or all that encrypt, the fastest on this machine first.
 pub(crate) fn ciphers(only: Option<Cipher>) -> Vec<Cipher> {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     match only {
@@ -44,15 +43,12 @@ fn has_aes() -> bool {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The preset that the other values started from.
-    pub preset: String,
     /// Name of the control law of the rate, one of [`haul_proto::laws`].
     pub controller: &'static str,
     /// The ceiling of the rate; with `fixed` the rate itself.
     pub rate: Option<Rate>,
     /// The object is cut at multiples of it.
     pub chunk: Bytes,
-    /// Time between two reports of the receiver.
     pub feedback_interval: Span,
     /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
     pub crypto: Option<Cipher>,
@@ -60,7 +56,7 @@ pub(crate) struct Settings {
     pub offload: bool,
     /// Socket buffers to ask the kernel for.
     pub socket_buffer: Bytes,
-    /// What the transport is made of, with the parameters above.
+    /// What the transport is made of, with the parameters above, by the name of the preset.
     pub stack: haulage::Recipe,
 }
 
@@ -150,8 +146,9 @@ impl Recipe {
 
     /// Builds the stack once, so that what it lacks is said before anything starts.
     fn check(&self) -> Result<(), Fault> {
-        check_object_recipe(&self.settings.stack, TAG_LEN)
-            .map_err(|error| fault::usage(format!("preset {}: {error}", self.settings.preset), hint(&error)))
+        check_object_recipe(&self.settings.stack, TAG_LEN).map_err(|error| {
+            fault::usage(format!("preset {}: {error}", self.settings.stack.name), hint(&error))
+        })
     }
 }
 

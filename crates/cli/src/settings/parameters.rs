@@ -12,7 +12,6 @@ use crate::fault::{self, Fault};
 pub(crate) struct Parameter {
     /// Its name in recipes and with `--set`.
     pub key: &'static str,
-    /// What it is, for error messages and help.
     pub help: fn() -> String,
     set: fn(&mut Settings, &str) -> Result<(), String>,
     /// The value as `--set` would take it.

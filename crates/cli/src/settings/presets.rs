@@ -1,5 +1,4 @@
-//! Presets: recipes with a name, compiled in, and recipe files. A recipe gives the parameters of a session; one with a
-//! table for each of its micro-protocols also says what the session's transport is made of.
+//! Presets and recipe files. A recipe has parameters of a session, or a table for each of its micro-protocols.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -30,10 +29,11 @@ pub(crate) struct Preset {
 
 impl Preset {
     pub(crate) fn default_preset() -> Self {
-        Self::shipped().swap_remove(0)
+        Self::compiled_in(&SHIPPED[0])
     }
 
     /// All presets that are compiled in and name no micro-protocols.
+    #[cfg(test)]
     pub(crate) fn shipped() -> Vec<Self> {
         SHIPPED.iter().map(Self::compiled_in).collect()
     }
@@ -46,8 +46,7 @@ impl Preset {
         Self { name: name.to_owned(), file: None, text: text.to_owned() }
     }
 
-    /// The shipped preset of this name, or the recipe file if the text looks like a path (has a `/` or ends
-    /// in `.toml`).
+    /// The shipped preset of this name, or the recipe file if the text has a `/` or ends in `.toml`.
     pub(crate) fn find(name_or_file: &str) -> Result<Self, Fault> {
         let path = Path::new(name_or_file);
         if name_or_file.contains('/') || path.extension().is_some_and(|end| end == "toml") {
@@ -73,7 +72,6 @@ impl Preset {
         Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text })
     }
 
-    /// What it is for, in one line.
     pub(crate) fn description(&self) -> String {
         let table = self.table();
         let line = table.get("description").or_else(|| table.get("summary"));
@@ -98,7 +96,6 @@ impl Preset {
     /// The values, those that the recipe leaves out being the default preset's.
     pub(super) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
-            preset: self.name.clone(),
             controller: "bbr",
             rate: None,
             chunk: Bytes(100_000_000),

@@ -189,7 +189,7 @@ fn a_file_may_name_micro_protocols() {
     let find = || Preset::find(path.to_str().unwrap()).unwrap();
     std::fs::write(&path, Preset::find("rbudp").unwrap().text).unwrap();
     let recipe = Recipe::build(&find(), &[]).unwrap();
-    assert_eq!((recipe.settings.preset.as_str(), stack(&recipe).name.as_str()), ("mine", "mine"));
+    assert_eq!(stack(&recipe).name, "mine");
     std::fs::write(&path, "[object]\nchunk = '7'\n").unwrap();
     assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
     std::fs::write(&path, "[object]\n[seal]\n").unwrap();

@@ -11,7 +11,6 @@ use crate::fault::{self, Fault};
 /// The scheme of the longer form, which can name a port.
 const SCHEME: &str = "ssh://";
 
-/// A machine that ssh leads to.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[display("{destination}")]
 pub(crate) struct SshHost {
@@ -28,8 +27,7 @@ pub(crate) struct SshPath {
 }
 
 impl SshPath {
-    /// Reads a word of the command line; `None` if it is no such path. A colon before the first slash makes it
-    /// one, so that a local `a:b` is written `./a:b`. An IPv6 address stands in brackets.
+    /// Reads a word of the command line; `None` if no colon stands before the first slash outside of brackets.
     pub(crate) fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
         let bytes = word.as_bytes();
         if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {

@@ -23,7 +23,6 @@ pub(crate) struct Announcement {
     /// The URL of its server, if it serves. It names no host that counts.
     #[serde(default)]
     pub url: Option<String>,
-    /// Addresses by which it may be reached.
     #[serde(default)]
     pub hosts: Vec<String>,
     #[serde(default)]
@@ -31,7 +30,6 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Of this program.
     pub(crate) fn ours() -> Self {
         let program = env!("CARGO_PKG_VERSION").to_owned();
         Self { program, protocol: PROTOCOL_VERSION, url: None, hosts: Vec::new(), fault: None }
@@ -43,7 +41,6 @@ impl Announcement {
         [MARKER, json.as_bytes(), b"\n"].concat()
     }
 
-    /// Reads what [`scan_output`] has found.
     pub(super) fn read(json: &Value, host: &SshHost) -> Result<Self, Fault> {
         // The versions first: what else another version says may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();

@@ -16,7 +16,6 @@ use crate::signals::quote;
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// ssh's option for a port; scp has it in upper case.
 const PORT: &str = "-p";
-/// How often it is looked at.
 const TICK: Duration = Duration::from_millis(5);
 
 /// How to run ssh, and haul on the other side.
@@ -27,14 +26,11 @@ pub(crate) struct SshCommand {
     words: Vec<OsString>,
     /// What ssh and scp take alike, but for the name of the port's.
     options: Vec<(&'static str, OsString)>,
-    /// What is started on the other side.
     pub(super) binary: String,
-    /// The ports that the other side may use.
     pub(crate) ports: Option<String>,
 }
 
 impl SshCommand {
-    /// As the options say.
     pub(crate) fn new(args: &SshArgs) -> Result<Self, Fault> {
         let mut words = words(args.ssh.as_deref().unwrap_or("ssh"))?.into_iter().map(OsString::from);
         let program =
@@ -58,7 +54,6 @@ impl SshCommand {
         shown([self.program.clone()].into_iter().chain(self.arguments(host)))
     }
 
-    /// The command that shows haul's version on `host`.
     pub(super) fn version(&self, host: &SshHost) -> String {
         let there = format!("{} --version", quote_path(&self.binary));
         let is_plain = quote(&self.binary) == self.binary;
@@ -97,7 +92,6 @@ impl SshCommand {
         port.chain(options).chain([OsString::from(&host.destination)]).collect()
     }
 
-    /// Starts a server there.
     pub(crate) fn serve(&self, host: &SshHost) -> Command {
         let ports = self.ports.iter().map(|ports| format!(" --port-range {ports}"));
         self.remote(host, &format!("serve --once --for-ssh{}", ports.collect::<String>()))
@@ -158,7 +152,6 @@ fn hostname_in(configuration: &str) -> Option<String> {
     Some(name.to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Words for a person's shell.
 fn shown(words: impl Iterator<Item = OsString>) -> String {
     let words: Vec<String> = words.map(|word| quote(&word.to_string_lossy())).collect();
     words.join(" ")
@@ -172,7 +165,6 @@ fn quote_path(path: &str) -> String {
     }
 }
 
-/// Cuts a command into words as a shell does.
 fn words(text: &str) -> Result<Vec<String>, Fault> {
     let unclosed = || fault::usage(format!("--ssh: `{text}` has a quote that does not end"), "close it");
     shlex::split(text).ok_or_else(unclosed)

@@ -59,7 +59,6 @@ impl Ended {
         }
     }
 
-    /// ssh's own failure.
     fn of_ssh(&self, command: &SshCommand, host: &SshHost) -> Fault {
         let (ssh, last) = (command.shown(host), self.last_line());
         if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
@@ -129,7 +128,6 @@ pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&st
     )
 }
 
-/// There is no such ssh.
 pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
     lasting(
         format!("cannot run `{}`: {error}", command.program.display()),

@@ -1,7 +1,4 @@
-//! What it takes to start `haul` on another machine with the system's ssh, and to talk with it.
-//!
-//! ssh starts the other side and carries its first words, so that its keys, its configuration and its way of
-//! asking for passwords hold. The data goes directly between the two machines (docs/ssh.md).
+//! Starts `haul` on another machine with the system's ssh, and talks with it (docs/ssh.md). Data does not go by ssh.
 
 mod address;
 mod announcement;

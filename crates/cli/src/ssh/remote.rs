@@ -46,13 +46,11 @@ pub(crate) struct Remote {
     has_ended: bool,
     tail: Arc<Mutex<Vec<u8>>>,
     errors: Receiver<()>,
-    /// What the other side said of itself.
     pub(crate) announcement: Announcement,
 }
 
 impl Remote {
-    /// Runs `started`, which `command` has made for `host`, and waits until haul is ready there. ssh asks at
-    /// the terminal for what it needs.
+    /// Runs `started`, which `command` has made for `host`, and waits until haul is ready there.
     pub(crate) fn start(
         command: &SshCommand,
         host: &SshHost,

@@ -1,10 +1,10 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
+use std::ffi::OsString;
+
 use haul_wire::control::{Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request, RunMode};
 use serde::{Deserialize, Serialize};
-
-use crate::output::Name;
 
 /// The longest line that is read as a permit, in bytes.
 pub(crate) const MAX_PERMIT: u64 = 16 << 20;
@@ -60,7 +60,7 @@ pub(crate) const MAX_JOB: u64 = 64 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The words of `haul cp`: options, `--`, sources, destination.
-    pub words: Vec<Name>,
+    pub words: Vec<OsString>,
     /// Where the server may be found; empty: where its URL says.
     pub hosts: Vec<String>,
     /// Whether it is done, and whether it is said what is done to each name.
@@ -157,7 +157,7 @@ mod job_tests {
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
             words.push(text.into());
             let job = Job {
-                words: words.iter().map(|word| word.as_os_str().into()).collect(),
+                words: words.clone(),
                 hosts: vec!["far".to_owned()],
                 run: RunMode::Verbose,
                 detach: true,
@@ -169,8 +169,7 @@ mod job_tests {
             prop_assert!(!line.contains('\n'));
             let read: Job = serde_json::from_str(&line).unwrap();
             prop_assert_eq!(&read, &job);
-            let read: Vec<OsString> = read.words.into_iter().map(OsString::from).collect();
-            prop_assert_eq!(read, words);
+            prop_assert_eq!(read.words, words);
         }
     }
 }

@@ -12,14 +12,8 @@ use serde_json::json;
 
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, count};
-use crate::transfer::context::Context;
-use crate::transfer::control_socket::Side;
-use crate::transfer::drive::{Measured, stop};
-use crate::transfer::link::Sides;
-use crate::transfer::outcome::of_memory;
-use crate::transfer::watch::{Watch, for_peer};
+use crate::transfer::{Context, Measured, Side, Sides, Watch, drive::stop, for_peer, outcome::of_memory};
 
-/// How often a run is looked after.
 const TICK: Duration = Duration::from_millis(5);
 /// How long the other side may take for its last words.
 const LAST_WORDS: Duration = Duration::from_secs(15);
@@ -154,8 +148,7 @@ fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
 
 /// Bytes of the pattern that repeats through the object.
 const PATTERN: usize = 1 << 20;
-/// How far ahead of the sender bytes are offered, when the end depends on time: so much is still sent when
-/// the time is up. Two of the largest batches.
+/// How far ahead of the sender a timed bench offers bytes, and sends at the end: two of the largest batches.
 const AHEAD: u64 = 128 << 10;
 /// Seed of the pattern. Any will do: it only must not compress or look like zeros.
 const SEED: u64 = 0x6861_756c;
@@ -218,7 +211,6 @@ impl ObjectSource for MemorySource {
     }
 }
 
-/// Takes everything and keeps nothing.
 struct NullSink(Gauge);
 
 impl ObjectSink for NullSink {

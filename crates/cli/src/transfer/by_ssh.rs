@@ -1,6 +1,6 @@
 //! `haul cp` with a machine that ssh leads to.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
@@ -10,9 +10,7 @@ use crate::endpoint::{self, Machine};
 use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
-use crate::transfer::context::Context;
-use crate::transfer::server::at_own_server;
-use crate::transfer::session;
+use crate::transfer::{Context, Policy, session, with_own_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -50,17 +48,20 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// Runs `work` with the URL of a server on a machine: the one that is there, one that ssh starts and that does what
-/// `permit` says, or one within this process.
-pub(crate) fn at_server<R: MayFail + Send>(
+/// Runs `work` with the URL of a server on a machine: one that runs, one that ssh starts with `permit`, or one in here.
+pub(crate) fn at_server(
     context: &Context,
     args: &SshArgs,
     machine: &Machine,
     permit: &Permit,
-    work: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault> {
+    work: impl FnOnce(HaulUrl) -> RunReport,
+) -> Result<RunReport, Fault> {
     let host = match machine {
-        Machine::Here => return at_own_server(context, work),
+        Machine::Here => {
+            return with_own_server(&Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+                work(listener.url("127.0.0.1", b""))
+            });
+        }
         Machine::Url(url) => return Ok(work(url.clone())),
         Machine::Ssh(host) => host,
     };
@@ -68,34 +69,13 @@ pub(crate) fn at_server<R: MayFail + Send>(
     let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
-    let mut is_done = true;
-    let result = work(url).map_fault(|fault| {
-        is_done = false;
-        way_out(fault)
-    });
+    let mut report = work(url);
+    report.error = report.error.map(way_out);
     if let Some(note) = server.remote.early_end() {
-        let rest = if is_done { "; the transfer did not need it" } else { "" };
+        let rest = if report.error.is_none() { "; the transfer did not need it" } else { "" };
         context.say(format!("note: {note}{rest}"));
     }
-    Ok(result)
-}
-
-/// What can hold a fault.
-pub(crate) trait MayFail {
-    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self;
-}
-
-impl MayFail for RunReport {
-    fn map_fault(mut self, change: impl FnOnce(Fault) -> Fault) -> Self {
-        self.error = self.error.map(change);
-        self
-    }
-}
-
-impl<T> MayFail for Result<T, Fault> {
-    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self {
-        self.map_err(change)
-    }
+    Ok(report)
 }
 
 /// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
@@ -110,17 +90,14 @@ pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Resul
     for url in candidates.iter().map(with) {
         match session::negotiate(context, &url) {
             Ok(_) => return Ok(url),
-            Err(fault) if is_of_the_way(&fault) => faults.push((url.host, fault)),
+            // Another address may do better.
+            Err(fault) if fault::is_of_way(fault.code) || fault.code == FaultCode::NotAuthorised => {
+                faults.push((url.host, fault));
+            }
             Err(fault) => return Err(fault),
         }
     }
     Err(none(&faults))
-}
-
-/// Whether another address may do better.
-fn is_of_the_way(fault: &Fault) -> bool {
-    use FaultCode::{ControlLost, NotAuthorised, PeerSilent, UdpBlocked, Unreachable};
-    matches!(fault.code, Unreachable | UdpBlocked | NotAuthorised | ControlLost | PeerSilent)
 }
 
 fn none(faults: &[(String, Fault)]) -> Fault {
@@ -147,8 +124,7 @@ fn addresses(host: &str) -> Vec<IpAddr> {
     found.map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
 }
 
-/// Says of a failure on the way to a server that ssh has started what would open the way. `ports` are those
-/// that the server was told to use.
+/// Adds to an unreachable server's fault what would open the way; `ports` are those that it was told to use.
 pub(crate) fn with_way_out(mut fault: Fault, port: u16, ports: Option<&str>) -> Fault {
     if !matches!(fault.code, FaultCode::Unreachable | FaultCode::UdpBlocked) {
         return fault;

@@ -12,10 +12,8 @@ use crate::fault::{self, Fault};
 use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::{Preset, Recipe, Settings, session_key};
 use crate::signals::Cancel;
-use crate::transfer::quota::Quotas;
-use crate::transfer::sessions::Pulse;
+use crate::transfer::{Pulse, Quotas};
 
-/// What every run is given besides its own options.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub settings: Settings,
@@ -23,7 +21,6 @@ pub(crate) struct Context {
     pub loss_model: Option<Arc<Model>>,
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
-    /// What the command says of a transfer.
     pub transfer: TransferOptions,
     /// Where it is said what is done to names.
     pub items: Items,
@@ -36,7 +33,6 @@ pub(crate) struct Context {
     pub cancel: Cancel,
     pub events: EventLog,
     pub style: ProgressStyle,
-    /// Whether words for people are unwanted.
     pub quiet: bool,
     pub json: bool,
     /// The options in force, by name and as words, for a `haul` on another machine.
@@ -76,21 +72,7 @@ impl Context {
         })
     }
 
-    /// The same for a server's session: its client says what is done.
-    pub(crate) fn of_server(&self, quotas: Quotas, pulse: Pulse) -> Self {
-        Self {
-            items: Items::Hidden,
-            events: EventLog::none(),
-            style: ProgressStyle::Hidden,
-            role: Role::Server,
-            quotas,
-            pulse,
-            ..self.clone()
-        }
-    }
-
-    /// Refuses a typed `--diagnosis-model` that nothing would read: this side does not send, or its recipe looks at no
-    /// signatures. One from a configuration file or the environment is for the runs that use it.
+    /// Refuses a typed `--diagnosis-model` that nothing would read; a configured one is for the runs that use it.
     pub(crate) fn check_loss_model(&self, is_sender: bool) -> Result<(), Fault> {
         if !self.typed.iter().any(|option| option == "diagnosis-model") {
             return Ok(());
@@ -112,11 +94,10 @@ impl Context {
 
     /// Fills in the names of what was used.
     pub(crate) fn report(&self, report: RunReport) -> RunReport {
-        let Settings { preset, controller, .. } = &self.settings;
-        RunReport { preset: preset.clone(), controller: (*controller).to_owned(), ..report }
+        let Settings { stack, controller, .. } = &self.settings;
+        RunReport { preset: stack.name.clone(), controller: (*controller).to_owned(), ..report }
     }
 
-    /// Closes the trace of a run.
     pub(crate) fn trace_end(&self, report: &RunReport) {
         self.events.write("end", json_value(report));
     }
@@ -129,7 +110,6 @@ impl Context {
     }
 }
 
-/// Refuses a recipe that looks at no signatures.
 pub(crate) fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
     let evidence = recipe.get("rate_control", "diagnosis").unwrap_or("on");
     if recipe.has("rate_control") && ["on", "signature"].contains(&evidence) {

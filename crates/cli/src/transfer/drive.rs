@@ -15,17 +15,16 @@ use serde_json::{Value, json};
 
 use crate::fault;
 use crate::output::{EventLog, Progress, Snapshot, Stall};
-use crate::transfer::context::Context;
-use crate::transfer::control_socket::Side;
-use crate::transfer::counters::{carried, write_windows};
-use crate::transfer::link::Sides;
-use crate::transfer::quota::Part;
-use crate::transfer::sessions::{self, Unchanged};
-use crate::transfer::watch::{REST, Watch, for_peer};
+use crate::transfer::{
+    Context, Side, Sides, Unchanged, Watch,
+    counters::{carried, write_windows},
+    for_peer,
+    quota::Part,
+    sessions,
+    watch::REST,
+};
 
-/// How often a run is looked after.
 const TICK: Duration = Duration::from_millis(5);
-/// The same after some seconds.
 const LONGEST_TICK: Duration = Duration::from_millis(50);
 /// What to do when a copy of files has lost the other side.
 const GOES_ON: &str = "run the same command again: it goes on where it stopped";
@@ -37,7 +36,6 @@ pub(crate) struct Moved {
     pub measured: Measured,
 }
 
-/// What was measured of the data path.
 #[derive(Default)]
 pub(crate) struct Measured {
     pub counters: Option<Counters>,
@@ -134,8 +132,7 @@ fn run(
     Moved { result, notes, measured }
 }
 
-/// The result of a job that has ended, or was ended from here. One that cannot end is left to itself: a thread of it
-/// waits for a disk that does not answer, and ends with the process.
+/// The result of a job. One that does not end, because a disk does not answer, is left to end with the process.
 fn join(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
     match stopped_by {
         None => job.join(),
@@ -188,8 +185,7 @@ fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, mut watch: Wa
     stopped_by.map(|(fault, _)| fault)
 }
 
-/// How long to look away: a fiftieth of the time that has passed, so that the end is noticed in time, and a long copy
-/// is woken no more than 20 times a second.
+/// Time between two looks: a fiftieth of what has passed, so that short copies end in time and long ones wake seldom.
 fn tick(elapsed: Duration) -> Duration {
     (elapsed / 50).clamp(TICK, LONGEST_TICK)
 }

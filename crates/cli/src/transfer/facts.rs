@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use haul_base::{Cause, Rate, Span};
-use haul_engine::{Counters, Session, Transfer};
+use haul_engine::Session;
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_udp::{Offload, Options, UdpSocket};
-use haul_wire::control::{Counted, CountedSending};
+use haul_wire::control::CountedSending;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::settings::Settings;
@@ -65,16 +65,6 @@ impl Facts {
     }
 }
 
-/// What this side tells the other one.
-pub(crate) fn counted(facts: &Facts, transfer: &Transfer, moving: Span) -> Counted {
-    let cpu_us = facts.cpu.used(transfer.cpu()).as_micros();
-    let sending = match transfer.counters() {
-        Some(Counters::Sending(sending)) => Some(counted_sending(facts, &sending.stats, moving)),
-        _ => None,
-    };
-    Counted { cpu_us, sending }
-}
-
 pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedSending {
     let ceiling = ceiling_of_all(stats, facts.ceiling);
     let seen = LimitEvidence { ceiling, ..LimitEvidence::of(stats, facts.round_trip, facts.ceiling, moving) };
@@ -96,13 +86,11 @@ pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) 
     }
 }
 
-/// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile: the mean
-/// rate of the run is no share of the last one.
+/// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile.
 pub(crate) fn ceiling_of_all(stats: &SenderStats, agreed: Option<Rate>) -> Option<Rate> {
     stats.law.map_or(agreed, |law| law.ceiling).filter(|_| stats.ceiling_changes == 0)
 }
 
-/// Processor time of the whole process so far.
 pub(crate) fn process_cpu() -> Span {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())

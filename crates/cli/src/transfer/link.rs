@@ -1,5 +1,4 @@
-//! The engine's control channel as the mover wants it. Beside the mover's messages it carries what each side has
-//! counted, so that either side's report has both.
+//! The engine's control channel for the mover; it also carries what each side counted, for either side's report.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -7,15 +6,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Control, EngineError, Session, Transfer};
+use haul_engine::{Control, Counters, EngineError, Session, Transfer};
 use haul_mover::ControlLink;
 use haul_proto::ControllerError;
 use haul_wire::control::{ControlMessage, Counted, Fault, FaultCode, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::asked_law::AskedLaw;
-use crate::transfer::facts::{Cpu, Facts, counted};
+use crate::transfer::{AskedLaw, Cpu, Facts, facts::counted_sending};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
@@ -48,8 +46,7 @@ struct LinkState {
     law: Option<AskedLaw>,
     /// What this side, which receives, has asked of the other one's law: the last value of each parameter.
     asked: BTreeMap<String, String>,
-    /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
-    /// that the sender could not read why it failed.
+    /// Hashes of faults that this side has told: a receiver repeats why the sender could not read an entry.
     told: HashSet<u64>,
 }
 
@@ -113,9 +110,16 @@ impl Sides {
         Ok(())
     }
 
+    /// What this side tells the other one.
     pub(crate) fn ours(&self) -> Counted {
-        let transfer = self.state.lock().transfer.upgrade();
-        transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
+        let Some(transfer) = self.state.lock().transfer.upgrade() else { return Counted::default() };
+        let sending = match transfer.counters() {
+            Some(Counters::Sending(sending)) => {
+                Some(counted_sending(&self.facts, &sending.stats, self.started.elapsed().into()))
+            }
+            _ => None,
+        };
+        Counted { cpu_us: self.facts.cpu.used(transfer.cpu()).as_micros(), sending }
     }
 
     /// Takes in what the other side says of the data path, or gives the message back if it is another one.
@@ -179,7 +183,6 @@ impl Sides {
         message
     }
 
-    /// The other side's numbers, if it has told them.
     pub(crate) fn theirs(&self) -> Option<Counted> {
         self.state.lock().theirs.clone()
     }
@@ -213,7 +216,7 @@ mod tests {
     use std::thread;
 
     use haul_base::Piece;
-    use haul_engine::{ConnectOptions, Counters, EngineError, ListenOptions, Listener, Waker, connect};
+    use haul_engine::{ConnectOptions, EngineError, ListenOptions, Listener, Waker, connect};
     use haul_proto::{Available, LawNow, ObjectSink, ObjectSource};
     use haul_wire::control::{BenchLimit, Request};
 

@@ -9,11 +9,10 @@ use haul_proto::limit_of_receiver;
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
-use crate::transfer::context::Context;
-use crate::transfer::counters;
-use crate::transfer::drive::{Measured, Moved};
-use crate::transfer::facts::{self, Facts, counted_sending};
-use crate::transfer::link::Sides;
+use crate::transfer::{
+    Context, Facts, Measured, Moved, Sides, counters,
+    facts::{self, counted_sending},
+};
 
 /// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
 const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];

@@ -11,11 +11,10 @@ use crate::endpoint::{Machine, place};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
 use crate::ssh::SshHost;
-use crate::transfer::facts::Cpu;
+use crate::transfer::Cpu;
 
 impl Machine {
-    /// Whether sources on both are those of one session. The same machine by another port of ssh is another one: a
-    /// container, or what a tunnel leads to.
+    /// Whether sources on both share a session. Another port of ssh is another machine: a container, or a tunnel's end.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Url(a), Self::Url(b)) => (a.authority(), &a.secret) == (b.authority(), &b.secret),
@@ -23,7 +22,6 @@ impl Machine {
         }
     }
 
-    /// Its name for people.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Here => "here".to_owned(),
@@ -58,7 +56,6 @@ pub(crate) struct CopyPlan {
     pub path: Vec<u8>,
 }
 
-/// The ways there are to copy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Way<'a> {
     /// This machine sends these, to another one or to itself.
@@ -67,8 +64,7 @@ pub(crate) enum Way<'a> {
     Fetch(&'a Machine, &'a [Vec<u8>]),
     /// Several other machines send here at the same time.
     Many,
-    /// It passes this machine by: `at`, to which ssh leads, connects to a server, which ssh starts on `serves` if no URL
-    /// names one.
+    /// Two others: ssh runs the client on `at`, and the server on `serves` if no URL names one.
     Between { at: &'a SshHost, serves: Option<&'a SshHost> },
 }
 
@@ -95,7 +91,6 @@ impl CopyPlan {
         Ok(plan)
     }
 
-    /// Whether ssh leads to a machine that takes part.
     pub(crate) fn has_ssh(&self) -> bool {
         let sources = self.sources.iter().map(|(machine, _)| machine);
         sources.chain([&self.to]).any(|machine| matches!(machine, Machine::Ssh(_)))
@@ -125,7 +120,6 @@ impl CopyPlan {
         }
     }
 
-    /// A plan for each machine that has sources.
     pub(crate) fn of_each_machine(&self) -> Vec<Self> {
         let sources = self.sources.iter().cloned();
         sources.map(|one| Self { sources: vec![one], ..self.clone() }).collect()
@@ -148,7 +142,6 @@ impl CopyPlan {
         self.sources.iter().map(|(_, paths)| paths.len()).sum()
     }
 
-    /// What would be done, for people.
     pub(crate) fn actions(&self) -> Vec<String> {
         let is_between = matches!(self.way(), Ok(Way::Between { .. }));
         let shown = |machine: &Machine, path: &Vec<u8>| match machine {
@@ -188,10 +181,8 @@ pub(crate) struct DryRun {
 }
 
 impl DryRun {
-    /// The plan as a JSON object.
     pub(crate) fn value(&self) -> serde_json::Value {
-        let negotiated: serde_json::Map<String, serde_json::Value> =
-            self.negotiated.iter().map(|(key, value)| (key.to_string(), value.clone().into())).collect();
+        let negotiated: serde_json::Value = self.negotiated.iter().cloned().collect();
         serde_json::json!({
             "schema": 1, "ok": true, "dry_run": true, "actions": self.actions, "negotiated": negotiated,
         })

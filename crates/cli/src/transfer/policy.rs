@@ -1,48 +1,35 @@
 //! What a server permits and prefers.
 
-use haul_base::Bytes;
+use haul_engine::Role;
 use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
 
+use crate::output::{EventLog, Items, ProgressStyle};
 use crate::settings::{Settings, ciphers};
-use crate::transfer::asked_law::LawLimits;
-use crate::transfer::context::Context;
-use crate::transfer::quota::Quotas;
+use crate::transfer::{Context, LawLimits};
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Policy {
-    /// How what is received is divided among clients.
-    pub quotas: Quotas,
+    /// What every session is given. What its owner has set holds for clients.
+    pub context: Context,
     pub root: Root,
     pub read_only: bool,
     /// When a file counts as received at the latest; clients may ask for more.
     pub durability: Durability,
     /// What clients may set of files that they send.
     pub permit: Preserve,
-    /// What has to stay free on the disk.
     pub min_free: MinFree,
-    /// Memory that the names, links, holes and attributes of one client's set may take.
-    pub set_memory: Bytes,
-    /// What its owner has set, and the names of it.
-    pub settings: Settings,
-    pub named: Vec<String>,
 }
 
 impl Policy {
-    pub(crate) fn new(root: Root, read_only: bool, context: &Context) -> Self {
-        Self {
-            quotas: Quotas::default(),
-            root,
-            read_only,
-            durability: Durability::Cached,
-            permit: context.transfer.preserve,
-            min_free: MinFree::Nothing,
-            set_memory: context.transfer.set_memory,
-            settings: context.settings.clone(),
-            named: context.named.clone(),
-        }
+    pub(crate) fn new(root: Root, read_only: bool, context: Context) -> Self {
+        let (durability, permit) = (Durability::Cached, context.transfer.preserve);
+        // Its clients say what is done, and see how it goes.
+        let (items, events, style) = (Items::Hidden, EventLog::none(), ProgressStyle::Hidden);
+        let context = Context { items, events, style, role: Role::Server, ..context };
+        Self { context, root, read_only, durability, permit, min_free: MinFree::Nothing }
     }
 
     /// The same, where of what clients may set of files only this is left.
@@ -55,7 +42,8 @@ impl Policy {
 
     /// A server for oneself, within this process: everything is as the client wants it.
     pub(crate) fn own(context: &Context) -> Self {
-        Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }
+        let (named, quotas) = Default::default();
+        Self::new(Root::Anywhere, false, Context { named, quotas, ..context.clone() })
     }
 
     /// When what a client sends counts as received: what it asks for, or more.
@@ -65,8 +53,8 @@ impl Policy {
 
     /// How files of a client are received, within the rules.
     pub(crate) fn within(&self, options: ReceiveOptions) -> ReceiveOptions {
-        let Self { permit, min_free, set_memory, .. } = *self;
-        ReceiveOptions { permit, min_free, set_memory, ..options }
+        let Self { permit, min_free, .. } = *self;
+        ReceiveOptions { permit, min_free, set_memory: self.context.transfer.set_memory, ..options }
     }
 
     pub(crate) fn check(&self, request: &Request, settings: &WireSettings) -> Result<(), Fault> {
@@ -103,12 +91,11 @@ impl Policy {
         ))
     }
 
-    /// The settings in force for a client that asked for `theirs`: the lower of two ceilings, offload only if
-    /// both want it, and else what the client asked for unless the server's owner has set it.
+    /// The settings in force: `theirs`, unless the owner has set them; the lower ceiling, offload if both want it.
     pub(crate) fn settle(&self, theirs: &WireSettings) -> WireSettings {
-        let ours = self.settings.asked(theirs.bench_limit);
+        let ours = self.context.settings.asked(theirs.bench_limit);
         let mut settled = theirs.clone();
-        for named in &self.named {
+        for named in &self.context.named {
             match named.as_str() {
                 "rate" => settled.rate_bps = theirs.rate_bps.into_iter().chain(ours.rate_bps).min(),
                 "offload" => settled.offload = theirs.offload && ours.offload,
@@ -125,8 +112,8 @@ impl Policy {
 
     /// What no client changes of the law by which this server sends: as [`Policy::settle`] has it.
     pub(crate) fn law_limits(&self) -> LawLimits {
-        let is_named = |name| self.named.iter().any(|known| known == name);
-        let Settings { rate, controller, .. } = self.settings;
+        let is_named = |name| self.context.named.iter().any(|known| known == name);
+        let Settings { rate, controller, .. } = self.context.settings;
         LawLimits {
             rate: rate.filter(|_| is_named("rate")),
             controller: is_named("controller").then_some(controller),
@@ -135,7 +122,7 @@ impl Policy {
 
     /// The ciphers that clients may choose from, and whether they may choose none.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
-        match self.settings.crypto {
+        match self.context.settings.crypto {
             Some(Cipher::None) => (ciphers(None), true),
             crypto => (ciphers(crypto), false),
         }
@@ -148,24 +135,19 @@ mod tests {
     use haul_wire::control::{BenchLimit, Growth, Layout, ReceivePolicy, Rule, RunMode, Selection, Verdict};
 
     use super::*;
+    use crate::args::Command;
     use crate::settings::{Preset, Recipe};
+    use crate::signals::Cancel;
 
     fn policy(named: &[&str], change: impl Fn(&mut Settings)) -> Policy {
         let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
         change(&mut settings);
         let named = named.iter().map(|&name| name.to_owned()).collect();
-        let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
-        Policy {
-            quotas: Quotas::default(),
-            root,
-            read_only: true,
-            durability,
-            permit,
-            min_free: MinFree::Nothing,
-            set_memory: haul_mover::SET_MEMORY,
-            settings,
-            named,
-        }
+        let context =
+            Context::quiet(&Command::Man, &Preset::default_preset(), &[], Cancel::default()).unwrap();
+        let context = Context { settings, named, ..context };
+        let durability = Durability::Synced;
+        Policy { durability, ..Policy::new(Root::Anywhere, true, context) }
     }
 
     fn asked(rate: Option<u64>) -> WireSettings {

@@ -15,7 +15,6 @@ use crate::transfer::counters::carried;
 /// A round lasts so long: some round trips of any path, so that what is measured was sent at the new rate.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// Somebody who sends.
 #[derive(Debug)]
 struct Sender {
     control: Control,
@@ -80,18 +79,18 @@ impl Part {
     }
 }
 
+impl Table {
+    fn end_round(&mut self) {
+        self.group.round(Span::from(self.since.elapsed()));
+        self.since = Instant::now();
+    }
+}
+
 impl Drop for Part {
     fn drop(&mut self) {
         let mut table = self.table.lock();
         table.group.retain(|id, _| id != self.id);
         table.since = Instant::now();
-    }
-}
-
-impl Table {
-    fn end_round(&mut self) {
-        self.group.round(Span::from(self.since.elapsed()));
-        self.since = Instant::now();
     }
 }
 

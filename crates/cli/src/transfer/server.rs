@@ -6,20 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, Session};
+use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Session};
 use haul_mover::{SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 
 use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
-use crate::transfer::asked_law::AskedLaw;
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::link::Sides;
-use crate::transfer::policy::Policy;
-use crate::transfer::sessions::Pulse;
-use crate::transfer::{bench, drive, outcome};
+use crate::transfer::{AskedLaw, Context, Cpu, Policy, Pulse, Sides, bench, drive, outcome};
 
 /// How soon a server notices that it is to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
@@ -29,14 +23,9 @@ const CHECK: Duration = Duration::from_secs(10);
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
 /// Serves one client to the end of its session.
-pub(crate) fn answer(
-    incoming: Incoming,
-    policy: &Policy,
-    context: &Context,
-    cpu: Cpu,
-    pulse: &Pulse,
-) -> RunReport {
+pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Pulse) -> RunReport {
     let started = Instant::now();
+    let context = &Context { pulse: pulse.clone(), ..policy.context.clone() };
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings());
     if let Err(fault) = policy.check(&request, incoming.settings()) {
@@ -54,8 +43,7 @@ pub(crate) fn answer(
     {
         sides.permit_law(AskedLaw::new(law, policy.law_limits()));
     }
-    let quiet = context.of_server(policy.quotas.clone(), pulse.clone());
-    let report = serve_request(&mut session, &request, policy, &sides, (&quiet, started));
+    let report = serve_request(&mut session, &request, policy, &sides, (context, started));
     let report = report.unwrap_or_else(|fault| {
         session.control().abort(fault.clone());
         context.failed(fault)
@@ -91,7 +79,7 @@ fn serve_request(
             })?
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
-            let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
+            let (growth, preserve, set_memory) = (*growth, *preserve, context.transfer.set_memory);
             drive::send(session, sides, context, |link, chunk| {
                 let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
@@ -136,7 +124,6 @@ pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions
 
 /// Runs `client` against a server within this process that serves one session; returns what the client does.
 pub(crate) fn with_own_server<R: Send>(
-    context: &Context,
     policy: &Policy,
     ip: Ipv4Addr,
     client: impl FnOnce(&Listener) -> R,
@@ -145,7 +132,7 @@ pub(crate) fn with_own_server<R: Send>(
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         if let Some(incoming) = next_client(&listener, || is_over.load(Ordering::Relaxed)) {
-            answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
+            answer(incoming, policy, Cpu::DataThread, &Pulse::default());
         }
     };
     thread::scope(|scope| {
@@ -157,16 +144,6 @@ pub(crate) fn with_own_server<R: Send>(
             Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
         })?;
         Ok(result)
-    })
-}
-
-/// Runs `client` with the URL of such a server on the loopback interface: for copies within this machine.
-pub(crate) fn at_own_server<R: Send>(
-    context: &Context,
-    client: impl FnOnce(HaulUrl) -> R,
-) -> Result<R, Fault> {
-    with_own_server(context, &Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-        client(listener.url("127.0.0.1", b""))
     })
 }
 

@@ -16,12 +16,7 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::settings::ciphers;
 use crate::signals::Cancel;
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::link::Sides;
-use crate::transfer::plan::Negotiated;
-use crate::transfer::watch::interrupted;
-use crate::transfer::{drive, outcome};
+use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive, outcome};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -89,7 +84,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
             }
         }
     }
-    Err(interrupted(cancel))
+    Err(cancel.fault(REST))
 }
 
 pub(crate) fn upload(

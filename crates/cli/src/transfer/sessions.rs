@@ -1,5 +1,4 @@
-//! The sessions that a server has at a time. When there would be too many, one without progress gives way: the one
-//! that has had none for longest.
+//! The sessions of a server. When there would be too many, that without progress for longest gives way.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,7 +26,6 @@ pub(crate) struct Pulse(Arc<Beat>);
 
 #[derive(Debug, Default)]
 struct Beat {
-    /// How far it is, and since when.
     state: Mutex<Unchanged>,
     gives_way: AtomicBool,
 }

@@ -9,13 +9,11 @@ use haul_wire::control::{Fault, FaultCode};
 use serde_json::{Value, json};
 
 use crate::output::{Progress, Snapshot};
-use crate::signals::Cancel;
-use crate::transfer::context::Context;
-use crate::transfer::control_socket::{ControlSocket, Side};
-use crate::transfer::counters::{counters_json, heard, write_windows};
-use crate::transfer::sessions::Unchanged;
+use crate::transfer::{
+    Context, ControlSocket, Side, Unchanged,
+    counters::{counters_json, heard, write_windows},
+};
 
-/// How often the trace gets a line of numbers.
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do about an interruption.
 pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
@@ -48,8 +46,7 @@ impl<'a> Watch<'a> {
         Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
     }
 
-    /// To be called many times a second. `done` is a number that rises with what is done, `trace` what the trace says
-    /// of it.
+    /// To be called many times a second; `done` rises with what is done, `trace` is the event of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let counters = self.transfer.counters();
         let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());
@@ -76,7 +73,7 @@ impl<'a> Watch<'a> {
     /// Why the run has to end, if somebody wants it to.
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
         let Context { cancel, pulse, .. } = self.context;
-        if cancel.is_requested() { Some(interrupted(cancel)) } else { pulse.given_up() }
+        if cancel.is_requested() { Some(cancel.fault(REST)) } else { pulse.given_up() }
     }
 
     pub(crate) fn end(self, trace: Value) {
@@ -105,10 +102,6 @@ impl<'a> Watch<'a> {
             write_windows(events, self.transfer);
         }
     }
-}
-
-pub(crate) fn interrupted(cancel: &Cancel) -> Fault {
-    cancel.fault(REST)
 }
 
 /// What the other side is told of a fault that ends the session from here.

@@ -97,6 +97,9 @@ pub fn refusal(error: &RecipeError) -> Fault {
     )
 }
 
+/// What a client is told that wants no encryption from a server that does not permit that.
+pub const ENCRYPTION_REQUIRED: &str = "the server does not permit sessions without encryption";
+
 /// The first of the client's ciphers that the server permits; none at all only if the client wants nothing
 /// else and the server permits it.
 ///
@@ -108,11 +111,7 @@ pub fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool)
         return Ok(Cipher::None);
     }
     if only_none {
-        return Err(Fault::new(
-            FaultCode::NotPermitted,
-            "the server does not permit sessions without encryption",
-            "leave out `--set crypto=none`, or start the server with `haul serve --set crypto=none`",
-        ));
+        return Err(Fault::new(FaultCode::NotPermitted, ENCRYPTION_REQUIRED, ""));
     }
     let chosen = wanted.iter().find(|&&c| c != Cipher::None && permitted.contains(&c));
     chosen.copied().ok_or_else(|| {
@@ -241,7 +240,7 @@ mod tests {
         let mixed = [Cipher::None, Cipher::Aes256Gcm];
         assert_eq!(choose_cipher(&mixed, &ALL, true), Ok(Cipher::Aes256Gcm));
         let fault = choose_cipher(&[Cipher::None], &ALL, false).unwrap_err();
-        assert!(fault.code == FaultCode::NotPermitted && fault.hint.contains("crypto=none"), "{fault}");
+        assert_eq!((fault.code, &*fault.message), (FaultCode::NotPermitted, ENCRYPTION_REQUIRED));
         assert!(choose_cipher(&[], &ALL, true).is_err());
         assert!(choose_cipher(&mixed, &[], true).is_err());
     }

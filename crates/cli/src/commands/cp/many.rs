@@ -12,10 +12,8 @@ use haul_proto::{UNSEEN_LIMIT, limit_of_receiver};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
 use crate::fault::place;
-use crate::output::{FileFailure, LimitedBy, Progress, ProgressStyle, RunReport, Summary};
-use crate::transfer::context::Context;
-use crate::transfer::plan::CopyPlan;
-use crate::transfer::quota::Quotas;
+use crate::output::{FileFailure, LimitedBy, Progress, ProgressStyle, RunReport};
+use crate::transfer::{Context, CopyPlan, Quotas};
 
 /// Copies from all of them and adds up what comes of it.
 pub(crate) fn copy_all(
@@ -79,12 +77,11 @@ fn without_destination(plan: &CopyPlan) -> Option<Fault> {
 /// What became of one of them, as soon as it has ended.
 fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
     let what = plan.actions().first().cloned().unwrap_or_default();
-    let summary = Summary(report);
     match &report.error {
         Some(error) => format!("{what}: failed: {}{}", place(error), error.message),
-        None if summary.is_nothing_done() => format!("{what}: failed, nothing was moved"),
-        None if summary.is_nothing_to_do() => format!("{what}: nothing to send"),
-        None => format!("{what}: {}", summary.moved()),
+        None if report.is_nothing_done() => format!("{what}: failed, nothing was moved"),
+        None if report.is_nothing_to_do() => format!("{what}: nothing to send"),
+        None => format!("{what}: {}", report.moved()),
     }
 }
 
@@ -93,8 +90,7 @@ pub(crate) struct Of {
     pub(crate) report: RunReport,
 }
 
-/// Sums, the longest time, the shortest round trip; `sum` has the names of what was used, `ceiling` is what all
-/// together were not to exceed.
+/// Sums, the longest time, the shortest round trip; `sum` has the names of what was used, `ceiling` held for all together.
 pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) -> RunReport {
     let mut ciphers = Vec::new();
     let mut controllers = Vec::new();
@@ -159,8 +155,7 @@ fn files_fault(all: &[Of]) -> Option<Fault> {
     faults.next().filter(|_| faults.next().is_none()).cloned()
 }
 
-/// The code of all that failed: if all failed with it, or if it says that sources have changed or that files
-/// were not verified, as within one set. `None` if none failed.
+/// The code with which all machines failed, or, of some, if sources changed or verifying failed; else that of some.
 fn exit_code(all: &[Of]) -> Option<u8> {
     const IN_ANY_NUMBER: [FaultCode; 2] = [FaultCode::SourceChanged, FaultCode::VerifyFailed];
     if let Some(interrupted) = interrupted(all) {
@@ -225,7 +220,7 @@ mod tests {
     use haul_base::Span;
 
     use super::*;
-    use crate::output::{CpuSeconds, Name, Packets, Summary};
+    use crate::output::{CpuSeconds, Name, Packets};
 
     /// A machine that has sent 10 MB in one file.
     fn well(machine: &str, seconds: u64) -> Of {
@@ -329,7 +324,7 @@ mod tests {
         assert!(report.files_fault.is_none());
         let machines: Vec<_> = report.failed.iter().map(|of| of.machine.as_deref()).collect();
         assert_eq!(machines, [Some("a"), Some("b")]);
-        assert!(Summary(&report).failures().to_string().starts_with("failed: x from a: closed\n"));
+        assert!(report.failures().to_string().starts_with("failed: x from a: closed\n"));
     }
 
     #[test]

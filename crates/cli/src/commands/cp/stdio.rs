@@ -16,13 +16,7 @@ use crate::fault::usage;
 use crate::output::{RunReport, without_keys};
 use crate::ssh::Permit;
 use crate::standard_streams::{check_stdin, check_stdout};
-use crate::transfer::by_ssh::{self, at_server};
-use crate::transfer::context::Context;
-use crate::transfer::drive;
-use crate::transfer::facts::Cpu;
-use crate::transfer::plan::CopyPlan;
-use crate::transfer::select::selection;
-use crate::transfer::session::over;
+use crate::transfer::{Context, CopyPlan, Cpu, at_server, by_ssh, drive, over, selection};
 
 const STDIO: &str = "-";
 
@@ -48,8 +42,7 @@ fn actions(words: &[OsString]) -> Vec<String> {
     from.iter().map(|from| format!("copy {} to {}", shown(from, "stdin"), shown(to, "stdout"))).collect()
 }
 
-/// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
-/// copies of files, and does not count.
+/// Refuses `typed` options that mean nothing for stdin or stdout; configured ones are for copies of files.
 pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
@@ -84,25 +77,21 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     context.check_loss_model(true)?;
     // A file of any name stands for stdin.
     let plan = CopyPlan::parse(&["./-".into(), destination.clone()])?;
-    let permit = Permit::PutStream(plan.path.clone(), context.transfer.receive_policy.durability);
-    at_server(context, ssh, &plan.to, &permit, |url| {
-        send(context, &HaulUrl { path: plan.path.clone(), ..url }, plan.to.cpu())
-    })?
-}
-
-fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> {
-    if url.path.ends_with(b"/") || copies_content(&url.path) {
+    if plan.path.ends_with(b"/") || copies_content(&plan.path) {
         return Err(usage(
             "what comes from stdin needs the name of a file",
             "end the destination with a name",
         ));
     }
-    let durability = context.transfer.receive_policy.durability;
-    let request = Request::PutStream { destination: url.path.clone(), durability };
-    Ok(over(context, url, request, cpu, |session, sides| {
-        let begin = |link, _| send_stream(Box::new(io::stdin()), link, SendLimits::default());
-        drive::send(session, sides, context, begin)
-    }))
+    let (destination, durability) = (plan.path, context.transfer.receive_policy.durability);
+    let permit = Permit::PutStream(destination.clone(), durability);
+    at_server(context, ssh, &plan.to, &permit, |url| {
+        let request = Request::PutStream { destination, durability };
+        over(context, &url, request, plan.to.cpu(), |session, sides| {
+            let begin = |link, _| send_stream(Box::new(io::stdin()), link, SendLimits::default());
+            drive::send(session, sides, context, begin)
+        })
+    })
 }
 
 fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<RunReport, Fault> {

@@ -1,5 +1,4 @@
-//! Copies between two other machines: this one starts both sides by ssh, gives one the other's URL, and shows
-//! how it goes. The data does not come by here.
+//! Copies between two other machines: this one starts both by ssh, and shows how it goes. No data comes by here.
 
 use std::ffi::OsString;
 use std::sync::mpsc::RecvTimeoutError;
@@ -9,7 +8,7 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
-use super::put;
+use super::{Agreed, put};
 use crate::args::SshArgs;
 use crate::config::heading_in_cp;
 use crate::endpoint::Machine;
@@ -17,10 +16,7 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::by_ssh::Served;
-use crate::transfer::context::Context;
-use crate::transfer::plan::{CopyPlan, Negotiated, local_word};
-use crate::transfer::watch::interrupted;
+use crate::transfer::{Context, CopyPlan, Negotiated, REST, Served, local_word};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -32,13 +28,12 @@ const STOPPING: Duration = Duration::from_secs(10);
 /// Options that name files of this machine.
 const FILES_HERE: [&str; 2] = ["exclude-from", "files-from"];
 
-/// Copies, and shows how it goes; in a dry run says what would be done to every name. `agreed` learns what was agreed
-/// on, before the first of them.
+/// Copies, or lists what would be done; before that, `agreed` learns what the two machines agreed on.
 pub(crate) fn copy(
     context: &Context,
     args: &SshArgs,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
-    agreed: &mut dyn FnMut(Negotiated),
+    agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
     let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // The one that connects ends first.
@@ -46,7 +41,7 @@ pub(crate) fn copy(
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress, agreed);
     progress.finish();
-    let preset = context.settings.preset.clone();
+    let preset = context.settings.stack.name.clone();
     let mut report = RunReport { preset, ..report? };
     report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
     Ok(report)
@@ -54,11 +49,10 @@ pub(crate) fn copy(
 
 /// A fault as the other machine reports it, as it is seen from here.
 fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
-    use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
     if fault.host.as_ref().is_none_or(|there| *there == Host::Here) {
         fault.host = Some(Host::Named(host.name().to_owned()));
     }
-    if matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
+    if fault::is_of_way(fault.code) {
         fault.host = None;
         fault.message = format!("seen from {host}: {}", fault.message);
     }
@@ -79,7 +73,7 @@ fn start(
     let server = serves.map(start).transpose()?;
     let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
     let job = Job {
-        words: words(options, plan, server.as_ref()).iter().map(|word| word.as_os_str().into()).collect(),
+        words: words(options, plan, server.as_ref()),
         hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
         run: context.transfer.receive_policy.run,
         detach,
@@ -97,7 +91,7 @@ fn follow(
     context: &Context,
     detach: bool,
     progress: &Progress,
-    agreed: &mut dyn FnMut(Negotiated),
+    mut agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
     let mut watched = Watched::new();
     let mut asked_to_stop: Option<Instant> = None;
@@ -109,12 +103,12 @@ fn follow(
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
                     (true, true) => watched.left(client),
-                    (true, false) => interrupted(&context.cancel),
+                    (true, false) => context.cancel.fault(REST),
                     (false, _) => watched.lost(client),
                 });
             }
         }
-        if let Some(negotiated) = watched.negotiated.take() {
+        if let (Some(negotiated), Some(agreed)) = (watched.negotiated.take(), &mut agreed) {
             agreed(negotiated);
         }
         if let Some(report) = watched.report.take() {
@@ -129,7 +123,7 @@ fn follow(
             asked_to_stop = Some(Instant::now());
         }
         if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-            return Err(interrupted(&context.cancel));
+            return Err(context.cancel.fault(REST));
         }
     }
 }
@@ -179,7 +173,6 @@ struct Loose {
     pid: u64,
 }
 
-/// What is known of the transfer here.
 struct Watched {
     snapshot: Snapshot,
     heard: Instant,
@@ -240,8 +233,7 @@ impl Watched {
         context.events.write(&name, Value::Object(event));
     }
 
-    /// The two machines have their session. A server that ssh has started ends with ssh before it has one, and
-    /// outlives it from then on.
+    /// The two machines have their session: from now on a server that ssh has started outlives ssh.
     fn stands(&mut self, client: &Remote, progress: &Progress) {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
         let Remote { host, way, .. } = client;

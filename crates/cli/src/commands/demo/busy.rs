@@ -1,7 +1,6 @@
-//! `haul demo --busy-receiver`: what it is worth to know why packets are lost. The receiver is a process of its own
-//! (`haul demo-receiver`) with the socket buffer of an untuned host. It is suspended again and again, so its kernel
-//! drops what comes meanwhile. Memory goes to it over the emulated path twice: with a law that acts upon the verdict,
-//! and with one that does not.
+//! `haul demo --busy-receiver`: what it is worth to know why packets are lost. Memory goes twice to a process with the
+//! socket buffer of an untuned host, which is suspended again and again, so that its kernel drops what comes meanwhile:
+//! with a law that acts upon the verdict, and with one that does not.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,16 +14,12 @@ use haul_engine::{HaulUrl, Listener};
 use haul_wire::control::Fault;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::{path, row, show_counts, start};
+use super::path::{EmulatedPath, Namespaces};
+use super::{planned, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
-use crate::demo::{EmulatedPath, Namespaces};
-use crate::output::{RunReport, Summary, out_url};
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::policy::Policy;
-use crate::transfer::server::{answer, listen_options, next_client};
-use crate::transfer::sessions::Pulse;
+use crate::output::{RunReport, out_url};
+use crate::transfer::{Context, Cpu, Policy, Pulse, answer, listen_options, next_client};
 use crate::{endpoint, fault};
 
 /// `net.core.rmem_max` as Linux sets it.
@@ -32,13 +27,12 @@ const UNTUNED_BUFFER: Bytes = Bytes(208 << 10);
 /// The receiver runs for so long, then it is suspended.
 const RUNS: Duration = Duration::from_millis(900);
 const SUSPENDED: Duration = Duration::from_millis(100);
-/// A law that fills the path loses packets there too, which would blur what is shown: without a ceiling asked for, this
-/// share of it.
+/// The ceiling's share of the path where none is asked for: a law that fills the path would lose packets there too.
 const SHARE: f64 = 2.0 / 3.0;
 
 /// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
-    let spec = path(context, args);
+    let spec = planned(context, args);
     let ceiling = context.settings.rate.unwrap_or_else(|| spec.rate.mul_f64(SHARE));
     context.say(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
@@ -55,7 +49,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
     let unaware = send(&acting(context, ceiling, false)?, &path, args.time)?;
     context.say("To the busy receiver:     goodput        share of the ceiling");
     for (who, report) in [("with the verdict", &aware), ("without", &unaware)] {
-        let lost = Summary(report).lost().map_or_else(String::new, |lost| format!("  {lost}"));
+        let lost = report.lost_in_words().map_or_else(String::new, |lost| format!("  {lost}"));
         context.say(row(who, report.goodput, ceiling, &lost));
     }
     aware.error.clone_from(&unaware.error);
@@ -154,7 +148,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
     while let Some(incoming) = next_client(&listener, || context.cancel.is_requested()) {
-        answer(incoming, &policy, context, Cpu::ALL, &Pulse::default());
+        answer(incoming, &policy, Cpu::ALL, &Pulse::default());
     }
     Ok(0)
 }

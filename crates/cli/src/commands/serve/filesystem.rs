@@ -59,8 +59,7 @@ impl Offer {
     }
 }
 
-/// Keeps this thread, and those that it starts from now on, to `root` and to what the system's libraries read. The
-/// version of Landlock's interface that does it, or why none does.
+/// Keeps this thread, and those that it starts from now on, to `root` and [`READ`]: by which Landlock, or why by none.
 pub(crate) fn restrict(root: &Root, offer: Offer) -> Result<ABI, String> {
     let Root::Beneath(directory) = root else {
         return Err("all paths may be read and written".to_owned());
@@ -72,7 +71,6 @@ pub(crate) fn restrict(root: &Root, offer: Offer) -> Result<ABI, String> {
     }
 }
 
-/// What is said of a restriction.
 pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: Offer) -> String {
     match restricted {
         Ok(abi) => format!("restricted by Landlock to {offer} in {} (ABI {})", root.display(), *abi as i32),

@@ -1,7 +1,6 @@
-//! `haul serve --for-ssh`: what ssh starts on the machine that is to serve. It serves one session with the
-//! rights of the user that ssh let in, and ends with it, or when its stdin ends before.
+//! `haul serve --for-ssh`, which ssh starts: serves one session as the user there, and ends with it or with stdin.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 
@@ -11,13 +10,12 @@ use haul_wire::control::{Fault, Request};
 
 use crate::args::ServeArgs;
 use crate::fault;
+use crate::output::out_verbatim;
 use crate::signals::INTERRUPTED;
 use crate::ssh::{Announcement, MAX_PERMIT, Permit};
-use crate::transfer::context::Context;
-use crate::transfer::facts::Cpu;
-use crate::transfer::policy::Policy;
-use crate::transfer::server::{POLL, answer, bind_within, listen_options, next_client};
-use crate::transfer::sessions::Pulse;
+use crate::transfer::{
+    Context, Cpu, Policy, Pulse, answer, bind_within, listen_options, next_client, server::POLL,
+};
 
 /// All addresses of the machine; where there is no IPv6, those of IPv4.
 const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
@@ -32,7 +30,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     go_home();
     // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
-    let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context) };
+    let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context.clone()) };
     let options = ListenOptions {
         expires: args.expires.map(Into::into),
         ..listen_options((ANY[0], 0).into(), &policy)
@@ -56,7 +54,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let until =
         || context.cancel.is_requested() || matches!(permits.try_recv(), Err(TryRecvError::Disconnected));
     let policy = policy.permitting(permit.preserve());
-    Ok(one_session(context, &listener, &policy, &permit, until))
+    Ok(one_session(&listener, &policy, &permit, until))
 }
 
 /// The permit, the one line on stdin; disconnected when stdin ends.
@@ -97,20 +95,14 @@ fn own_hosts(args: &ServeArgs, connection: Option<&str>) -> Vec<String> {
     args.host.iter().cloned().chain(reached.map(str::to_owned)).collect()
 }
 
-fn one_session(
-    context: &Context,
-    listener: &Listener,
-    policy: &Policy,
-    permit: &Permit,
-    until: impl Fn() -> bool,
-) -> u8 {
+fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: impl Fn() -> bool) -> u8 {
     while let Some(incoming) = next_client(listener, &until) {
         if let Err(fault) = permit.check(incoming.request()) {
             incoming.refuse(fault);
             continue;
         }
         let is_check = matches!(incoming.request(), Request::Check);
-        let report = answer(incoming, policy, context, Cpu::from_now(), &Pulse::default());
+        let report = answer(incoming, policy, Cpu::from_now(), &Pulse::default());
         if !is_check {
             return report.exit_code();
         }
@@ -137,9 +129,7 @@ pub(crate) fn at_end_of_stdin(then: impl FnOnce() + Send + 'static) -> Result<()
 
 /// Says it on stdout, which ssh carries.
 fn say(announcement: &Announcement) {
-    let mut stdout = io::stdout().lock();
-    // If nobody listens, stdin ends too.
-    let _ = stdout.write_all(&announcement.line()).and_then(|()| stdout.flush());
+    out_verbatim(String::from_utf8_lossy(&announcement.line()).trim_end());
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ struct Object {
     now: Time,
     gaps: Gaps,
     /// The reader and the writer of files go by it.
-    disk: String,
+    disk: Disk,
     turns: Turns,
     sender: ObjectSender,
     receiver: ObjectReceiver,
@@ -82,8 +82,8 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
     let sender = ObjectSender::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
     let gaps = gaps(parameters);
     let receiver = ObjectReceiver::new(gaps);
-    let disk = parameters.text("disk").to_owned();
-    if disk == "chunk" && gaps == Gaps::Free {
+    let disk = disk(parameters);
+    if disk == Disk::Chunk && gaps == Gaps::Free {
         return Err(
             "`disk = \"chunk\"` needs `gaps = \"held\"`: else no chunk has to be whole before the next ones"
                 .to_owned(),
@@ -94,6 +94,19 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
 
 fn gaps(parameters: &Parameters) -> Gaps {
     if parameters.text("gaps") == "free" { Gaps::Free } else { Gaps::Held }
+}
+
+/// How the programs at both ends move the object between memory and disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disk {
+    /// As bytes come.
+    Stream,
+    /// A chunk with one call.
+    Chunk,
+}
+
+fn disk(parameters: &Parameters) -> Disk {
+    if parameters.text("disk") == "chunk" { Disk::Chunk } else { Disk::Stream }
 }
 
 impl MicroProtocol for Object {
@@ -145,7 +158,7 @@ impl MicroProtocol for Object {
         if gaps(parameters) != self.gaps {
             return Err("`gaps` does not change in the life of a session".to_owned());
         }
-        if parameters.text("disk") != self.disk {
+        if disk(parameters) != self.disk {
             return Err("`disk` does not change in the life of a session".to_owned());
         }
         self.sender.set_chunk(parameters.bytes("chunk").0);

@@ -9,22 +9,20 @@ use haul_base::{Bytes, Rng};
 use crate::fault::{self, Fault, FaultCode};
 use crate::signals::Cancel;
 
-/// Bytes written at a time.
 const BLOCK: usize = 1 << 20;
 /// Each after the one that it is in; the first stays empty.
 const DIRECTORIES: [&str; 4] = ["empty", "runs", "runs/2026", "runs/2026/november"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FileSet {
+pub(super) struct FileSet {
     /// Relative paths and sizes, in the order in which they are made.
     pub files: Vec<(PathBuf, Bytes)>,
     seed: u64,
 }
 
 impl FileSet {
-    /// Plans a set: one file with half of the bytes, a few medium ones with most of the rest, many small
-    /// ones, one empty, in nested directories.
-    pub(crate) fn plan(size: Bytes, files: u32, seed: u64) -> Self {
+    /// Plans a set of big, medium, small and empty files in nested directories.
+    pub(super) fn plan(size: Bytes, files: u32, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let sizes = sizes(size.0, u64::from(files.max(1)), &mut rng);
         let place = |(number, &size): (usize, &u64)| {
@@ -36,12 +34,12 @@ impl FileSet {
         Self { files: sizes.iter().enumerate().map(place).collect(), seed }
     }
 
-    pub(crate) fn total(&self) -> Bytes {
+    pub(super) fn total(&self) -> Bytes {
         Bytes(self.files.iter().map(|(_, size)| size.0).sum())
     }
 
     /// Writes the set and a symbolic link to its big file below `root`, which must exist; stops between two blocks when `cancel` says so.
-    pub(crate) fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
+    pub(super) fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
         self.try_write(root, cancel).map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted => Fault::new(FaultCode::Interrupted, "interrupted", ""),
             _ => fault::io(format!("cannot write the demo's files to {}", root.display()), &e),
@@ -71,8 +69,7 @@ impl FileSet {
     }
 }
 
-/// The sizes: half the bytes in the first file, most of the rest in every twelfth of the others, and the last one empty if
-/// there are several.
+/// Half the bytes in the first file, most of the rest in every twelfth of the others, none in the last of several.
 fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     let big = if files < 3 { total } else { total / 2 };
     let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };

@@ -1,5 +1,4 @@
-//! The demo's path, the stages that it is made of, and what happened to its packets. It lies between two network
-//! namespaces where they can be made, else it leads through a relay on the loopback interface.
+//! The demo's path: between two network namespaces if they can be made, else through a relay on loopback.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
@@ -14,9 +13,7 @@ use serde_json::{Value, json};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::count;
 
-/// The MTU of the path: Ethernet's.
 const MTU: u32 = 1_500;
-/// The least number of packets that the bottleneck's queue holds.
 const MIN_QUEUE_PACKETS: u64 = 64;
 
 /// What kind of path; both directions are alike.
@@ -38,8 +35,7 @@ impl PathSpec {
         Bytes(self.rate.bytes_in(self.rtt).max(least))
     }
 
-    /// One direction, in the order in which a packet meets the stages. A packet that is lost at random has used its
-    /// time at the bottleneck.
+    /// One direction. A packet that is lost at random has used its time at the bottleneck.
     pub(crate) fn stages(&self) -> haul_sim::PathSpec {
         let queue = QueueSpec::TailDrop(Limit::Bytes(self.queue()));
         haul_sim::PathSpec {
@@ -53,8 +49,7 @@ impl PathSpec {
     }
 }
 
-/// What one direction has done, in words and for the trace: with datagrams through a relay, with all packets between
-/// namespaces.
+/// What one direction has done to datagrams (relay) or packets (namespaces), in words and for the trace.
 pub(crate) fn told(way: &Relayed) -> (String, Value) {
     let [random, queue_full, too_large, relay] =
         [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
@@ -100,8 +95,7 @@ enum Carrier {
 }
 
 impl EmulatedPath {
-    /// Makes a path. Between namespaces a server and a client may start in any order; through a relay the server starts
-    /// first.
+    /// Makes a path. Through a relay, the server has to start before the client.
     pub(crate) fn start(spec: &PathSpec, namespaces: &Namespaces) -> Result<Self, Fault> {
         let carrier = match namespaces {
             Ok(()) => match emulator(spec) {
@@ -114,7 +108,6 @@ impl EmulatedPath {
         Ok(Self { spec: *spec, carrier })
     }
 
-    /// Why the path leads through a relay, if it does.
     pub(crate) fn why_relay(&self) -> Option<&str> {
         match &self.carrier {
             Carrier::Namespaces(_) => None,
@@ -183,8 +176,7 @@ fn no_path(error: &WanError) -> Fault {
     }
 }
 
-/// The namespaces and what carries packets between them. The namespaces have no names, so they are gone when this
-/// process is.
+/// The namespaces, which end with this process as they have no names, and what carries packets between them.
 pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
     let stages = spec.stages();
     Emulator::start(&EmulatorOptions {

@@ -1,5 +1,4 @@
-//! TCP on the demo's path, beside our transfer: one flow at a time between two network namespaces, through the same
-//! stages with the same seed.
+//! TCP on the demo's path: one flow at a time between two network namespaces, through the same stages and seed.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +8,7 @@ use std::{io, thread};
 use haul_base::{Rate, Span};
 use haul_sim::DropReason;
 use haul_wan::{Emulator, V4, accept, drain, fill};
-use serde_json::{Value, json};
+use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::path::{PathSpec, emulator};
@@ -19,49 +18,32 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// How often it is looked whether a flow is over, and its progress is reported.
 const LOOK: Duration = Duration::from_millis(100);
 /// The congestion controls that are shown, in this order.
-pub(crate) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
+pub(super) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 /// What a TCP flow has done, memory to memory.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TcpFlow {
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct TcpFlow {
     pub congestion: String,
     pub bytes: u64,
     /// Seconds from the first packet of the handshake to the last byte, or until it was ended.
     pub seconds: f64,
+    pub goodput_bps: f64,
+    /// The goodput's share of the path's rate.
+    pub share: f64,
     /// Packets that the emulator itself had no room or time for: with any, it is the emulator that was measured.
     pub emulator_lost: u64,
 }
 
-impl TcpFlow {
-    pub(crate) fn goodput(&self) -> Rate {
-        Rate::from_transfer(self.bytes, Span::from_secs_f64(self.seconds))
-    }
-
-    /// For scripts; `path` is the rate of the path.
-    pub(crate) fn json(&self, path: Rate) -> Value {
-        let goodput = self.goodput().as_bps() as f64;
-        json!({
-            "congestion": self.congestion,
-            "bytes": self.bytes,
-            "seconds": self.seconds,
-            "goodput_bps": goodput,
-            "share": goodput / path.as_bps().max(1) as f64,
-            "emulator_lost": self.emulator_lost,
-        })
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FlowError {
+pub(super) enum FlowError {
     #[error("{0}")]
     Missing(io::Error),
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
 
-/// One flow of `bytes` bytes, alone on a new path, for at most 10 s and while `goes_on` says so. That is asked ten times a
-/// second, with the bytes that have arrived.
-pub(crate) fn flow(
+/// One flow of `bytes` bytes, alone on a new path, for at most 10 s and while `goes_on`, given what arrived, says so.
+pub(super) fn flow(
     spec: &PathSpec,
     congestion: &str,
     bytes: u64,
@@ -77,7 +59,10 @@ pub(crate) fn flow(
         return Err(io::Error::other(format!("the emulated path has failed: {error}")).into());
     }
     let emulator_lost = lost_by(&emulator)?;
-    Ok(TcpFlow { congestion: congestion.to_owned(), bytes, seconds: took.as_secs_f64(), emulator_lost })
+    let (congestion, seconds) = (congestion.to_owned(), took.as_secs_f64());
+    let goodput_bps = Rate::from_transfer(bytes, Span::from_secs_f64(seconds)).as_bps() as f64;
+    let share = goodput_bps / spec.rate.as_bps().max(1) as f64;
+    Ok(TcpFlow { congestion, bytes, seconds, goodput_bps, share, emulator_lost })
 }
 
 /// Packets that did not come through for another reason than the path.
