@@ -327,9 +327,9 @@ mod tests {
         );
         let job = job(&text).unwrap();
         let bench = job.bench().join(" ");
-        let settings = "--set bbr.beta=0.8 --set rate_control.controller=bbr --set rate_control.rate=100000000bit \
-                        --set socket_buffer=212992B";
-        assert_eq!(bench, format!("bench --json --time 5000000000ns --preset bulk {settings}"));
+        let settings = "--set bbr.beta=0.8 --set rate_control.controller=bbr --set rate_control.rate=100Mbit \
+                        --set socket_buffer=208KiB";
+        assert_eq!(bench, format!("bench --json --time 5s --preset bulk {settings}"));
         let lines: Vec<String> = job.changes().unwrap().into_iter().map(|change| change.line).collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("stage forth delay {\"delay\":"), "{lines:?}");
