@@ -143,19 +143,21 @@ pub(crate) struct PreserveArgs {
 impl PreserveArgs {
     /// The same for both sides.
     pub(crate) fn preserve(&self) -> Preserve {
-        let listed = of(&self.preserve);
-        let keep = |asked, listed| if asked || self.archive { Keep::Preserve } else { listed };
-        let owner = self.owner || self.archive || listed.owner != Ownership::Receiver;
-        Preserve {
-            hard_links: if self.no_hard_links { HardLinks::Copy } else { HardLinks::Keep },
-            owner: match (owner, self.numeric_ids) {
-                (false, _) => Ownership::Receiver,
-                (true, true) => Ownership::Numbers,
-                (true, false) => Ownership::Names,
-            },
-            xattrs: keep(self.xattrs, listed.xattrs),
-            acls: keep(self.acls, listed.acls),
+        let flags = [
+            (self.archive, Preserved::All),
+            (self.owner, Preserved::Owner),
+            (self.xattrs, Preserved::Xattrs),
+            (self.acls, Preserved::Acls),
+        ];
+        let given = flags.into_iter().filter(|(is_given, _)| *is_given).map(|(_, what)| what);
+        let mut preserve = of(&self.preserve.iter().copied().chain(given).collect::<Vec<_>>());
+        if self.numeric_ids && preserve.owner == Ownership::Names {
+            preserve.owner = Ownership::Numbers;
         }
+        if self.no_hard_links {
+            preserve.hard_links = HardLinks::Copy;
+        }
+        preserve
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::{CleanArgs, PlaceArgs};
 use crate::fault::{self, Fault, shown};
-use crate::output::{Lines, Name, count, out, out_fields, tell};
+use crate::output::{Lines, count, out, out_fields, put_name, tell};
 
 /// Shows what can be resumed. Gives the exit code.
 pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
@@ -192,7 +192,7 @@ fn as_json(found: &Found) -> Value {
     };
     let file = |file: &haul_mover::PartialFile| {
         let mut object = json!({ "have": file.have.0, "size": file.size.0 });
-        Name(file.path.clone()).put(&mut object, "path");
+        put_name(&mut object, "path", &file.path);
         object
     };
     let have: u64 = journal.files.iter().map(|file| file.have.0).sum();
@@ -206,7 +206,7 @@ fn as_json(found: &Found) -> Value {
         "occupied_bytes": journal.occupied.0,
         "files": journal.files.iter().map(file).collect::<Vec<_>>(),
     });
-    Name::from(found.directory.as_os_str()).put(&mut object, "directory");
+    put_name(&mut object, "directory", found.directory.as_os_str().as_bytes());
     object
 }
 

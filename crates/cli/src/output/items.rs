@@ -9,7 +9,7 @@ use haul_wire::control::{Action, Item};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Name, Progress, out};
+use super::{Progress, out, put_name};
 use crate::args::{Command, Global};
 
 /// What happens to what is known of each name.
@@ -95,7 +95,7 @@ pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
         // serde gives the fields of a variant under its name.
         let fields = json!(item.action).as_object().and_then(|variant| variant.values().next().cloned());
         let mut value = fields.unwrap_or_else(|| json!({}));
-        Name(item.path.as_bytes().to_vec()).put(&mut value, "path");
+        put_name(&mut value, "path", item.path.as_bytes());
         lists.entry(item.action.as_str()).or_default().push(value);
     }
     lists

@@ -1,13 +1,13 @@
 //! What is known about a run when it is over.
 
-use haul_base::{Cause, CauseCounts, Rate, Span};
+use haul_base::{Cause, CauseCounts, Rate, Span, printable_bytes};
 use haul_mover::SOME_FAILED;
 use haul_proto::Limit;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-use super::{Name, out_json, without_keys};
-use crate::fault::{Fault, FaultCode, Host, here, place};
+use super::{out_json, put_name, without_keys};
+use crate::fault::{Fault, FaultCode, Host, place};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Packets {
@@ -41,7 +41,7 @@ impl From<Limit> for LimitedBy {
 pub(crate) struct FileFailure {
     /// The machine that it is from, if there are several.
     pub machine: Option<String>,
-    pub path: Name,
+    pub path: Vec<u8>,
     pub fault: Fault,
     /// How many entries below it failed because of that.
     pub below: u64,
@@ -49,15 +49,16 @@ pub(crate) struct FileFailure {
 
 impl FileFailure {
     pub(super) fn place(&self) -> String {
+        let path = printable_bytes(&self.path);
         match &self.machine {
-            Some(machine) => format!("{} from {machine}", self.path),
-            None => self.path.to_string(),
+            Some(machine) => format!("{path} from {machine}"),
+            None => path,
         }
     }
 
     /// Whether `other` is among those that this one counts below it.
     fn counts(&self, other: &Self) -> bool {
-        let rest = other.path.0.strip_prefix(self.path.0.as_slice()).filter(|_| self.below > 0);
+        let rest = other.path.strip_prefix(&*self.path).filter(|_| self.below > 0);
         rest.is_some_and(|rest| rest.starts_with(b"/"))
             && self.machine == other.machine
             && haul_mover::follows_from_directory(&other.fault)
@@ -147,11 +148,6 @@ impl RunReport {
         Self { error: Some(error), ..Self::default() }
     }
 
-    /// Says of what went wrong that it happened on this machine, where nothing else is known.
-    pub(crate) fn happened_here(&mut self) {
-        self.each_fault(|fault| *fault = here(fault.clone()));
-    }
-
     pub(crate) fn each_fault(&mut self, change: impl FnMut(&mut Fault)) {
         let of_files = self.failed.iter_mut().map(|failure| &mut failure.fault);
         let others = [&mut self.error, &mut self.files_fault, &mut self.not_deleted];
@@ -221,7 +217,7 @@ fn fault_value(fault: &Fault) -> Value {
 
 fn failure_value(failure: &FileFailure) -> Value {
     let mut object = fault_value(&failure.fault);
-    failure.path.put(&mut object, "path");
+    put_name(&mut object, "path", &failure.path);
     if let Some(machine) = &failure.machine {
         object["machine"] = json!(machine);
     }

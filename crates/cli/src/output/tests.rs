@@ -35,7 +35,7 @@ fn broken() -> RunReport {
 
 fn partly() -> RunReport {
     let fault = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
-    let failed = vec![FileFailure { machine: None, path: Name(b"a/b\x1b".to_vec()), fault, below: 0 }];
+    let failed = vec![FileFailure { machine: None, path: b"a/b\x1b".to_vec(), fault, below: 0 }];
     RunReport { failed, failed_files: 3, limited_by: None, ..finished() }
 }
 
@@ -104,7 +104,7 @@ fn the_summary_of_a_bench() {
 fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
     let failure = |path: String, fault, below| FileFailure {
         machine: machine.map(str::to_owned),
-        path: Name(path.as_bytes().to_vec()),
+        path: path.as_bytes().to_vec(),
         fault,
         below,
     };
@@ -203,7 +203,7 @@ fn all_of(word: &str) -> RunReport {
     let text = || word.to_owned();
     let fault = || Fault::new(FaultCode::Io, text(), text()).on(Host::Named(text()));
     let failure =
-        |machine, below| FileFailure { machine, path: Name(word.as_bytes().to_vec()), fault: fault(), below };
+        |machine, below| FileFailure { machine, path: word.as_bytes().to_vec(), fault: fault(), below };
     RunReport {
         preset: text(),
         controller: text(),
@@ -249,7 +249,7 @@ fn a_report_arrives_as_it_was() {
         cpu: CpuSeconds { sender: Some(0.1), receiver: None },
         failed: vec![FileFailure {
             machine: None,
-            path: Name(b"x\xff".to_vec()),
+            path: b"x\xff".to_vec(),
             fault: fault::usage("no", "yes"),
             below: 7,
         }],

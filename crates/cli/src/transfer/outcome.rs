@@ -8,7 +8,8 @@ use haul_mover::{Failures, MoveReport};
 use haul_proto::limit_of_receiver;
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
-use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
+use crate::fault;
+use crate::output::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 use crate::transfer::{
     Context, Facts, Measured, Moved, Sides, counters,
     facts::{self, counted_sending},
@@ -30,7 +31,7 @@ pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
         }
     }
     if sides.facts.other.is_some() {
-        report.happened_here();
+        report.each_fault(|fault| *fault = fault::here(fault.clone()));
     }
     complete(report, elapsed, sides, measured.counters.as_ref())
 }
@@ -155,7 +156,7 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
 }
 
 fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
-    FileFailure { machine: None, path: Name(path.clone()), fault: fault.clone(), below: all.below(path) }
+    FileFailure { machine: None, path: path.clone(), fault: fault.clone(), below: all.below(path) }
 }
 
 fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {

@@ -220,7 +220,7 @@ mod tests {
     use haul_base::Span;
 
     use super::*;
-    use crate::output::{CpuSeconds, Name, Packets};
+    use crate::output::{CpuSeconds, Packets};
 
     /// A machine that has sent 10 MB in one file.
     fn well(machine: &str, seconds: u64) -> Of {
@@ -254,7 +254,7 @@ mod tests {
         let fault = Fault::new(FaultCode::Unreadable, "closed", "");
         let mut of = well(machine, 1);
         of.report.failed =
-            vec![FileFailure { machine: None, path: Name(b"x".to_vec()), fault: fault.clone(), below: 0 }];
+            vec![FileFailure { machine: None, path: b"x".to_vec(), fault: fault.clone(), below: 0 }];
         (of.report.failed_files, of.report.files_exit_code) = (1, Some(exit_code));
         of.report.files_fault = Some(fault);
         of
