@@ -93,7 +93,7 @@ impl Leftovers {
         if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
             found.directory = readable;
-            found.adopt_ids(&ids);
+            ids.into_iter().rev().for_each(|id| found.adopt_one(id));
         }
         Ok(found)
     }
@@ -108,20 +108,17 @@ impl Leftovers {
         Ok(found)
     }
 
-    /// Takes over these journals only; the newest is to come first.
-    fn adopt_ids(&mut self, ids: &[u32]) {
-        for &id in ids.iter().rev() {
-            match Leftover::adopt(self.directory.as_fd(), id) {
-                Ok(leftover) => self.add(leftover),
-                Err(why) => {
-                    self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
-                    self.skipped.push((id, why));
-                }
+    /// Older ones are to come before it.
+    fn adopt_one(&mut self, id: u32) {
+        match Leftover::adopt(self.directory.as_fd(), id) {
+            Ok(leftover) => self.add(leftover),
+            Err(why) => {
+                self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
+                self.skipped.push((id, why));
             }
         }
     }
 
-    /// Older ones are to come before it.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
         for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty()) {

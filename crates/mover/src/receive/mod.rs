@@ -25,15 +25,16 @@ pub use decide::expectations::Expectations;
 pub(crate) use messages::{Check, Written, over};
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
+pub(crate) use place::space::NoSpace;
 pub(crate) use place::{Place, mismatch};
-pub(crate) use queue::{BufferGuard, Queue, Work};
+pub(crate) use queue::{BufferGuard, InOrder, Queue, Work};
 pub(crate) use shared::Shared;
 pub(crate) use verify::made_whole;
 pub(crate) use write::{FileSink, Pipeline};
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{EntryState, Kind};
-use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -171,7 +172,11 @@ pub(crate) fn run(
     let (orders, ordered) = write::writeback::orders();
     let pipeline = Pipeline::new(shared.clone(), checks.clone(), settles.clone());
     let write = write(pipeline.clone(), orders);
-    let writeback = shared.clone();
+    let writing = shared.clone();
+    let write_back = move || {
+        writing.writeback.run(&ordered);
+        Ok(())
+    };
     let verifier = Verifier::new(shared.clone(), checks_in, settles);
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
@@ -181,8 +186,8 @@ pub(crate) fn run(
         ("haul-write", write),
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
-        ("haul-compare", unfailing(move || comparer.run())),
-        ("haul-writeback", unfailing(move || writeback.writeback.run(&ordered))),
+        ("haul-compare", Box::new(move || comparer.run())),
+        ("haul-writeback", Box::new(write_back)),
     ];
     let threads = spawn_all(shared, workers);
     let result = Peer::new(pipeline, decider).listen();

@@ -9,10 +9,11 @@ use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::Extraneous;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
+use crate::entries::Kind;
 use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
@@ -23,7 +24,7 @@ use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
 use crate::root::split;
 use crate::storage::{
-    self, create_in, fstat, lstatat, mkdirat, open_in, rename_in, rename_new_in, unlink_temporary, unlinkat,
+    self, create_in, fstat, lstatat, lstatat_if_any, mkdirat, open_in, rename_in, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -36,8 +37,7 @@ mod open_files;
 mod resume;
 pub(crate) mod space;
 
-pub(crate) use attributes::{Existing, existing};
-pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
+pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable, taken_away};
 
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
@@ -75,8 +75,8 @@ pub(crate) struct Place {
     extraneous: Extraneous,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
-    pub(super) loosened: Loosened,
-    pub(super) is_included: AtomicBool,
+    pub(crate) loosened: Loosened,
+    pub(crate) is_included: AtomicBool,
     finished: AtomicBool,
     pub(crate) space: Space,
 }
@@ -105,11 +105,6 @@ impl Place {
         }
     }
 
-    /// Whether there is one top-level entry, which takes the destination's name.
-    pub(crate) fn renames(&self) -> bool {
-        self.base.rename.is_some()
-    }
-
     pub(crate) fn is_nowhere(&self) -> bool {
         self.base.presence == Presence::Nowhere
     }
@@ -120,19 +115,13 @@ impl Place {
 
     /// Whether nothing of any set can be here already.
     pub(crate) fn is_fresh(&self) -> bool {
-        *self.fresh.get_or_init(|| self.look_whether_fresh())
+        *self.fresh.get_or_init(|| match &self.base.rename {
+            Some(name) => matches!(lstatat_if_any(&self.base.directory, name), Ok(None)),
+            None => storage::list(&self.base.directory).is_ok_and(|names| names.is_empty()),
+        })
     }
 
-    fn look_whether_fresh(&self) -> bool {
-        match &self.base.rename {
-            Some(name) => {
-                let there = lstatat(&self.base.directory, name.as_slice());
-                there.is_err_and(|errno| errno == Errno::NOENT)
-            }
-            None => is_empty(&self.base.directory),
-        }
-    }
-
+    /// The destination's name, if the one top-level entry takes it.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
     }
@@ -146,10 +135,11 @@ impl Place {
         }
     }
 
-    pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
+    /// The regular file that is there under an entry's name.
+    pub(crate) fn existing(&self, path: &[u8]) -> Option<Stat> {
         let dirent = self.dir_entry(path).ok()?;
         let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
-        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| existing(&stat))
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat)
     }
 
     /// Opens the regular file that is there under an entry's name.
@@ -161,10 +151,10 @@ impl Place {
     }
 
     /// Opens the regular file that was found under an entry's name, if it is still that one.
-    pub(crate) fn open_found(&self, path: &[u8], there: &Existing) -> Option<(File, Stat)> {
+    pub(crate) fn open_found(&self, path: &[u8], there: &Stat) -> Option<(File, Stat)> {
         let file = self.open_final(path)?;
         let stat = fstat(&file).ok()?;
-        (FileId::of(&stat) == there.id).then_some((file, stat))
+        (FileId::of(&stat) == FileId::of(there)).then_some((file, stat))
     }
 
     /// Whether a file or link may have names outside of what the peer may reach: nothing of it is changed then.
@@ -173,28 +163,28 @@ impl Place {
     }
 
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.
-    pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
-        self.dir_entry(path).map_or(true, |dirent| self.claims((there.id, there.names), &dirent))
+    pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
+        self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
     }
 
     /// Notes that what is at a name is this job's. False: it has been so under another name.
-    pub(super) fn claims(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
-        self.installed.add(there.0) || !self.is_installed(there, dirent)
+    pub(super) fn claims(&self, there: &Stat, dirent: &DirEntry) -> bool {
+        self.installed.add(FileId::of(there)) || !self.is_installed(there, dirent)
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry, path: &[u8]) -> Result<bool, IoFault> {
         match dirent.look(path)? {
-            Some(there) if self.is_installed(there, dirent) => Err(collision(path)),
+            Some(there) if self.is_installed(&there, dirent) => Err(collision(path)),
             there => Ok(there.is_some()),
         }
     }
 
     /// Whether what is at a name is this job's own work under another name.
-    fn is_installed(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
-        let names = || storage::names(&dirent.directory);
-        self.installed
-            .collides(there, &dirent.name, names, || folds(&dirent.directory, &dirent.name, there.0))
+    fn is_installed(&self, there: &Stat, DirEntry { directory, name, .. }: &DirEntry) -> bool {
+        let id = FileId::of(there);
+        let (names, folds) = (|| storage::names(directory), || folds(directory, name, id));
+        self.installed.collides((id, Names::of(there)), name, names, folds)
     }
 
     pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
@@ -245,12 +235,10 @@ impl Place {
                 let _ = self.is_other_directory(&dirent);
                 Ok(true)
             }
-            Err(Errno::EXIST) => match dirent.kind(path)? {
-                Some(FileType::Directory) if self.is_other_directory(&dirent) => Err(collision(path)),
-                Some(FileType::Directory) => Ok(false),
-                Some(FileType::Symlink) => Err(in_the_way(path, Errno::LOOP)),
-                _ => Err(not_a_directory(path)),
-            },
+            Err(Errno::EXIST) => {
+                fits(Kind::Directory, dirent.kind(path)?, path)?;
+                if self.is_other_directory(&dirent) { Err(collision(path)) } else { Ok(false) }
+            }
             Err(errno) => Err(dirent.cannot_create("create the directory", path, errno)),
         }
     }
@@ -263,11 +251,8 @@ impl Place {
         shape: &Shape,
         identity: &FileIdentity,
     ) -> Result<Arc<File>, IoFault> {
-        let created = self.try_create(entry, path, shape, identity);
-        if created.is_err() {
-            self.gone(entry);
-        }
-        created
+        // Else the journal claims what is not there, and stays.
+        self.try_create(entry, path, shape, identity).inspect_err(|_| self.gone(entry))
     }
 
     fn try_create(
@@ -301,8 +286,6 @@ impl Place {
             Ok(stat) => self.open_files.lock().expect(entry, FileId::of(&stat)),
             Err(no_space) => {
                 self.remove(&dirent, &name);
-                // Else the journal claims what is not there, and stays.
-                self.gone(entry);
                 return Err(no_space.io_fault("reserve the space of", path));
             }
         }
@@ -358,7 +341,7 @@ impl Place {
     /// Whether a directory that is there is one of the set's under another name.
     fn is_other_directory(&self, dirent: &DirEntry) -> bool {
         let stat = lstatat(&dirent.directory, &dirent.name);
-        stat.is_ok_and(|stat| !self.claims((FileId::of(&stat), Names::of(&stat)), dirent))
+        stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
@@ -383,12 +366,13 @@ impl Place {
     /// does both as a rule. False: nothing was there.
     fn rename_over(&self, dirent: &DirEntry, path: &[u8], name: &str) -> Result<bool, IoFault> {
         let directory = &dirent.directory;
-        if self.is_fresh() && rename_new_in(directory, name, &dirent.name).is_ok() {
+        let rename = |how| rename_in(directory, name, &dirent.name, how);
+        if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {
             return Ok(false);
         }
         let replaces = self.must_be_replaceable(dirent, path)?;
-        let renamed = rename_in(directory, name, &dirent.name);
-        renamed.map(|()| replaces).map_err(|errno| IoFault::destination("put in place", path, errno))
+        rename(RenameFlags::empty()).map_err(|errno| IoFault::destination("put in place", path, errno))?;
+        Ok(replaces)
     }
 
     /// Gives a directory its final permissions and time. One that was there before (not `made` here) may
@@ -409,8 +393,4 @@ impl Place {
         }
         Ok(directory.ok())
     }
-}
-
-fn is_empty(directory: &OwnedFd) -> bool {
-    storage::list(directory).is_ok_and(|names| names.is_empty())
 }

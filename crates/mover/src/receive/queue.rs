@@ -8,7 +8,7 @@
 //! With [`Units`] each byte is copied to its place in the buffer of its unit, which the writer takes when it is whole;
 //! before that only when the object or the job ends, or when nothing comes any more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -159,6 +159,30 @@ impl Drop for BufferGuard {
     }
 }
 
+/// Runs in the order of the object, for whoever gives them away. The memory of those before whose turn something is
+/// missing counts as used.
+#[derive(Default)]
+pub(crate) struct InOrder {
+    waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
+    /// Up to where the object was taken.
+    pub(crate) upto: u64,
+}
+
+impl InOrder {
+    pub(crate) fn add(&mut self, guard: &Arc<BufferGuard>) {
+        for run in guard.runs() {
+            self.waiting.insert(run.offset, (guard.clone(), run.range.clone()));
+        }
+    }
+
+    /// The next run, if it has come.
+    pub(crate) fn take(&mut self) -> Option<(Arc<BufferGuard>, Range<usize>)> {
+        let run = self.waiting.remove(&self.upto)?;
+        self.upto += run.1.len() as u64;
+        Some(run)
+    }
+}
+
 pub(crate) enum Work {
     /// Bytes whose files are all known.
     Bytes(Arc<BufferGuard>),
@@ -251,9 +275,8 @@ impl Queue {
         loop {
             let closed = self.closed.load(Ordering::Acquire);
             let any = closed || lingered || inner.completed.is_some();
-            let which = if any { Which::Any } else { Which::Whole };
             let enough = any || inner.is_enough(self.units);
-            if let Some(filling) = if enough { inner.take_below(known, which) } else { None } {
+            if let Some(filling) = if enough { inner.take_below(known, any) } else { None } {
                 drop(inner);
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
@@ -363,9 +386,9 @@ impl Inner {
         }
     }
 
-    /// The oldest buffer all of whose runs end at or below `known`; of units, one that is whole if asked for.
-    fn take_below(&mut self, known: u64, which: Which) -> Option<Filling> {
-        let is_ripe = |b: &Filling| which == Which::Any || b.unit.is_none() || b.is_whole_unit();
+    /// The oldest buffer all of whose runs end at or below `known`; of units, one that is whole unless `any` will do.
+    fn take_below(&mut self, known: u64, any: bool) -> Option<Filling> {
+        let is_ripe = |b: &Filling| any || b.unit.is_none() || b.is_whole_unit();
         let index = self.buffers.iter().position(|b| b.top <= known && is_ripe(b))?;
         let mut filling = self.buffers.remove(index)?;
         self.queued -= filling.used as u64;
@@ -379,13 +402,6 @@ impl Inner {
         }
         Some(filling)
     }
-}
-
-/// What the writer takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Any,
-    Whole,
 }
 
 #[cfg(test)]

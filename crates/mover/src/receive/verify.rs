@@ -229,9 +229,8 @@ impl Verifier {
     fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, IoFault> {
         let path = || self.shared.path(entry);
         let file = self.shared.place.file(entry, path)?;
-        let shape = self.shared.book.lock().table.shape(entry);
-        let groups = Groups::of(shape.len);
-        hash_group(&file, &shape, groups, group, &mut self.buffer)
+        let shape = self.shared.table(|table| table.shape(entry));
+        hash_group(&file, &shape, group, &mut self.buffer)
             .map_err(|errno| IoFault::destination("read back", &path(), errno))
     }
 
@@ -450,24 +449,25 @@ impl Comparer {
     }
 
     /// Works until there is nothing more to compare, or until the job is over.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(job) = self.jobs.recv() {
             let file = self.open(&job);
-            let shape = self.shared.book.lock().table.shape(job.entry);
+            let shape = self.shared.table(|table| table.shape(job.entry));
             for &group in &job.groups {
                 if self.shared.ending().is_some() {
-                    return;
+                    return Ok(());
                 }
                 if job.is_over.load(Relaxed) {
                     break;
                 }
                 self.shared.progress.worked();
-                let value = file.as_deref().and_then(|file| self.value(file, &shape, group));
-                if self.checks.send(Check::Held { entry: job.entry, group, value }).is_err() {
-                    return;
-                }
+                // What cannot be read differs from everything.
+                let hash = |file: &File| hash_group(file, &shape, group, &mut self.buffer).ok();
+                let value = file.as_deref().and_then(hash);
+                self.checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
             }
         }
+        Ok(())
     }
 
     fn open(&self, job: &HashJob) -> Option<Arc<File>> {
@@ -477,23 +477,12 @@ impl Comparer {
             Held::Final => self.shared.place.open_final(&path).map(Arc::new),
         }
     }
-
-    /// What a group hashes to; `None` if it cannot be read, which makes it differ from everything.
-    fn value(&mut self, file: &File, shape: &Shape, group: u32) -> Option<Value> {
-        let groups = Groups::of(shape.len);
-        hash_group(file, shape, groups, group, &mut self.buffer).ok()
-    }
 }
 
 /// Reads a group of a file's stream through `buffer`, which has room for something, and hashes it.
-pub(crate) fn hash_group(
-    file: &File,
-    shape: &Shape,
-    groups: Groups,
-    group: u32,
-    buffer: &mut [u8],
-) -> Result<Value, Errno> {
-    let (mut hasher, most) = (groups.hasher(group), buffer.len() as u64);
+pub(crate) fn hash_group(file: &File, shape: &Shape, group: u32, buffer: &mut [u8]) -> Result<Value, Errno> {
+    let (groups, most) = (Groups::of(shape.len), buffer.len() as u64);
+    let mut hasher = groups.hasher(group);
     for (mut at, len) in shape.pieces(groups.range(group)) {
         let end = at + len;
         while at < end {

@@ -26,7 +26,7 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
-use crate::job::{self, JobHandle, Stage, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
@@ -103,8 +103,8 @@ fn run(
     };
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
-        ("haul-read", unfailing(move || reader.run())),
-        ("haul-prove", unfailing(move || hasher.run())),
+        ("haul-read", Box::new(move || reader.run())),
+        ("haul-prove", Box::new(move || hasher.run())),
     ];
     let threads = spawn_all(shared, workers);
     let result = listen(shared);

@@ -9,14 +9,16 @@ use std::sync::atomic::AtomicBool;
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Want};
+use rustix::fs::Stat;
 
 use crate::entries::{Attributes, EntryState, Kind};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
-use crate::receive::place::Existing;
+use crate::receive::place::attributes;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
 use crate::receive::write::Pipeline;
+use crate::storage::Mtime;
 use crate::tree::Groups;
 
 /// A shorter file from this size on is compared; a smaller one is sent again.
@@ -32,12 +34,12 @@ pub(crate) struct Decider {
 
 pub(super) enum Verdict {
     /// It stays; what it has beside its contents is corrected.
-    Keep(Existing),
-    KeepNewer(Existing),
+    Keep(Stat),
+    KeepNewer(Stat),
     /// It is compared with what is there.
     Compare,
     /// It comes, in place of what is there.
-    Send(Option<Existing>),
+    Send(Option<Stat>),
 }
 
 impl Decider {
@@ -88,10 +90,10 @@ impl Decider {
         let receive_policy = self.shared.receive_policy;
         let (attributes, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
         let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
-        if receive_policy.newer == Newer::Keep && there.is_later(attributes) {
+        if receive_policy.newer == Newer::Keep && Mtime::of(&there) > attributes.mtime {
             return Verdict::KeepNewer(there);
         }
-        let same_size = there.size == shape.size;
+        let same_size = there.st_size as u64 == shape.size;
         match receive_policy.equal {
             Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
                 Verdict::Keep(there)
@@ -103,17 +105,17 @@ impl Decider {
         }
     }
 
-    fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
+    fn same_time(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         // To find out what the file system can store, something has to be stored.
         if self.shared.only_looks() {
-            there.same_time(attributes)
+            attributes::same_time(there, wanted.mtime)
         } else {
-            self.shared.place.same_time(path, there, attributes)
+            self.shared.place.same_time(path, there, wanted)
         }
     }
 
     /// The file stays, unless the job has made it under another name; `correct` gives it what it has beside its contents.
-    fn keep(&self, entry: u32, path: &[u8], there: &Existing, correct: impl FnOnce()) -> Result<Want, Fault> {
+    fn keep(&self, entry: u32, path: &[u8], there: &Stat, correct: impl FnOnce()) -> Result<Want, Fault> {
         if !self.shared.place.keeps(path, there) {
             return self.fail(entry, collision(path).fault);
         }
@@ -151,7 +153,7 @@ impl Decider {
     }
 
     /// Takes over what an earlier attempt has left, if it was the same file.
-    fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<Want, Fault> {
+    fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
         let shape = self.shared.book.lock().table.shape(entry);
@@ -176,10 +178,10 @@ impl Decider {
     }
 
     /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
-    pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
+    pub(super) fn extends(&self, entry: u32, existing: Option<&Stat>) -> Option<u64> {
         let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
-        let shape = self.shared.book.lock().table.shape(entry);
-        (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&there.size)).then_some(there.size)
+        let (have, shape) = (there.st_size as u64, self.shared.table(|table| table.shape(entry)));
+        (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&have)).then_some(have)
     }
 
     fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
@@ -228,12 +230,16 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
     }
 }
 
-/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver of the first one still runs, and leaves its journal
-/// after the second one has looked for journals.
+/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver
+/// of the first one still runs, and leaves its journal after the second one has looked for journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
     let Ok(mut leftovers) = Leftovers::adopt(shared.place.base.directory.as_fd()) else { return };
     if !leftovers.is_empty() {
-        for path in complete_files(shared) {
+        let is_complete =
+            |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
+        let complete: Vec<u32> = shared.table(|table| table.those(is_complete).collect());
+        for entry in complete {
+            let path = shared.place.local(&shared.path(entry));
             while let Some(claim) = leftovers.take(&path) {
                 leftovers.discard(claim.token);
             }
@@ -243,12 +249,4 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
         }
     }
     leftovers.finish();
-}
-
-/// Where they are, relative to the destination's directory.
-fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
-    let is_complete =
-        |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
-    shared
-        .table(|table| table.those(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect())
 }

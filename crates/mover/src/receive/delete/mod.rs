@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::journal::is_working_name;
-use crate::receive::place::Place;
+use crate::receive::place::{Place, fits};
 use crate::receive::shared::Shared;
 use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
@@ -120,7 +120,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
     };
     let (stay, removal) = match limit(shared) {
         // Which names in it ignore files protect is found out from directory to directory of the set alone.
-        _ if delete_exclude.by_ignore_files() => (all_stay, Removal::default()),
+        _ if delete_exclude.filtered.obeys_ignore_files => (all_stay, Removal::default()),
         Some((most, left)) if sweep(Purpose::Count(left))?.1.removed > left => {
             (all_stay, Removal { removed: 0, fault: Some(too_many(most)) })
         }
@@ -183,7 +183,7 @@ impl<'a> Sweep<'a> {
 
     fn run(mut self) -> Result<Removal, Fault> {
         let extent = self.shared.book.lock().extent;
-        if extent == Extent::Destination && !self.shared.place.renames() {
+        if extent == Extent::Destination && self.shared.place.rename().is_none() {
             self.directory(None, Vec::new(), Vec::new())?;
         }
         let directories: Vec<u32> =
@@ -208,7 +208,7 @@ impl<'a> Sweep<'a> {
     /// Removes what `entry` does not have from its directory.
     fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
         // It was not entered at the sender.
-        if self.delete_exclude.is_filtered(&in_set) {
+        if self.delete_exclude.filtered.has(&in_set) {
             return Ok(());
         }
         let names = match self.names(&local) {
@@ -220,7 +220,7 @@ impl<'a> Sweep<'a> {
                 return Ok(());
             }
         };
-        if self.delete_exclude.by_ignore_files() {
+        if self.delete_exclude.filtered.obeys_ignore_files {
             self.obey(entry, &local, &in_set, &names);
         }
         let extraneous: Vec<_> = self.shared.table(|table| {
@@ -399,13 +399,7 @@ impl Place {
 
 /// Whether it has to be removed before an entry of this kind can be made.
 pub(crate) fn is_in_the_way(kind: Kind, there: FileType) -> bool {
-    match kind {
-        Kind::Directory => there != FileType::Directory,
-        Kind::File(_) | Kind::Symlink | Kind::HardLink(_) => {
-            !matches!(there, FileType::RegularFile | FileType::Symlink)
-        }
-        Kind::Unread => false,
-    }
+    fits(kind, Some(there), b"").is_err()
 }
 
 impl Shared {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
+use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::identity::FileId;
 use crate::storage::{lstatat, lstatat_if_any};
@@ -32,10 +33,10 @@ impl DirEntry {
     }
 
     /// What is there now; only regular files and links give way to what is received.
-    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, IoFault> {
-        let Some(stat) = self.stat(path)? else { return Ok(None) };
-        replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
-        Ok(Some((FileId::of(&stat), Names::of(&stat))))
+    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<Stat>, IoFault> {
+        let stat = self.stat(path)?;
+        replaceable(stat.map(|stat| FileType::from_raw_mode(stat.st_mode)), path)?;
+        Ok(stat)
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
@@ -64,6 +65,16 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
             "is a device, pipe or socket at the destination",
             "only regular files and links are replaced; --delete removes it, or choose another destination",
         )),
+    }
+}
+
+/// Whether an entry can be made where something of this kind is.
+pub(crate) fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
+    match (kind, there) {
+        (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
+        (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
+        (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
+        (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), there) => replaceable(there, path),
     }
 }
 

@@ -3,7 +3,7 @@
 pub(super) mod jobs;
 mod requests;
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,21 +120,13 @@ impl Names {
     /// The entry that is this file already. If there is none, `entry` is the file; of its `names` at most the
     /// others are still to come.
     pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
-        match self.open.entry(identity) {
-            hash_map::Entry::Vacant(vacant) => {
-                vacant.insert((entry, names.saturating_sub(1)));
-                None
-            }
-            hash_map::Entry::Occupied(mut known) => {
-                let (first, left) = known.get_mut();
-                let first = *first;
-                *left -= 1;
-                if *left == 0 {
-                    known.remove();
-                }
-                Some(first)
-            }
+        let (first, left) = self.open.entry(identity).or_insert((entry, names));
+        let first = *first;
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.open.remove(&identity);
         }
+        (first != entry).then_some(first)
     }
 }
 
@@ -165,10 +157,6 @@ struct Batch {
 }
 
 impl Batch {
-    fn is_full(&self) -> bool {
-        self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES
-    }
-
     fn left(&self) -> Duration {
         BATCH_AGE.saturating_sub(self.since.elapsed())
     }
@@ -191,7 +179,8 @@ impl Announcer {
         batch.bytes += encoded_len(&entry);
         batch.entries.push(entry);
         batch.files.extend(file);
-        if batch.is_full() || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
+        let is_full = batch.entries.len() >= BATCH_ENTRIES || batch.bytes >= BATCH_BYTES;
+        if is_full || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
     }
 
     pub(super) fn flush(&self) -> Result<(), Fault> {

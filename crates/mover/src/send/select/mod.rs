@@ -3,16 +3,14 @@
 pub(super) mod ignores;
 pub(super) mod pattern;
 
-use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 
 use haul_wire::control::{
     Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
 };
-use pattern::{BadPattern, Fixed, Pattern};
+use pattern::{BadPattern, Pattern};
 
 use crate::fault::show;
-use crate::root::split;
 
 #[derive(Debug)]
 pub(crate) struct Chooser {
@@ -62,53 +60,23 @@ pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Faul
     Chooser::new(selection, sources).map(|_| ())
 }
 
-/// Rules of which the first that matches decides. Those without wildcards are looked up, so that a list of
-/// thousands of names costs no more than one.
-#[derive(Debug, Default)]
-pub(crate) struct Rules {
-    all: Vec<(Verdict, Pattern)>,
-    /// Numbers of the rules about one last component, ascending.
-    names: HashMap<Vec<u8>, Vec<u32>>,
-    /// Numbers of the rules about one path, ascending.
-    paths: HashMap<Vec<u8>, Vec<u32>>,
-    others: Vec<u32>,
-}
+/// Rules of which the first that matches decides.
+#[derive(Debug)]
+pub(crate) struct Rules(Vec<(Verdict, Pattern)>);
 
 impl Rules {
     pub(crate) fn new(rules: &[Rule]) -> Result<Self, Fault> {
-        let mut compiled = Self::default();
+        let mut compiled = Vec::with_capacity(rules.len());
         for Rule { verdict, pattern } in rules {
             let patterns = Pattern::compile(pattern).map_err(|why| refused(pattern, why))?;
-            for pattern in patterns {
-                compiled.add(*verdict, pattern);
-            }
+            compiled.extend(patterns.into_iter().map(|pattern| (*verdict, pattern)));
         }
-        Ok(compiled)
-    }
-
-    fn add(&mut self, verdict: Verdict, pattern: Pattern) {
-        let number = self.all.len() as u32;
-        match pattern.fixed() {
-            Some(Fixed::Name(name)) => self.names.entry(name.to_vec()).or_default().push(number),
-            Some(Fixed::Path(path)) => self.paths.entry(path.to_vec()).or_default().push(number),
-            None => self.others.push(number),
-        }
-        self.all.push((verdict, pattern));
+        Ok(Self(compiled))
     }
 
     pub(crate) fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
-        if self.all.is_empty() {
-            return Verdict::Include;
-        }
-        let applies = |&number: &u32| is_directory || !self.all[number as usize].1.only_directories;
-        let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
-            table.get(key).and_then(|numbers| numbers.iter().copied().find(applies))
-        };
-        let by_name = first(&self.names, split(path).1);
-        let fixed = by_name.into_iter().chain(first(&self.paths, path)).min();
-        let earlier = self.others.iter().copied().take_while(|&number| fixed.is_none_or(|f| number < f));
-        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(path, is_directory));
-        wild.or(fixed).map_or(Verdict::Include, |number| self.all[number as usize].0)
+        let first = self.0.iter().find(|(_, pattern)| pattern.matches(path, is_directory));
+        first.map_or(Verdict::Include, |&(verdict, _)| verdict)
     }
 }
 
@@ -237,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looking_up_gives_what_going_through_gives(
+        fn rules_together_give_what_they_give_one_by_one(
             list in prop::collection::vec((any::<bool>(), "[ab]{1,2}|/[ab](/[ab])?|[ab*]{1,3}|[ab]/"), 0..8),
             path in "[ab]{1,2}(/[ab]{1,2}){0,2}", is_directory: bool,
         ) {

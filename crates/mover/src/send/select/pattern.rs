@@ -35,32 +35,15 @@ enum Scope {
     Path,
 }
 
-/// A pattern without wildcards, which a table can find.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fixed<'a> {
-    Name(&'a [u8]),
-    Path(&'a [u8]),
-}
-
-/// What a backslash in a pattern is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Backslash {
-    /// Itself, because there is nothing to escape.
-    Literal,
-    /// It takes the meaning from the byte behind it.
-    Escapes,
-}
-
-impl Backslash {
-    fn of(pattern: &[u8]) -> Self {
-        if pattern.iter().any(|b| b"*?[".contains(b)) { Self::Escapes } else { Self::Literal }
-    }
+/// Whether a pattern has wildcards. Only then a backslash in it escapes, else it is itself.
+fn is_wild(pattern: &[u8]) -> bool {
+    pattern.iter().any(|b| b"*?[".contains(b))
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     scope: Scope,
-    pub(crate) only_directories: bool,
+    only_directories: bool,
     body: Body,
 }
 
@@ -86,15 +69,15 @@ impl Pattern {
         match body[..body.len() - stars].strip_suffix(b"/") {
             // Both escape as the pattern does, also the directory's, in which no wildcard may be left.
             Some(directory) if stars >= 3 && !directory.is_empty() => {
-                let itself = Self::one(&[directory, b"/"].concat(), Backslash::Escapes)?;
-                let contents = Self::one(&[directory, b"/**", end].concat(), Backslash::Escapes)?;
+                let itself = Self::one(&[directory, b"/"].concat(), true)?;
+                let contents = Self::one(&[directory, b"/**", end].concat(), true)?;
                 Ok(vec![itself, contents])
             }
-            _ => Ok(vec![Self::one(pattern, Backslash::of(pattern))?]),
+            _ => Ok(vec![Self::one(pattern, is_wild(pattern))?]),
         }
     }
 
-    fn one(pattern: &[u8], backslash: Backslash) -> Result<Self, BadPattern> {
+    fn one(pattern: &[u8], escapes: bool) -> Result<Self, BadPattern> {
         if pattern.contains(&0) {
             return Err(BadPattern::Nul);
         }
@@ -115,9 +98,7 @@ impl Pattern {
             (false, true) => Scope::Tail,
             (false, false) => Scope::Name,
         };
-        let is_wild = Backslash::of(rest) == Backslash::Escapes;
-        let escapes = backslash == Backslash::Escapes && rest.contains(&b'\\');
-        let body = if is_wild || escapes {
+        let body = if is_wild(rest) || (escapes && rest.contains(&b'\\')) {
             Body::Wild(Wild::new(rest, scope)?)
         } else {
             Body::Literal(rest.to_vec())
@@ -137,15 +118,6 @@ impl Pattern {
             }
             Body::Literal(text) => subject == &text[..],
             Body::Wild(wild) => wild.matches(subject, self.scope == Scope::Tail),
-        }
-    }
-
-    /// What a table can find it by, if there is such a thing.
-    pub(crate) fn fixed(&self) -> Option<Fixed<'_>> {
-        match (&self.body, self.scope) {
-            (Body::Literal(text), Scope::Name) => Some(Fixed::Name(text)),
-            (Body::Literal(text), Scope::Path) => Some(Fixed::Path(text)),
-            _ => None,
         }
     }
 }
