@@ -16,6 +16,7 @@ mod write;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Durability, Fault, Layout, Preserve, ReceivePolicy, RunMode};
@@ -44,7 +45,7 @@ use decide::Decider;
 use peer::Peer;
 use verify::{Comparer, Verifier};
 use write::Writer;
-use write::writeback::Orders;
+use write::writeback::Order;
 
 /// Messages that may wait for the verifier.
 const CHECKS: usize = 1024;
@@ -165,11 +166,11 @@ pub fn receive_files(
 pub(crate) fn run(
     shared: &Arc<Shared>,
     leftovers: Option<Leftovers>,
-    write: impl FnOnce(Pipeline, Orders) -> Task,
+    write: impl FnOnce(Pipeline, Sender<Order>) -> Task,
 ) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
-    let (orders, ordered) = write::writeback::orders();
+    let (orders, ordered) = crossbeam_channel::bounded(1);
     let pipeline = Pipeline::new(shared.clone(), checks.clone(), settles.clone());
     let write = write(pipeline.clone(), orders);
     let writing = shared.clone();

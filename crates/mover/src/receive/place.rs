@@ -19,7 +19,7 @@ use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::ReceiveOptions;
 use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
-use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
+use crate::receive::place::dir_entry::{Installed, collision, folds, has_one_name};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
 use crate::root::split;
@@ -45,23 +45,6 @@ pub(super) const PRIVATE_FILE: u32 = 0o600;
 const JOURNAL_ABOVE: u64 = 1 << 20;
 const OPEN_DIRECTORIES: usize = 64;
 
-/// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
-/// and what they had.
-#[derive(Default)]
-pub(crate) struct Loosened(pub(super) Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
-
-impl Loosened {
-    /// The directory had, or is to have, these permissions.
-    pub(crate) fn remember(&self, local: &[u8], id: FileId, mode: u32) {
-        self.0.lock().entry(local.to_vec()).or_insert((id, mode));
-    }
-
-    /// The directory has got its final permissions.
-    pub(crate) fn settled(&self, path: &[u8]) {
-        self.0.lock().remove(path);
-    }
-}
-
 pub(crate) struct Place {
     pub(crate) base: Base,
     session: u32,
@@ -75,7 +58,9 @@ pub(crate) struct Place {
     extraneous: Extraneous,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
-    pub(crate) loosened: Loosened,
+    /// Directories that have other permissions for the time of the job, by their path at the destination: which they
+    /// are, and what they had or are to have if the set does not say it.
+    pub(crate) loosened: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
     pub(crate) is_included: AtomicBool,
     finished: AtomicBool,
     pub(crate) space: Space,
@@ -83,11 +68,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(base: Base, options: &ReceiveOptions) -> Self {
-        let loosened = Loosened::default();
+        let mut loosened = HashMap::new();
         if let Some(mode) = base.mode_when_made()
             && let Ok(stat) = fstat(&base.directory)
         {
-            loosened.remember(&[], FileId::of(&stat), mode);
+            loosened.insert(Vec::new(), (FileId::of(&stat), mode));
         }
         Self {
             base,
@@ -98,7 +83,7 @@ impl Place {
             installed: Installed::default(),
             extraneous: options.receive_policy.extraneous,
             fresh: OnceLock::new(),
-            loosened,
+            loosened: Mutex::new(loosened),
             is_included: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             space: Space::new(options.min_free),
@@ -140,6 +125,11 @@ impl Place {
         let dirent = self.dir_entry(path).ok()?;
         let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
         (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat)
+    }
+
+    /// What is there under an entry's name.
+    pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
+        self.dir_entry(path).ok()?.kind(path).ok().flatten()
     }
 
     /// Opens the regular file that is there under an entry's name.
@@ -184,7 +174,7 @@ impl Place {
     fn is_installed(&self, there: &Stat, DirEntry { directory, name, .. }: &DirEntry) -> bool {
         let id = FileId::of(there);
         let (names, folds) = (|| storage::names(directory), || folds(directory, name, id));
-        self.installed.collides((id, Names::of(there)), name, names, folds)
+        self.installed.collides((id, has_one_name(there)), name, names, folds)
     }
 
     pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
@@ -251,17 +241,6 @@ impl Place {
         shape: &Shape,
         identity: &FileIdentity,
     ) -> Result<Arc<File>, IoFault> {
-        // Else the journal claims what is not there, and stays.
-        self.try_create(entry, path, shape, identity).inspect_err(|_| self.gone(entry))
-    }
-
-    fn try_create(
-        &self,
-        entry: u32,
-        path: &[u8],
-        shape: &Shape,
-        identity: &FileIdentity,
-    ) -> Result<Arc<File>, IoFault> {
         let dirent = self.dir_entry(path)?;
         if !self.is_fresh() && self.extraneous == Extraneous::Keep {
             // Sooner than after all of its bytes.
@@ -280,12 +259,15 @@ impl Place {
             Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
         };
+        // Else the journal claims what is not there, and stays.
+        let opened = opened.inspect_err(|_| self.gone(entry));
         let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", path, errno))?));
         let begun = self.space.begin(entry, &file, shape);
         match begun.and_then(|()| Ok(fstat(&file)?)) {
             Ok(stat) => self.open_files.lock().expect(entry, FileId::of(&stat)),
             Err(no_space) => {
                 self.remove(&dirent, &name);
+                self.gone(entry);
                 return Err(no_space.io_fault("reserve the space of", path));
             }
         }
@@ -387,7 +369,7 @@ impl Place {
         let directory =
             open_in(&dirent.directory, &dirent.name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
-            Ok(()) => self.loosened.settled(&self.local(path)),
+            Ok(()) => drop(self.loosened.lock().remove(&self.local(path))),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
             Err(errno) => return Err(IoFault::destination("set the permissions of", path, errno)),
         }

@@ -86,10 +86,6 @@ impl Filling {
         self.top = self.top.max(offset + bytes.len() as u64);
     }
 
-    fn is_for(&self, unit: u64) -> bool {
-        self.unit.as_ref().is_some_and(|own| own.start == unit)
-    }
-
     fn is_whole_unit(&self) -> bool {
         self.unit.as_ref().is_some_and(|unit| unit.left == self.used)
     }
@@ -359,23 +355,22 @@ impl Inner {
         while !bytes.is_empty() {
             let unit = units.around(offset);
             let (now, later) = bytes.split_at(bytes.len().min((unit.end - offset) as usize));
-            if !self.buffers.iter().any(|filling| filling.is_for(unit.start)) {
-                self.begin(units, unit.clone());
-            }
-            if let Some(filling) = self.buffers.iter_mut().find(|filling| filling.is_for(unit.start)) {
-                filling.append(offset, now);
-            }
+            let begun =
+                self.buffers.iter().position(|b| b.unit.as_ref().is_some_and(|u| u.start == unit.start));
+            let at = begun.unwrap_or_else(|| self.begin(units, unit));
+            self.buffers[at].append(offset, now);
             offset += now.len() as u64;
             bytes = later;
         }
     }
 
-    /// Adds an empty buffer for a unit.
-    fn begin(&mut self, units: Units, Range { start, end }: Range<u64>) {
+    /// Adds an empty buffer for a unit; where it is.
+    fn begin(&mut self, units: Units, Range { start, end }: Range<u64>) -> usize {
         let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(units.longest()));
         let taken = self.taken.get(&start).copied().unwrap_or_default();
         let unit = Some(Unit { start, left: (end - start) as usize - taken });
         self.buffers.push_back(Filling { memory, unit, ..Filling::default() });
+        self.buffers.len() - 1
     }
 
     /// Whether it is worth while to wake the writer.

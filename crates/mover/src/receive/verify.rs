@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::budget::Reserved;
 use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, Written, over, text};
+use crate::receive::messages::{Check, Comparison, Held, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::storage::read_exact_at;
@@ -238,13 +238,11 @@ impl Verifier {
         let Comparison { entry, held, claimed, is_over } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
-        let unchecked = match held {
-            Held::Final => (0..groups.count()).collect(),
-            Held::Part => claimed.iter().flat_map(|range| groups.touched(&range)).collect(),
-        };
-        let asked = match held {
-            Held::Final => 0,
-            Held::Part => len - claimed.total(),
+        let (unchecked, asked) = match held {
+            Held::Final => ((0..groups.count()).collect(), 0),
+            Held::Part => {
+                (claimed.iter().flat_map(|range| groups.touched(&range)).collect(), len - claimed.total())
+            }
         };
         self.begin(entry, len)?;
         let reserved = self.shared.budget.reserve(bytes_compared(groups))?;
@@ -438,13 +436,13 @@ pub(crate) const READ: usize = 1 << 20;
 
 pub(crate) struct Comparer {
     shared: Arc<Shared>,
-    jobs: Receiver<HashJob>,
+    jobs: Receiver<Comparison>,
     checks: Sender<Check>,
     buffer: AlignedBytes,
 }
 
 impl Comparer {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>, checks: Sender<Check>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<Comparison>, checks: Sender<Check>) -> Self {
         Self { shared, jobs, checks, buffer: AlignedBytes::zeroed(READ) }
     }
 
@@ -453,7 +451,9 @@ impl Comparer {
         while let Ok(job) = self.jobs.recv() {
             let file = self.open(&job);
             let shape = self.shared.table(|table| table.shape(job.entry));
-            for &group in &job.groups {
+            let groups = Groups::of(shape.len);
+            let is_there = |&group: &u32| job.held == Held::Final || job.claimed.covers(groups.range(group));
+            for group in (0..groups.count()).filter(is_there) {
                 if self.shared.ending().is_some() {
                     return Ok(());
                 }
@@ -470,7 +470,7 @@ impl Comparer {
         Ok(())
     }
 
-    fn open(&self, job: &HashJob) -> Option<Arc<File>> {
+    fn open(&self, job: &Comparison) -> Option<Arc<File>> {
         let path = self.shared.path(job.entry);
         match job.held {
             Held::Part => self.shared.place.file(job.entry, || path).ok(),

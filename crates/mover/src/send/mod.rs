@@ -30,7 +30,6 @@ use crate::job::{self, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use plan::Planner;
 use read::{BlockHasher, Reader};
 use select::Chooser;
 use walk::Walker;
@@ -97,10 +96,7 @@ fn run(
     hasher: BlockHasher,
 ) -> Result<MoveReport, Fault> {
     let planning = shared.clone();
-    let plan = move || match Planner::when_ready(planning) {
-        Some(planner) => planner.run(walker, &completeness),
-        None => Ok(()),
-    };
+    let plan = move || plan::run(planning, walker, &completeness);
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
         ("haul-read", Box::new(move || reader.run())),

@@ -37,7 +37,7 @@ impl Shared {
         self.place.is_included.store(true, Ordering::Release);
         // If this job has made it, it stays private until it has its permissions, also if it never gets them.
         if self.place.base.mode_when_made().is_some() {
-            self.place.loosened.settled(&[]);
+            self.place.loosened.lock().remove(&[][..]);
         }
     }
 

@@ -4,7 +4,6 @@ pub(super) mod expectations;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
@@ -13,13 +12,12 @@ use rustix::fs::Stat;
 
 use crate::entries::{Attributes, EntryState, Kind};
 use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
+use crate::receive::messages::{Check, Comparison, Held, Settle, over};
 use crate::receive::place::attributes;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
 use crate::receive::write::Pipeline;
 use crate::storage::Mtime;
-use crate::tree::Groups;
 
 /// A shorter file from this size on is compared; a smaller one is sent again.
 const WORTH_PROVING: u64 = 1 << 20;
@@ -27,9 +25,9 @@ const WORTH_PROVING: u64 = 1 << 20;
 pub(crate) struct Decider {
     pub(super) shared: Pipeline,
     pub(super) leftovers: Option<Leftovers>,
-    hashing: Sender<HashJob>,
+    hashing: Sender<Comparison>,
     /// What is to be hashed once the entries have been asked for.
-    to_hash: Vec<HashJob>,
+    to_hash: Vec<Comparison>,
 }
 
 pub(super) enum Verdict {
@@ -43,7 +41,7 @@ pub(super) enum Verdict {
 }
 
 impl Decider {
-    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<HashJob>) -> Self {
+    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<Comparison>) -> Self {
         Self { shared, leftovers, hashing, to_hash: Vec::new() }
     }
 
@@ -75,11 +73,16 @@ impl Decider {
 
     fn want_file(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
         match self.verdict(entry, path) {
+            // The job has made it under another name.
+            Verdict::Keep(there) | Verdict::KeepNewer(there) if !self.shared.place.keeps(path, &there) => {
+                self.fail(entry, collision(path).fault)
+            }
             Verdict::Keep(there) => {
                 self.forget_claims(path);
-                self.keep(entry, path, &there, || self.shared.correct(entry, path, &there))
+                self.shared.correct(entry, path, &there);
+                self.kept(entry)
             }
-            Verdict::KeepNewer(there) => self.keep(entry, path, &there, || {}),
+            Verdict::KeepNewer(_) => self.kept(entry),
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
@@ -114,15 +117,6 @@ impl Decider {
         }
     }
 
-    /// The file stays, unless the job has made it under another name; `correct` gives it what it has beside its contents.
-    fn keep(&self, entry: u32, path: &[u8], there: &Stat, correct: impl FnOnce()) -> Result<Want, Fault> {
-        if !self.shared.place.keeps(path, there) {
-            return self.fail(entry, collision(path).fault);
-        }
-        correct();
-        self.kept(entry)
-    }
-
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
         self.shared.book.lock().table.set_state(entry, EntryState::Failed);
         self.shared.settle(Settle::failed(&self.shared.budget, entry, fault)?)?;
@@ -147,8 +141,7 @@ impl Decider {
     }
 
     pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
-        let groups = Groups::of(self.shared.book.lock().table.stream_len(entry));
-        self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
+        self.compare(entry, Held::Final, RangeSet::new())?;
         Ok(Want::Compare)
     }
 
@@ -186,23 +179,19 @@ impl Decider {
 
     fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
         let len = self.shared.book.lock().table.stream_len(entry);
-        let groups = Groups::of(len);
         let mut missing = RangeSet::new();
         missing.insert(0..len);
         written.iter().for_each(|range| missing.remove(range));
-        let whole: Vec<u32> =
-            (0..groups.count()).filter(|&group| written.covers(groups.range(group))).collect();
         self.shared.book.lock().start_with(entry, written.clone());
-        self.compare(entry, Held::Part, whole, written)?;
+        self.compare(entry, Held::Part, written.clone())?;
         Ok(Want::Rest(missing.iter().map(Into::into).collect()))
     }
 
-    fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
-        let (claimed, is_over) = (claimed.clone(), Arc::<AtomicBool>::default());
+    fn compare(&mut self, entry: u32, held: Held, claimed: RangeSet) -> Result<(), Fault> {
         self.shared.open_comparison();
-        let comparison = Comparison { entry, held, claimed, is_over: is_over.clone() };
-        self.shared.check(Check::Compare(comparison))?;
-        self.to_hash.push(HashJob { entry, held, groups, is_over });
+        let comparison = Comparison { entry, held, claimed, is_over: Arc::default() };
+        self.shared.check(Check::Compare(comparison.clone()))?;
+        self.to_hash.push(comparison);
         Ok(())
     }
 

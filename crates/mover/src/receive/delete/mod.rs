@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::journal::is_working_name;
-use crate::receive::place::{Place, fits};
+use crate::receive::place::fits;
 use crate::receive::shared::Shared;
 use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
@@ -104,9 +104,6 @@ fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
 
 /// Removes what is in the way of these entries, with all that is in it, if everything has arrived. Gives of each entry
 /// whether something is still in its way.
-///
-/// # Errors
-/// The job is over.
 pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
     let all_stay = vec![true; paths.len()];
     if incomplete(shared).is_some() {
@@ -389,12 +386,6 @@ fn unusable(path: &[u8]) -> Fault {
     let what = "cannot be used at the destination, so that it is not known what it would have left out there";
     let hint = "correct the file there, or leave --gitignore or --delete out";
     of_path(FaultCode::Unreadable, path, what, hint)
-}
-
-impl Place {
-    pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
-        self.dir_entry(path).ok()?.kind(path).ok().flatten()
-    }
 }
 
 /// Whether it has to be removed before an entry of this kind can be made.

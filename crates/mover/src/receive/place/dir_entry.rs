@@ -110,20 +110,10 @@ pub(crate) fn mismatch(path: &[u8]) -> Fault {
     of_path(FaultCode::VerifyFailed, path, what, hint)
 }
 
-/// Whether something may be there under another name as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Names {
-    /// A file without further hard links.
-    One,
-    /// A file with several; or a directory, to which sources and mounts may lead in more than one way.
-    Several,
-}
-
-impl Names {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if is_directory || stat.st_nlink > 1 { Self::Several } else { Self::One }
-    }
+/// Whether something has no other name: a file without further hard links, and no directory, to which sources and mounts
+/// may lead in more than one way.
+pub(crate) fn has_one_name(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) != FileType::Directory && stat.st_nlink <= 1
 }
 
 /// What this job has put in place or kept, so that a destination that takes two names of the set for one, for want of
@@ -153,13 +143,13 @@ impl Installed {
     /// `folds` names; else the job's file has gone, and another one has its number.
     pub(crate) fn collides(
         &self,
-        (id, many): (FileId, Names),
+        (id, is_single): (FileId, bool),
         name: &[u8],
         names: impl FnOnce() -> Result<Vec<Vec<u8>>, Errno>,
         folds: impl FnOnce() -> bool,
     ) -> bool {
         let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
-        self.has(id) && names().is_ok_and(|names| !is_listed(names) || (many == Names::One && folds()))
+        self.has(id) && names().is_ok_and(|names| !is_listed(names) || (is_single && folds()))
     }
 }
 
@@ -204,17 +194,17 @@ mod tests {
             move || Ok(names)
         };
         let (both, lower) = (["readme", "README"], ["readme", "other"]);
-        let collides = |at, name: &str, many, names: &[&str], folds| {
-            own.collides((id(at), many), name.as_bytes(), lists(names), || folds)
+        let collides = |at, name: &str, is_single, names: &[&str], folds| {
+            own.collides((id(at), is_single), name.as_bytes(), lists(names), || folds)
         };
-        assert!(collides("readme", "README", Names::Several, &lower, true));
-        assert!(!collides("readme", "README", Names::Several, &both, true));
-        assert!(!collides("other", "OTHER", Names::Several, &lower, true), "not of this job");
+        assert!(collides("readme", "README", false, &lower, true));
+        assert!(!collides("readme", "README", false, &both, true));
+        assert!(!collides("other", "OTHER", false, &lower, true), "not of this job");
         // `README` came first and took the place of `readme`, which is what it is still called.
-        assert!(collides("readme", "readme", Names::One, &lower, true));
-        assert!(!collides("other", "other", Names::One, &lower, true), "not of this job");
+        assert!(collides("readme", "readme", true, &lower, true));
+        assert!(!collides("other", "other", true, &lower, true), "not of this job");
         // The file has gone, and another one has its number.
-        assert!(!collides("readme", "readme", Names::One, &lower, false));
+        assert!(!collides("readme", "readme", true, &lower, false));
         let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
         assert!(crate::storage::names(&directory).unwrap().contains(&b"readme".to_vec()));
         assert!(!folds(&directory, b"readme", id("readme")), "this file system has case");

@@ -52,7 +52,7 @@ impl Place {
             return Err(Errno::ACCESS);
         }
         fchmod(directory, Mode::from_raw_mode(mode | OWNER)).map_err(|_| Errno::ACCESS)?;
-        self.loosened.remember(local, FileId::of(&there), mode);
+        self.loosened.lock().entry(local.to_vec()).or_insert((FileId::of(&there), mode));
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Place {
 
     /// Directories that did not get their final permissions get back what they had, the deepest first.
     pub(crate) fn tighten(&self) {
-        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.0.lock()).into_iter().collect();
+        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.lock()).into_iter().collect();
         all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
         for (path, (id, mode)) in all {
             if let Ok(directory) = self.directory(&path)

@@ -12,7 +12,7 @@ use crate::entries::Attributes;
 use crate::fault::{IoFault, show};
 use crate::identity::{FileId, parent};
 use crate::receive::place::attributes::{same_time, set_on_link};
-use crate::receive::place::dir_entry::{Names, collision};
+use crate::receive::place::dir_entry::{collision, has_one_name};
 use crate::receive::place::{DirEntry, Place};
 use crate::storage::{
     self, Mtime, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
@@ -218,7 +218,7 @@ fn must_not_lose_target(dirent: &DirEntry, path: &[u8], target: &[u8]) -> Result
         lies_in(dirent, target, FileId::of(&there))
     } else {
         let leads_to = statat(&dirent.directory, target).map(|stat| FileId::of(&stat));
-        Names::of(&there) == Names::One && leads_to == Ok(FileId::of(&there))
+        has_one_name(&there) && leads_to == Ok(FileId::of(&there))
     };
     if !is_lost {
         return Ok(());

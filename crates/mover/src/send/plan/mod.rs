@@ -18,29 +18,25 @@ use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Walker};
 
-pub(crate) struct Planner {
+struct Planner {
     shared: Arc<Shared>,
     announcer: Arc<Announcer>,
     names: Names,
 }
 
+/// Goes through a walk that finds what `completeness` says, if nothing fails, once the receiver is ready.
+pub(super) fn run(shared: Arc<Shared>, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
+    let Some(destination) = shared.wait_until_ready() else { return Ok(()) };
+    let announcer = Arc::new(Announcer::new(shared.clone(), destination));
+    let timed = announcer.clone();
+    let clock = spawn_for(&shared, "haul-announce", move || timed.keep_time())?;
+    let mut planner = Planner { shared, announcer, names: Names::default() };
+    let done = planner.plan_all(walker, completeness);
+    planner.announcer.close();
+    job::join(clock).and(done)
+}
+
 impl Planner {
-    /// Waits for the receiver to be ready. `None`: the job is over.
-    pub(crate) fn when_ready(shared: Arc<Shared>) -> Option<Self> {
-        let destination = shared.wait_until_ready()?;
-        let announcer = Arc::new(Announcer::new(shared.clone(), destination));
-        Some(Self { shared, announcer, names: Names::default() })
-    }
-
-    /// Goes through a walk that finds what `completeness` says, if nothing fails.
-    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
-        let announcer = self.announcer.clone();
-        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time())?;
-        let done = self.plan_all(walker, completeness);
-        self.announcer.close();
-        job::join(clock).and(done)
-    }
-
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
         if let Some(lineage) = self.shared.lineage() {
             walker.check_destination(lineage)?;

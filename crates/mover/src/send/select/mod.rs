@@ -19,7 +19,8 @@ pub(crate) struct Chooser {
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) links: LinkChoice,
     pub(crate) file_systems: FileSystems,
-    sizes: RangeInclusive<u64>,
+    /// Of regular files, in bytes.
+    pub(crate) sizes: RangeInclusive<u64>,
 }
 
 impl Chooser {
@@ -45,10 +46,6 @@ impl Chooser {
 
     pub(crate) fn takes(&self, path: &[u8], is_directory: bool) -> bool {
         self.rules.verdict(path, is_directory) == Verdict::Include
-    }
-
-    pub(crate) fn takes_size(&self, bytes: u64) -> bool {
-        self.sizes.contains(&bytes)
     }
 }
 
@@ -184,9 +181,9 @@ mod tests {
     fn sizes_hold_to_the_byte() {
         let selection = Selection { min_bytes: Some(10), max_bytes: Some(20), ..Selection::default() };
         let chooser = Chooser::new(&selection, 1).unwrap();
-        let taken: Vec<u64> = (0..30).filter(|&n| chooser.takes_size(n)).collect();
+        let taken: Vec<u64> = (0..30).filter(|&n| chooser.sizes.contains(&n)).collect();
         assert_eq!((taken[0], taken.len()), (10, 11));
-        assert!(Chooser::new(&Selection::default(), 1).unwrap().takes_size(u64::MAX));
+        assert!(Chooser::new(&Selection::default(), 1).unwrap().sizes.contains(&u64::MAX));
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Walker {
         stat: &Stat,
     ) -> Option<Found> {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if is_file && !self.chooser.takes_size(Identity::of(stat).size) {
+        if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
             self.withhold(path);
             return None;
         }
