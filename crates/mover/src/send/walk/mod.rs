@@ -92,7 +92,7 @@ pub(crate) struct Walker {
     preserver: Option<Preserver>,
     filtered_reporter: Option<FilteredReporter>,
     /// Where it is counted what was looked at.
-    progress: Option<Arc<Progress>>,
+    progress: Arc<Progress>,
     /// The directory that the set goes to, if it can be met.
     destination: Option<DirectoryId>,
     /// What the first source has that stands for what is in it, until it is taken.
@@ -117,7 +117,7 @@ impl Walker {
             destination: None,
             attributes: None,
             has_attributes: false,
-            progress: None,
+            progress: Arc::default(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Walker {
         filtered_reporter: Option<FilteredReporter>,
         progress: Arc<Progress>,
     ) -> Self {
-        Self { preserver: Preserver::new(preserve), filtered_reporter, progress: Some(progress), ..self }
+        Self { preserver: Preserver::new(preserve), filtered_reporter, progress, ..self }
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
@@ -414,9 +414,7 @@ impl Iterator for Walker {
                 let source = self.sources.next()?;
                 self.start(&source)
             };
-            if let Some(progress) = &self.progress {
-                progress.worked();
-            }
+            self.progress.worked();
             if found.is_some() {
                 return found;
             }
