@@ -6,15 +6,14 @@ use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use haul_base::RangeSet;
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::record::{
-    Codec, FileIdentity, JobState, Made, Noted, Record, Replayed, Tail, Why, journal_name, parse_journal,
-    parse_part, part_name, replay,
+    Codec, JobState, Made, Noted, Record, Replayed, Tail, Why, journal_name, parse_journal, parse_part,
+    part_name, replay,
 };
 use crate::root::split;
 use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
@@ -64,9 +63,7 @@ pub(crate) struct Leftover {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
-    pub(crate) identity: FileIdentity,
-    /// What the temporary file has, in the file's stream of data bytes.
-    pub(crate) written: RangeSet,
+    pub(crate) noted: Noted,
     /// Name of the temporary file, in the directory that the path lies in.
     pub(crate) part: Vec<u8>,
     pub(crate) token: Token,
@@ -200,8 +197,7 @@ impl Leftovers {
             let Some(noted) = leftover.state.files.get(&token.number) else { continue };
             let part = part_name(leftover.id, token.number);
             if has_part(self.directory.as_fd(), &part, noted) {
-                let Noted { identity, written } = noted.clone();
-                return Some(Claim { identity, written, part: part.into_bytes(), token });
+                return Some(Claim { noted: noted.clone(), part: part.into_bytes(), token });
             }
         }
         None

@@ -117,7 +117,7 @@ impl Decider {
         let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
             .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
-        let have = claim.map(|claim| claim.written.total()).or_else(|| self.extends(entry, existing));
+        let have = claim.map(|claim| claim.noted.written.total()).or_else(|| self.extends(entry, existing));
         have.map_or(Ok(()), |have| self.shared.book.lock().resumed(entry, have))
     }
 }

@@ -101,7 +101,7 @@ impl MetadataWriter {
     /// Sets everything of an open file or directory; the time last. What is right already is not touched.
     pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
         let undone = self.apply_but_time(fd, wanted)?;
-        correct_time(fd, wanted.attributes)?;
+        correct_time(fd, wanted.attributes.mtime)?;
         Ok(undone)
     }
 

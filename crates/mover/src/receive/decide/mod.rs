@@ -156,7 +156,7 @@ impl Decider {
             let Some(leftovers) = &mut self.leftovers else { break };
             if of_use {
                 leftovers.consumed(claim.token);
-                return self.resume(entry, &claim.written);
+                return self.resume(entry, &claim.noted.written);
             }
             leftovers.discard(claim.token);
         }
@@ -211,7 +211,7 @@ impl Decider {
 
 /// Whether a file of which a part is there is this one; a file that grows may have been shorter then.
 pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
-    let (old, new) = (&claim.identity, identity);
+    let (old, new) = (&claim.noted.identity, identity);
     match leftovers {
         UseLeftovers::Ignore => false,
         UseLeftovers::Resume => old == new,

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
-use crate::entries::Attributes;
 use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
@@ -31,18 +30,13 @@ pub(crate) fn set_mode(fd: impl AsFd, wanted: u32, granted: u32) -> Result<(), E
 }
 
 /// Sets the time of last modification through an open descriptor, if it differs.
-pub(crate) fn correct_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    let is_same = Mtime::of(&fstat(&fd)?) == attributes.mtime;
-    if is_same { Ok(()) } else { set_time(fd, attributes) }
-}
-
-pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    futimens(fd, &modified_at(attributes.mtime))
+pub(crate) fn correct_time(fd: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
+    if Mtime::of(&fstat(&fd)?) == wanted { Ok(()) } else { futimens(fd, &modified_at(wanted)) }
 }
 
 /// Sets the time of a symbolic link that is open as a path. Links have no permissions.
-pub(crate) fn set_on_link(link: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    match utimensat(link, "", &modified_at(attributes.mtime), AtFlags::EMPTY_PATH) {
+pub(crate) fn set_on_link(link: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
+    match utimensat(link, "", &modified_at(wanted), AtFlags::EMPTY_PATH) {
         // Some file systems keep no times of links, and kernels before 5.8 take them by name only.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use crate::accounts::euid;
 use crate::entries::Attributes;
 use crate::identity::FileId;
-use crate::receive::place::attributes::{self, mode_of, set_time};
+use crate::receive::place::attributes::{self, mode_of};
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place};
 use crate::root::split;
-use crate::storage::{Mtime, fchmod, fstat, openat};
+use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, openat};
 
 /// What the owner of a directory needs to make names in it.
 const OWNER: u32 = 0o700;
@@ -101,6 +101,6 @@ impl Place {
 fn stored_time(dirent: &DirEntry, wanted: Attributes) -> Result<Mtime, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;
-    set_time(&file, wanted)?;
+    futimens(&file, &modified_at(wanted.mtime))?;
     Ok(Mtime::of(&fstat(&file)?))
 }

@@ -178,7 +178,7 @@ impl Place {
         apply(link.as_fd());
         if !same_time(&stat, attributes.mtime) {
             // Not our link: it leads where it should all the same.
-            let _ = set_on_link(&link, attributes);
+            let _ = set_on_link(&link, attributes.mtime);
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Place {
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
-            set_on_link(&link, attributes)
+            set_on_link(&link, attributes.mtime)
         });
         made.map_err(|errno| IoFault::destination("create the link", path, errno))
     }

@@ -86,7 +86,7 @@ impl Place {
         // Noted first: whichever of both names it has when we are killed, one journal knows it.
         journal.note_directory(split(&identity.path).0);
         journal.begin(entry, identity);
-        claim.written.iter().for_each(|range| journal.wrote(entry, range));
+        claim.noted.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
         if rename_in(&dirent.directory, old, self.temporary(entry), RenameFlags::empty()).is_err() {
             journal.gone(entry);
