@@ -28,10 +28,7 @@ impl Budget {
         Arc::new(Self { most, ..Self::default() })
     }
 
-    /// Counts bytes that are held to the end of the job.
-    ///
-    /// # Errors
-    /// The set takes more than it may.
+    /// Counts bytes that are held to the end of the job. It fails if the set takes more than it may.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), Fault> {
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
         if held + IN_PASSING.min(self.most.0 / 4) <= self.most.0 {
@@ -98,12 +95,8 @@ pub(crate) fn in_vec(bytes: usize) -> u64 {
 /// Makes room for `more`, and an eighth: twice as much at a time would leave half of a large one empty.
 pub(crate) fn make_room<T>(vec: &mut Vec<T>, more: usize) {
     if vec.len() + more > vec.capacity() {
-        vec.reserve_exact(step(vec.len(), more));
+        vec.reserve_exact(more.max(vec.len() / 8).max(64));
     }
-}
-
-fn step(len: usize, more: usize) -> usize {
-    more.max(len / 8).max(64)
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ pub(crate) fn open_long(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Res
 }
 
 /// `O_DIRECTORY` on a link says "not a directory"; `openat2` says "loop", and so do we.
-pub(crate) fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
+fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
     let is_link =
         || lstatat(dir, name).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
     if errno == Errno::NOTDIR && is_link() { Errno::LOOP } else { errno }
@@ -162,7 +162,37 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened>
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
-    Way { path, rest: components(path).collect(), at: start(path)?, links: 0 }.open(flags)
+    // The next component last.
+    let (mut at, mut rest, mut links) = (start(path)?, components(path).collect::<Vec<_>>(), 0);
+    while let Some(name) = rest.pop() {
+        if matches!(&name[..], b"" | b".") {
+            continue;
+        }
+        let entry = open_in(&at, &name[..], OFlags::PATH | OFlags::NOFOLLOW)?;
+        let stat = fstat(&entry)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if is_link && !is_trusted(stat.st_uid)? {
+            return Err(NotOpened::Foreign(foreign(path, &name, stat.st_uid)));
+        }
+        if !is_link || fstatfs(&entry)?.f_type as u64 == PROC_SUPER_MAGIC {
+            let nofollow = if is_link { OFlags::empty() } else { OFlags::NOFOLLOW };
+            if rest.is_empty() {
+                return Ok(open_in(&at, &name[..], flags | nofollow)?);
+            }
+            at = if is_link { open_in(&at, &name[..], OFlags::PATH)? } else { entry };
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        let target = readlinkat(&entry, "")?;
+        if target.starts_with(b"/") {
+            at = start(&target)?;
+        }
+        rest.extend(components(&target));
+    }
+    Ok(open_in(&at, ".", flags)?)
 }
 
 /// The components in reverse order.
@@ -174,55 +204,6 @@ fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 fn start(path: &[u8]) -> Result<OwnedFd, Errno> {
     let from = if path.starts_with(b"/") { "/" } else { "." };
     open_in(CWD, from, OFlags::PATH | OFlags::DIRECTORY)
-}
-
-/// What is left of a path, from a directory on.
-struct Way<'a> {
-    path: &'a [u8],
-    /// The next component last.
-    rest: Vec<Vec<u8>>,
-    at: OwnedFd,
-    links: usize,
-}
-
-impl Way<'_> {
-    fn open(mut self, flags: OFlags) -> Result<OwnedFd, NotOpened> {
-        while let Some(name) = self.rest.pop() {
-            if matches!(&name[..], b"" | b".") {
-                continue;
-            }
-            let entry = open_in(&self.at, &name[..], OFlags::PATH | OFlags::NOFOLLOW)?;
-            let stat = fstat(&entry)?;
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-                if !is_trusted(stat.st_uid)? {
-                    return Err(NotOpened::Foreign(foreign(self.path, &name, stat.st_uid)));
-                }
-                match (fstatfs(&entry)?.f_type as u64 == PROC_SUPER_MAGIC, self.rest.is_empty()) {
-                    (false, _) => self.follow(&entry)?,
-                    (true, true) => return Ok(open_in(&self.at, &name[..], flags)?),
-                    (true, false) => self.at = open_in(&self.at, &name[..], OFlags::PATH)?,
-                }
-            } else if self.rest.is_empty() {
-                return Ok(open_in(&self.at, &name[..], flags | OFlags::NOFOLLOW)?);
-            } else {
-                self.at = entry;
-            }
-        }
-        Ok(open_in(&self.at, ".", flags)?)
-    }
-
-    fn follow(&mut self, link: &OwnedFd) -> Result<(), Errno> {
-        self.links += 1;
-        if self.links > MAX_LINKS {
-            return Err(Errno::LOOP);
-        }
-        let target = readlinkat(link, "")?;
-        if target.starts_with(b"/") {
-            self.at = start(&target)?;
-        }
-        self.rest.extend(components(&target));
-        Ok(())
-    }
 }
 
 /// Whether links of this user are followed. Where root's number is not known here (`user_namespaces(7)`), the owner of

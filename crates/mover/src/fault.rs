@@ -77,48 +77,37 @@ fn why(errno: Errno) -> String {
 fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
     use FaultCode as C;
     let at_source = side == Side::Source;
-    match errno {
-        Errno::NOSPC | Errno::DQUOT => (
-            C::DiskFull,
-            Scope::Job,
-            "free space or quota at the destination, then run the same command again",
-        ),
-        Errno::ROFS => {
-            (C::ReadOnly, Scope::Job, "the file system is mounted read-only; choose another destination")
+    let scope = match errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS => Scope::Job,
+        Errno::MFILE | Errno::NFILE | Errno::IO | Errno::NOMEM | Errno::STALE if !at_source => Scope::Job,
+        _ => Scope::Entry,
+    };
+    let (code, hint) = match errno {
+        Errno::NOSPC | Errno::DQUOT => {
+            (C::DiskFull, "free space or quota at the destination, then run the same command again")
         }
-        Errno::MFILE | Errno::NFILE => {
-            let scope = if at_source { Scope::Entry } else { Scope::Job };
-            (C::Io, scope, "raise the limit on open files (ulimit -n)")
-        }
-        Errno::IO | Errno::NOMEM | Errno::STALE if !at_source => {
-            (C::Io, Scope::Job, "look at the system log of the receiving machine")
-        }
-        Errno::IO | Errno::NOMEM | Errno::STALE => (C::Io, Scope::Entry, "look at the system log"),
-        Errno::NOENT if at_source => (C::NoSuchPath, Scope::Entry, "check the spelling of the path"),
-        Errno::NOENT => (C::NoSuchPath, Scope::Entry, "create the directory first"),
+        Errno::ROFS => (C::ReadOnly, "the file system is mounted read-only; choose another destination"),
+        Errno::MFILE | Errno::NFILE => (C::Io, "raise the limit on open files (ulimit -n)"),
+        Errno::IO | Errno::NOMEM | Errno::STALE if at_source => (C::Io, "look at the system log"),
+        Errno::IO | Errno::NOMEM | Errno::STALE => (C::Io, "look at the system log of the receiving machine"),
+        Errno::NOENT if at_source => (C::NoSuchPath, "check the spelling of the path"),
+        Errno::NOENT => (C::NoSuchPath, "create the directory first"),
         Errno::ACCESS | Errno::PERM if at_source => {
-            (C::Unreadable, Scope::Entry, "run as a user who may read it, or change its permissions")
+            (C::Unreadable, "run as a user who may read it, or change its permissions")
         }
         Errno::ACCESS | Errno::PERM => {
-            (C::ReadOnly, Scope::Entry, "run as a user who may write there, or change the permissions")
+            (C::ReadOnly, "run as a user who may write there, or change the permissions")
         }
-        Errno::NOTDIR => (C::NotADirectory, Scope::Entry, "something that is no directory is in the way"),
-        Errno::ISDIR => {
-            (C::IsADirectory, Scope::Entry, "move the directory out of the way, or choose another name")
-        }
-        Errno::XDEV => (
-            C::PathEscape,
-            Scope::Entry,
-            "name a path below it, without `..` and without links that lead out",
-        ),
-        Errno::LOOP => (C::PathEscape, Scope::Entry, "name the real path, without links"),
-        Errno::NAMETOOLONG => {
-            (C::Io, Scope::Entry, "this file system does not take names or paths of that length")
-        }
-        Errno::INVAL | Errno::ILSEQ => (C::Io, Scope::Entry, "this file system may not take such a name"),
-        Errno::FBIG => (C::Io, Scope::Entry, "the file is larger than the file system or a limit permits"),
-        _ => (C::Io, Scope::Entry, ""),
-    }
+        Errno::NOTDIR => (C::NotADirectory, "something that is no directory is in the way"),
+        Errno::ISDIR => (C::IsADirectory, "move the directory out of the way, or choose another name"),
+        Errno::XDEV => (C::PathEscape, "name a path below it, without `..` and without links that lead out"),
+        Errno::LOOP => (C::PathEscape, "name the real path, without links"),
+        Errno::NAMETOOLONG => (C::Io, "this file system does not take names or paths of that length"),
+        Errno::INVAL | Errno::ILSEQ => (C::Io, "this file system may not take such a name"),
+        Errno::FBIG => (C::Io, "the file is larger than the file system or a limit permits"),
+        _ => (C::Io, ""),
+    };
+    (code, scope, hint)
 }
 
 /// The peer said what it may not say, or not now.

@@ -1,5 +1,6 @@
 //! A running job: what it waits for, the threads that work for it, and what its owner holds of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -101,11 +102,13 @@ pub(crate) fn spawn_for<J: Job>(
     name: &str,
     run: impl FnOnce() -> Result<(), Fault> + Send + 'static,
 ) -> Result<JoinHandle<()>, Fault> {
-    let guard = Guard(job.clone());
-    spawn(name, move || {
-        let guard = guard;
-        if let Err(fault) = run() {
-            guard.0.fail(fault);
+    let job = job.clone();
+    spawn(name, move || match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => {}
+        Ok(Err(fault)) => job.fail(fault),
+        Err(panic) => {
+            job.fail(panicked());
+            resume_unwind(panic);
         }
     })
 }
@@ -114,14 +117,6 @@ pub(crate) type Task = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
 pub(crate) type Worker = (&'static str, Task);
 
-/// Task that ends the job itself if it fails, or cannot fail.
-pub(crate) fn unfailing(run: impl FnOnce() + Send + 'static) -> Task {
-    Box::new(move || {
-        run();
-        Ok(())
-    })
-}
-
 /// Starts threads that work for a job, and gives them. The job ends if one of them cannot be started.
 pub(crate) fn spawn_all<J: Job>(
     job: &Arc<J>,
@@ -129,16 +124,6 @@ pub(crate) fn spawn_all<J: Job>(
 ) -> Vec<JoinHandle<()>> {
     let started = workers.into_iter().map(|(name, run)| spawn_for(job, name, run));
     started.map_while(|thread| thread.map_err(|fault| job.fail(fault)).ok()).collect()
-}
-
-struct Guard<J: Job>(Arc<J>);
-
-impl<J: Job> Drop for Guard<J> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(panicked());
-        }
-    }
 }
 
 /// What a job waits for when nothing happens. Its text completes "waiting for".

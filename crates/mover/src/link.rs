@@ -32,9 +32,6 @@ pub(crate) fn is_session_message(message: &ControlMessage) -> bool {
 const PART_BYTES: usize = MAX_FRAME / 4;
 
 /// Sends a list, `most` items in a message, in as many messages as it takes.
-///
-/// # Errors
-/// As [`ControlLink::send`].
 pub(crate) fn send_list<T: Serialize>(
     link: &dyn ControlLink,
     mut items: Vec<T>,

@@ -16,7 +16,8 @@ pub struct Progress {
     files_done: AtomicU64,
     failed: AtomicU64,
     worked: AtomicU64,
-    items: Items,
+    /// Who learns what is done to names, and what was done before there was anybody.
+    items: Mutex<(Option<Tell>, Vec<Item>)>,
     pub(crate) wake: WakeSlot,
 }
 
@@ -59,11 +60,18 @@ impl Progress {
 
     /// Names who learns what is done to names: what is removed, and in a dry run or with `--verbose` everything.
     pub fn on_item(&self, tell: Tell) {
-        self.items.set(tell);
+        let mut items = self.items.lock();
+        items.1.drain(..).for_each(|item| tell(&item));
+        items.0 = Some(tell);
     }
 
     pub(crate) fn tell(&self, item: &Item) {
-        self.items.tell(item);
+        let mut items = self.items.lock();
+        match &items.0 {
+            Some(tell) => tell(item),
+            None if items.1.len() < EARLY => items.1.push(item.clone()),
+            None => {}
+        }
     }
 
     pub(crate) fn found(&self, entries: u64, bytes: u64) {
@@ -102,26 +110,6 @@ pub type Tell = Arc<dyn Fn(&Item) + Send + Sync>;
 
 /// Items that are kept for somebody who comes late.
 const EARLY: usize = 4096;
-
-#[derive(Default)]
-struct Items(Mutex<(Option<Tell>, Vec<Item>)>);
-
-impl Items {
-    fn set(&self, tell: Tell) {
-        let mut items = self.0.lock();
-        items.1.drain(..).for_each(|item| tell(&item));
-        items.0 = Some(tell);
-    }
-
-    fn tell(&self, item: &Item) {
-        let mut items = self.0.lock();
-        match &items.0 {
-            Some(tell) => tell(item),
-            None if items.1.len() < EARLY => items.1.push(item.clone()),
-            None => {}
-        }
-    }
-}
 
 /// Tells the data path that there is more to do. Cheap, and may be called from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;

@@ -188,10 +188,10 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
         };
         let (kind, size, contents): (u8, u64, &[u8]) = match table.kind(index) {
             Kind::File(_) if table.state(index) == EntryState::Kept => (b'k', table.size(index), &[]),
-            Kind::File(_) if shape.is_sparse() => {
-                (b's', table.size(index), table.digest(index).map_or(&[], |d| &d[..]))
+            Kind::File(_) => {
+                let kind = if shape.is_sparse() { b's' } else { b'f' };
+                (kind, table.size(index), table.digest(index).map_or(&[], |d| &d[..]))
             }
-            Kind::File(_) => (b'f', table.size(index), table.digest(index).map_or(&[], |d| &d[..])),
             Kind::Directory => (b'd', 0, &[]),
             Kind::Symlink => (b'l', table.target(index).len() as u64, table.target(index)),
             Kind::HardLink(_) => (b'h', linked.len() as u64, &linked),

@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use haul_wire::control::{Fault, Layout};
+use haul_wire::control::{Fault, Layout, LinkChoice};
 use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
 
-use crate::confine::{Links, open_beneath};
+use crate::confine::{Links, open_beneath, open_long};
 use crate::fault::IoFault;
 use crate::storage::open_in;
 
@@ -44,7 +44,7 @@ impl Root {
     }
 
     pub(crate) fn split(&self, path: &[u8]) -> Named {
-        let kept = trim_slashes(path);
+        let kept = &path[..path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1)];
         let name_start = kept.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
         let name = &kept[name_start..];
         if matches!(name, b"" | b"." | b"..") {
@@ -69,13 +69,8 @@ pub(crate) struct Named {
     pub(crate) slash: bool,
 }
 
-fn trim_slashes(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1);
-    &path[..end]
-}
-
 /// The path without empty and `.` components; `..` is refused.
-pub(crate) fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
+fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
     let kept: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
     if kept.contains(&&b".."[..]) { Err(Errno::XDEV) } else { Ok(kept.join(&b'/')) }
 }
@@ -93,6 +88,55 @@ pub fn layout_for<S: AsRef<[u8]>>(sources: &[S], destination: &[u8]) -> Layout {
     match sources {
         [one] if !directory && !copies_content(one.as_ref()) => Layout::As,
         _ => Layout::Into,
+    }
+}
+
+/// What a path of an entry may lead through.
+#[derive(Debug)]
+enum Follow {
+    Nothing,
+    Anything,
+    /// Links that stay below the root; the path of the source's directory below it.
+    Within(Vec<u8>),
+}
+
+/// A directory that a source lies in, or is; entries are opened relative to it.
+#[derive(Debug)]
+pub(crate) struct SourceRoot {
+    /// The directory; with [`Follow::Within`] the root.
+    directory: Arc<OwnedFd>,
+    /// How many leading bytes of an entry's path are not part of the path below the directory.
+    strip: usize,
+    follow: Follow,
+}
+
+impl SourceRoot {
+    /// The directory `path`, as `root` reads it.
+    pub(crate) fn new(root: &Root, path: &[u8], strip: usize, links: LinkChoice) -> Result<Self, Errno> {
+        let directory = Arc::new(root.open(path, OFlags::PATH | OFlags::DIRECTORY)?);
+        Ok(match (links, root) {
+            (LinkChoice::Keep, _) => Self { directory, strip, follow: Follow::Nothing },
+            (LinkChoice::Follow, Root::Anywhere) => Self { directory, strip, follow: Follow::Anything },
+            (LinkChoice::Follow, Root::Beneath(root)) => {
+                Self { directory: root.clone(), strip, follow: Follow::Within(without_dots(path)?) }
+            }
+        })
+    }
+
+    /// Opens the entry with this path. Links are followed, in it and at its end, only if the job follows links.
+    pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let below = path.get(self.strip..).unwrap_or_default();
+        match &self.follow {
+            Follow::Nothing => {
+                open_beneath(self.directory.as_fd(), below, flags | OFlags::NOFOLLOW, Links::Refuse)
+            }
+            Follow::Anything => open_long(self.directory.as_fd(), below, flags),
+            Follow::Within(prefix) => {
+                let parts = [&prefix[..], below];
+                let path = parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(&b'/');
+                open_beneath(self.directory.as_fd(), &path, flags, Links::Within)
+            }
+        }
     }
 }
 

@@ -3,10 +3,7 @@
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{
-    XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, getxattr, lgetxattr, listxattr, llistxattr,
-    lremovexattr, lsetxattr, removexattr, setxattr,
-};
+use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
 use crate::storage::{Call, repeat};
@@ -17,39 +14,22 @@ const LIST: usize = 64 << 10;
 /// What a program may do without being root (capabilities(7)).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Something that may have extended attributes.
-pub(crate) enum Bearer<'a> {
-    Open(BorrowedFd<'a>),
-    /// What is open as a path, with its path in `/proc`, which leads to it and no further, also to a symbolic link.
-    Path(Vec<u8>, std::marker::PhantomData<BorrowedFd<'a>>),
-    /// A name that is not followed, by way of `/proc`: there is no call that takes a directory and a name
-    /// on all kernels.
-    Named(Vec<u8>, std::marker::PhantomData<BorrowedFd<'a>>),
+/// Something open that may have extended attributes. It is reached by way of `/proc`, which leads to it and no further:
+/// the calls that take a descriptor take none of a symbolic link, nor of what may not be read.
+pub(crate) struct Bearer<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    path: String,
 }
 
 impl<'a> Bearer<'a> {
-    pub(crate) fn named(directory: BorrowedFd<'a>, name: &[u8]) -> Self {
-        let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-        path.extend_from_slice(name);
-        Self::Named(path, std::marker::PhantomData)
-    }
-
-    pub(crate) fn path(fd: BorrowedFd<'a>) -> Self {
-        Self::Path(format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), std::marker::PhantomData)
+    pub(crate) fn new(fd: BorrowedFd<'a>) -> Self {
+        Self { fd, path: format!("/proc/self/fd/{}", fd.as_raw_fd()) }
     }
 
     /// The names of all attributes; none where the file system has none.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = Vec::with_capacity(LIST);
-        let listed = repeat(Call::Look, || {
-            let spare = spare_capacity(&mut buffer);
-            match self {
-                Self::Open(fd) => flistxattr(fd, spare),
-                Self::Path(path, _) => listxattr(path.as_slice(), spare),
-                Self::Named(path, _) => llistxattr(path.as_slice(), spare),
-            }
-        });
-        match listed {
+        match repeat(Call::Look, || listxattr(&self.path, spare_capacity(&mut buffer))) {
             Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
             Err(errno) => Err(errno),
@@ -66,31 +46,16 @@ impl<'a> Bearer<'a> {
 
     fn get_up_to(&self, name: &[u8], most: usize) -> Result<Vec<u8>, Errno> {
         let mut value = Vec::with_capacity(most);
-        repeat(Call::Look, || {
-            let spare = spare_capacity(&mut value);
-            match self {
-                Self::Open(fd) => fgetxattr(fd, name, spare),
-                Self::Path(path, _) => getxattr(path.as_slice(), name, spare),
-                Self::Named(path, _) => lgetxattr(path.as_slice(), name, spare),
-            }
-        })?;
+        repeat(Call::Look, || getxattr(&self.path, name, spare_capacity(&mut value)))?;
         Ok(value)
     }
 
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-        repeat(Call::Attributes, || match self {
-            Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
-            Self::Path(path, _) => setxattr(path.as_slice(), name, value, XattrFlags::empty()),
-            Self::Named(path, _) => lsetxattr(path.as_slice(), name, value, XattrFlags::empty()),
-        })
+        repeat(Call::Attributes, || setxattr(&self.path, name, value, XattrFlags::empty()))
     }
 
     pub(crate) fn remove(&self, name: &[u8]) -> Result<(), Errno> {
-        repeat(Call::Attributes, || match self {
-            Self::Open(fd) => fremovexattr(fd, name),
-            Self::Path(path, _) => removexattr(path.as_slice(), name),
-            Self::Named(path, _) => lremovexattr(path.as_slice(), name),
-        })
+        repeat(Call::Attributes, || removexattr(&self.path, name))
     }
 }
 
@@ -125,27 +90,30 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsFd as _;
 
+    use rustix::fs::{CWD, OFlags};
+
     use super::*;
+    use crate::storage::open_in;
 
     #[test]
-    fn attributes_are_set_read_listed_and_removed_by_descriptor_and_by_name() {
+    fn attributes_are_set_read_listed_and_removed_by_descriptor_and_by_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = File::create(dir.path().join("f")).unwrap();
-        let directory = File::open(dir.path()).unwrap();
-        let by_name = Bearer::named(directory.as_fd(), b"f");
-        let by_fd = Bearer::Open(file.as_fd());
+        let path = open_in(CWD, dir.path().join("f"), OFlags::PATH).unwrap();
+        let by_path = Bearer::new(path.as_fd());
+        let by_fd = Bearer::new(file.as_fd());
         if by_fd.set(b"user.long", &[7; 1000]) == Err(Errno::OPNOTSUPP) {
             eprintln!("SKIPPED: the directory for temporary files has no extended attributes");
             return;
         }
-        by_name.set(b"user.short", b"").unwrap();
-        let mut names = by_name.list().unwrap();
+        by_path.set(b"user.short", b"").unwrap();
+        let mut names = by_path.list().unwrap();
         names.retain(|name| Space::of(name) == Space::User);
         names.sort();
         assert_eq!(names, [b"user.long".to_vec(), b"user.short".to_vec()]);
-        assert_eq!(by_name.get(b"user.long").unwrap(), [7; 1000]);
+        assert_eq!(by_path.get(b"user.long").unwrap(), [7; 1000]);
         assert_eq!(by_fd.get(b"user.short").unwrap(), b"");
-        by_name.remove(b"user.long").unwrap();
+        by_path.remove(b"user.long").unwrap();
         assert_eq!(by_fd.get(b"user.long"), Err(Errno::NODATA));
     }
 

@@ -247,29 +247,25 @@ impl Journal {
 impl Book {
     /// Appends records, unless the journal is broken; now it may be.
     fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> bool {
-        if self.broken.is_none() {
-            self.broken = self.tail.append(file, records).err();
-            if let Some(errno) = self.broken {
-                self.give_up_pending(errno);
+        if self.broken.is_none()
+            && let Err(errno) = self.tail.append(file, records)
+        {
+            self.broken = Some(errno);
+            // What could not be noted will not be.
+            for open in self.files.values_mut() {
+                open.pending = RangeSet::new();
+                open.pending_bytes = 0;
             }
         }
         self.broken.is_none()
-    }
-
-    /// What could not be noted will not be.
-    fn give_up_pending(&mut self, errno: Errno) {
-        self.broken = Some(errno);
-        for open in self.files.values_mut() {
-            open.pending = RangeSet::new();
-            open.pending_bytes = 0;
-        }
     }
 
     fn note(&mut self, file: &OwnedFd, number: u32) {
         let Some(open) = self.files.get_mut(&number) else { return };
         let pending = std::mem::take(&mut open.pending);
         open.pending_bytes = 0;
-        let records: Vec<_> = pending.iter().map(|range| wrote(number, &range)).collect();
+        let wrote = |Range { start, end }| Record::Wrote { number, start, len: end - start };
+        let records: Vec<_> = pending.iter().map(wrote).collect();
         if !records.is_empty()
             && self.append(file, &records)
             && let Some(open) = self.files.get_mut(&number)
@@ -280,20 +276,12 @@ impl Book {
 
     fn flush(&mut self, file: &OwnedFd) {
         self.flushed = Instant::now();
-        let numbers: Vec<u32> = self
-            .files
-            .iter()
-            .filter(|(_, open)| !open.pending.is_empty())
-            .map(|(&number, _)| number)
-            .collect();
+        let pending = self.files.iter().filter(|(_, open)| !open.pending.is_empty());
+        let numbers: Vec<u32> = pending.map(|(&number, _)| number).collect();
         for number in numbers {
             self.note(file, number);
         }
     }
-}
-
-fn wrote(number: u32, range: &Range<u64>) -> Record<'static> {
-    Record::Wrote { number, start: range.start, len: range.end - range.start }
 }
 
 /// Makes a journal with its header. `None`: try another id.

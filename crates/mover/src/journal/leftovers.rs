@@ -6,15 +6,14 @@ use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use haul_base::RangeSet;
 use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::record::{
-    Codec, FileIdentity, JobState, Made, Noted, Record, Replayed, Tail, Why, journal_name, parse_journal,
-    parse_part, part_name, replay,
+    Codec, JobState, Made, Noted, Record, Replayed, Tail, Why, journal_name, parse_journal, parse_part,
+    part_name, replay,
 };
 use crate::root::split;
 use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
@@ -64,9 +63,7 @@ pub(crate) struct Leftover {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
-    pub(crate) identity: FileIdentity,
-    /// What the temporary file has, in the file's stream of data bytes.
-    pub(crate) written: RangeSet,
+    pub(crate) noted: Noted,
     /// Name of the temporary file, in the directory that the path lies in.
     pub(crate) part: Vec<u8>,
     pub(crate) token: Token,
@@ -93,7 +90,7 @@ impl Leftovers {
         if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
             found.directory = readable;
-            found.adopt_ids(&ids);
+            ids.into_iter().rev().for_each(|id| found.adopt_one(id));
         }
         Ok(found)
     }
@@ -108,20 +105,17 @@ impl Leftovers {
         Ok(found)
     }
 
-    /// Takes over these journals only; the newest is to come first.
-    fn adopt_ids(&mut self, ids: &[u32]) {
-        for &id in ids.iter().rev() {
-            match Leftover::adopt(self.directory.as_fd(), id) {
-                Ok(leftover) => self.add(leftover),
-                Err(why) => {
-                    self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
-                    self.skipped.push((id, why));
-                }
+    /// Older ones are to come before it.
+    fn adopt_one(&mut self, id: u32) {
+        match Leftover::adopt(self.directory.as_fd(), id) {
+            Ok(leftover) => self.add(leftover),
+            Err(why) => {
+                self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
+                self.skipped.push((id, why));
             }
         }
     }
 
-    /// Older ones are to come before it.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
         for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty()) {
@@ -203,8 +197,7 @@ impl Leftovers {
             let Some(noted) = leftover.state.files.get(&token.number) else { continue };
             let part = part_name(leftover.id, token.number);
             if has_part(self.directory.as_fd(), &part, noted) {
-                let Noted { identity, written } = noted.clone();
-                return Some(Claim { identity, written, part: part.into_bytes(), token });
+                return Some(Claim { noted: noted.clone(), part: part.into_bytes(), token });
             }
         }
         None

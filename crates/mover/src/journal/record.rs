@@ -292,11 +292,6 @@ impl Tail {
     }
 }
 
-const PREFIX: &[u8] = b".haul-";
-const JOURNAL: &[u8] = b".journal";
-const PART: &[u8] = b".part";
-const ID_DIGITS: usize = 8;
-
 pub(crate) fn journal_name(id: u32) -> String {
     format!(".haul-{id:08x}.journal")
 }
@@ -307,24 +302,17 @@ pub(crate) fn part_name(id: u32, number: u32) -> String {
 
 /// The id in the name of a journal; `None` for every other name.
 pub(crate) fn parse_journal(name: &[u8]) -> Option<u32> {
-    let id = parse_id(name.strip_prefix(PREFIX)?.strip_suffix(JOURNAL)?)?;
+    let id = std::str::from_utf8(name).ok()?.strip_prefix(".haul-")?.strip_suffix(".journal")?;
+    let id = u32::from_str_radix(id, 16).ok()?;
     (journal_name(id).as_bytes() == name).then_some(id)
 }
 
 /// Id and number in the name of a temporary file, written as [`part_name`] writes it; `None` for every other.
 pub(crate) fn parse_part(name: &[u8]) -> Option<(u32, u32)> {
-    let between = name.strip_prefix(PREFIX)?.strip_suffix(PART)?;
-    let (id, number) = between.split_at_checked(ID_DIGITS)?;
-    let id = parse_id(id)?;
-    let number = std::str::from_utf8(number.strip_prefix(b"-")?).ok()?.parse().ok()?;
+    let between = std::str::from_utf8(name).ok()?.strip_prefix(".haul-")?.strip_suffix(".part")?;
+    let (id, number) = between.split_once('-')?;
+    let (id, number) = (u32::from_str_radix(id, 16).ok()?, number.parse().ok()?);
     (part_name(id, number).as_bytes() == name).then_some((id, number))
-}
-
-fn parse_id(digits: &[u8]) -> Option<u32> {
-    if digits.len() != ID_DIGITS {
-        return None;
-    }
-    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 #[cfg(test)]

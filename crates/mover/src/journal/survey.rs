@@ -107,20 +107,17 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     // Before 1970 is as good as 1970 for an age.
     let Mtime { secs, nanos } = Mtime::of(&stat);
     let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
-    let blank = JournalReport {
-        id,
-        name,
-        state: JournalState::Running,
-        modified,
-        files: Vec::new(),
-        parts: 0,
-        occupied: Bytes(0),
+    let (state, says) = match look(directory, id) {
+        Ok((state, says)) => (state, Some(says)),
+        Err(Why::Vanished) => return None,
+        Err(why) => (JournalState::NotOurs(reason(id, why)), None),
     };
-    match look(directory, id) {
-        Ok((state, says)) => Some(JournalReport { state, ..describe(directory, &says, blank) }),
-        Err(Why::Vanished) => None,
-        Err(why) => Some(JournalReport { state: JournalState::NotOurs(reason(id, why)), ..blank }),
+    let (files, parts, occupied) = (Vec::new(), 0, Bytes(0));
+    let mut report = JournalReport { id, name, state, modified, files, parts, occupied };
+    if let Some(says) = says {
+        describe(directory, &says, &mut report);
     }
+    Some(report)
 }
 
 /// Reads a journal, and finds out whether its job runs by holding its lock for a moment.
@@ -137,7 +134,7 @@ fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, JobState), Why> {
     Ok((state, replayed.state))
 }
 
-fn describe(directory: &OwnedFd, state: &JobState, mut report: JournalReport) -> JournalReport {
+fn describe(directory: &OwnedFd, state: &JobState, report: &mut JournalReport) {
     // What cannot be read cannot be counted.
     for (parent, name) in leftovers::parts(directory.as_fd(), report.id, state).unwrap_or_default() {
         if let Ok(stat) = leftovers::stat_beneath(directory.as_fd(), &parent, &name) {
@@ -154,5 +151,4 @@ fn describe(directory: &OwnedFd, state: &JobState, mut report: JournalReport) ->
             report.files.push(PartialFile { path: identity.path.clone(), have, size: Bytes(identity.size) });
         }
     }
-    report
 }

@@ -1,6 +1,5 @@
 //! Receives files into a pipe, one after the other: a job like any other, of which nothing lies at a destination.
 
-use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +13,8 @@ use crate::fault::IoFault;
 use crate::job::{self, JobHandle, Stage};
 use crate::link::{ControlLink, LOOK_AGAIN};
 use crate::receive::{
-    Base, BufferGuard, Check, FileSink, Pipeline, Place, Queue, ReceiveJob, ReceiveOptions, Shared, Work,
-    Written, made_whole, over, run,
+    Base, BufferGuard, Check, FileSink, InOrder, Pipeline, Place, Queue, ReceiveJob, ReceiveOptions, Shared,
+    Work, Written, made_whole, over, run,
 };
 use crate::tree::Groups;
 
@@ -64,9 +63,7 @@ fn run_beside(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) ->
 struct Drain {
     shared: Arc<Shared>,
     output: Box<dyn Write + Send>,
-    /// What has come before its turn, by its place in the object. The memory counts as used.
-    waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
-    upto: u64,
+    in_order: InOrder,
     /// The file whose turn it is, and up to where it is written.
     entry: u32,
     in_file: u64,
@@ -77,8 +74,8 @@ struct Drain {
 
 impl Drain {
     fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>, verified: Sender<Written>) -> Self {
-        let (waiting, written) = (BTreeMap::new(), Vec::new());
-        Self { shared, output, waiting, upto: 0, entry: 0, in_file: 0, written, verified }
+        let in_order = InOrder::default();
+        Self { shared, output, in_order, entry: 0, in_file: 0, written: Vec::new(), verified }
     }
 
     fn run(mut self) -> Result<(), Fault> {
@@ -89,30 +86,25 @@ impl Drain {
             };
             self.finish_entries()?;
             self.flush()?;
-            if whole == Some(self.upto) && self.entry == self.shared.table(EntryTable::len) {
+            if whole == Some(self.in_order.upto) && self.entry == self.shared.table(EntryTable::len) {
                 return Ok(());
             }
             match self.shared.queue.take(known) {
-                Work::Bytes(guard) => self.take(&guard)?,
+                Work::Bytes(guard) => {
+                    self.in_order.add(&guard);
+                    while let Some((guard, run)) = self.in_order.take() {
+                        self.write_run(&guard, run)?;
+                    }
+                }
                 Work::Look => {}
                 Work::Closed => return Ok(()),
             }
         }
     }
 
-    fn take(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
-        for run in guard.runs() {
-            self.waiting.insert(run.offset, (guard.clone(), run.range.clone()));
-        }
-        while let Some((guard, range)) = self.waiting.remove(&self.upto) {
-            self.write_run(&guard, range)?;
-        }
-        Ok(())
-    }
-
     fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
         let len = run.len() as u64;
-        let pieces = self.shared.book.lock().layout.pieces(self.upto, len);
+        let pieces = self.shared.book.lock().layout.pieces(self.in_order.upto - len, len);
         // The verifier holds what the queue has room for: nothing can be read back.
         let lent = Queue::lend(guard, usize::MAX).map(Arc::new);
         let mut start = run.start;
@@ -136,7 +128,6 @@ impl Drain {
             let (entry, offset) = (piece.entry, piece.offset);
             self.written.push(Written { entry, offset, bytes, groups, len: shape.len });
         }
-        self.upto += len;
         self.shared.progress.add_done(len);
         Ok(())
     }
@@ -146,8 +137,9 @@ impl Drain {
         loop {
             let book = self.shared.book.lock();
             let is_known = self.entry < book.decided;
-            let next = if is_known { book.layout.pieces(self.upto, 1).first().copied() } else { None };
-            let whole = book.layout.len == self.upto;
+            let next =
+                if is_known { book.layout.pieces(self.in_order.upto, 1).first().copied() } else { None };
+            let whole = book.layout.len == self.in_order.upto;
             drop(book);
             if !is_known || next.is_some_and(|piece| piece.entry == self.entry) || (next.is_none() && !whole)
             {

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
 use blake3::Hasher;
-use haul_base::RangeSet;
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, RunMode,
 };
@@ -16,14 +15,13 @@ use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};
 use crate::receive::{
-    BufferGuard, FileSink, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only, mismatch, open_base,
+    FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only, mismatch,
+    open_base,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::storage::{read_exact_at, write_all_at};
+use crate::storage::write_all_at;
 use crate::stream::Shape;
-
-const READ: usize = 1 << 20;
 
 /// Receives a stream that [`send_stream`](crate::send_stream) sends into the file `destination`, which [`Root`] may
 /// confine. It has its name when it is whole and verified, and not before.
@@ -77,9 +75,8 @@ fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), Fault> {
 struct Writer<'a> {
     shared: &'a Arc<Shared>,
     file: Arc<File>,
-    written: RangeSet,
+    in_order: InOrder,
     hasher: Hasher,
-    hashed: u64,
 }
 
 impl<'a> Writer<'a> {
@@ -87,7 +84,7 @@ impl<'a> Writer<'a> {
         let local = shared.place.local(STREAM);
         let identity = FileIdentity { path: local, size: 0, mtime_secs: 0, mtime_nanos: 0, shape: [0; 32] };
         let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
-        Ok(Self { shared, file, written: RangeSet::new(), hasher: Hasher::new(), hashed: 0 })
+        Ok(Self { shared, file, in_order: InOrder::default(), hasher: Hasher::new() })
     }
 
     /// `None`: the job was over before.
@@ -95,50 +92,29 @@ impl<'a> Writer<'a> {
         loop {
             match self.shared.queue.take(u64::MAX) {
                 Work::Bytes(guard) => {
-                    let bytes = guard.runs().iter().map(|run| run.range.len() as u64).sum();
-                    let room = self.shared.place.space.arrived(0, &self.file, bytes);
-                    room.map_err(|no_space| no_space.io_fault("write", &self.shared.place.local(STREAM)))?;
-                    self.write(&guard).map_err(|errno| self.io_fault(errno))?;
+                    self.in_order.add(&guard);
+                    while let Some((guard, run)) = self.in_order.take() {
+                        let fail = |why: NoSpace| why.io_fault("write", &self.shared.place.local(STREAM));
+                        self.write(guard.bytes(run)).map_err(fail)?;
+                    }
                 }
                 Work::Look => {}
                 Work::Closed => return Ok(None),
             }
-            if let Some(len) = self.shared.queue.completed().filter(|&len| len == self.hashed) {
+            if let Some(len) = self.shared.queue.completed().filter(|&len| len == self.in_order.upto) {
                 let digest = *self.hasher.finalize().as_bytes();
                 return Ok(Some(Stored { len, digest }));
             }
         }
     }
 
-    fn io_fault(&self, errno: Errno) -> IoFault {
-        IoFault::destination("write", &self.shared.place.local(STREAM), errno)
-    }
-
-    fn write(&mut self, guard: &BufferGuard) -> Result<(), Errno> {
-        for run in guard.runs() {
-            let bytes = guard.bytes(run.range.clone());
-            write_all_at(&self.file, bytes, run.offset)?;
-            self.written.insert(run.offset..run.offset + bytes.len() as u64);
-            if run.offset == self.hashed {
-                self.hasher.update(bytes);
-                self.hashed += bytes.len() as u64;
-            }
-        }
-        let before = self.shared.progress.bytes_done();
-        self.shared.progress.add_done(self.written.total() - before);
-        self.catch_up()
-    }
-
-    /// Hashes what had come before its turn: it is read back, from the page cache as a rule.
-    fn catch_up(&mut self) -> Result<(), Errno> {
-        let mut buffer = Vec::new();
-        while let Some(range) = self.written.containing(self.hashed) {
-            buffer.resize(READ, 0);
-            let len = (range.end - self.hashed).min(READ as u64) as usize;
-            read_exact_at(&self.file, &mut buffer[..len], self.hashed)?;
-            self.hasher.update(&buffer[..len]);
-            self.hashed += len as u64;
-        }
+    /// Writes the bytes that were taken last.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), NoSpace> {
+        let len = bytes.len() as u64;
+        self.shared.place.space.arrived(0, &self.file, len)?;
+        write_all_at(&self.file, bytes, self.in_order.upto - len)?;
+        self.hasher.update(bytes);
+        self.shared.progress.add_done(len);
         Ok(())
     }
 }
@@ -158,13 +134,9 @@ impl Store {
             if let (Some(stored), Some(expected), true) =
                 (self.stored.get(), self.expected, self.is_announced)
             {
-                return match self.commit(stored, expected) {
-                    Ok(report) => Ok(report),
-                    Err(fault) => {
-                        let _ = self.shared.link.send(ControlMessage::Abort(fault.clone()));
-                        Err(fault)
-                    }
-                };
+                return self.commit(stored, expected).inspect_err(|fault| {
+                    let _ = self.shared.link.send(ControlMessage::Abort(fault.clone()));
+                });
             }
             let shared = self.shared.clone();
             shared.take_in(shared.link.recv(LOOK_AGAIN), |message| self.handle(message));

@@ -1,7 +1,7 @@
 //! Tells what is done to names. In a dry run, says what would be done to each entry and does nothing.
 
 use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, RunMode, Want};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use crate::entries::{EntryState, Kind};
@@ -10,7 +10,7 @@ use crate::link::send_list;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::Settle;
-use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, replaceable};
+use crate::receive::place::{Place, fits, in_the_way};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
 use crate::root::split;
@@ -112,23 +112,13 @@ impl Decider {
     }
 
     /// Notes how many bytes of the file are there already, if it would be resumed.
-    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<(), Fault> {
+    fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<(), Fault> {
         let identity = self.shared.identity(entry, self.shared.place.local(path));
         let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
             .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
-        let have = claim.map(|claim| claim.written.total()).or_else(|| self.extends(entry, existing));
+        let have = claim.map(|claim| claim.noted.written.total()).or_else(|| self.extends(entry, existing));
         have.map_or(Ok(()), |have| self.shared.book.lock().resumed(entry, have))
-    }
-}
-
-/// Whether an entry can be made where something of this kind is.
-fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
-    match (kind, there) {
-        (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
-        (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
-        (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
-        (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), there) => replaceable(there, path),
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn text(fault: &Fault) -> usize {
 }
 
 /// A file of which something was there.
+#[derive(Clone)]
 pub(crate) struct Comparison {
     pub(crate) entry: u32,
     pub(crate) held: Held,
@@ -114,11 +115,4 @@ impl Settle {
 pub(crate) enum Held {
     Part,
     Final,
-}
-
-pub(crate) struct HashJob {
-    pub(crate) entry: u32,
-    pub(crate) held: Held,
-    pub(crate) groups: Vec<u32>,
-    pub(crate) is_over: Arc<AtomicBool>,
 }

@@ -16,6 +16,7 @@ mod write;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Durability, Fault, Layout, Preserve, ReceivePolicy, RunMode};
@@ -25,15 +26,16 @@ pub use decide::expectations::Expectations;
 pub(crate) use messages::{Check, Written, over};
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
+pub(crate) use place::space::NoSpace;
 pub(crate) use place::{Place, mismatch};
-pub(crate) use queue::{BufferGuard, Queue, Work};
+pub(crate) use queue::{BufferGuard, InOrder, Queue, Work};
 pub(crate) use shared::Shared;
 pub(crate) use verify::made_whole;
 pub(crate) use write::{FileSink, Pipeline};
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{EntryState, Kind};
-use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -43,7 +45,7 @@ use decide::Decider;
 use peer::Peer;
 use verify::{Comparer, Verifier};
 use write::Writer;
-use write::writeback::Orders;
+use write::writeback::Order;
 
 /// Messages that may wait for the verifier.
 const CHECKS: usize = 1024;
@@ -164,14 +166,18 @@ pub fn receive_files(
 pub(crate) fn run(
     shared: &Arc<Shared>,
     leftovers: Option<Leftovers>,
-    write: impl FnOnce(Pipeline, Orders) -> Task,
+    write: impl FnOnce(Pipeline, Sender<Order>) -> Task,
 ) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
-    let (orders, ordered) = write::writeback::orders();
+    let (orders, ordered) = crossbeam_channel::bounded(1);
     let pipeline = Pipeline::new(shared.clone(), checks.clone(), settles.clone());
     let write = write(pipeline.clone(), orders);
-    let writeback = shared.clone();
+    let writing = shared.clone();
+    let write_back = move || {
+        writing.writeback.run(&ordered);
+        Ok(())
+    };
     let verifier = Verifier::new(shared.clone(), checks_in, settles);
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
@@ -181,8 +187,8 @@ pub(crate) fn run(
         ("haul-write", write),
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
-        ("haul-compare", unfailing(move || comparer.run())),
-        ("haul-writeback", unfailing(move || writeback.writeback.run(&ordered))),
+        ("haul-compare", Box::new(move || comparer.run())),
+        ("haul-writeback", Box::new(write_back)),
     ];
     let threads = spawn_all(shared, workers);
     let result = Peer::new(pipeline, decider).listen();

@@ -35,9 +35,11 @@ impl Peer {
     }
 
     fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
-        let lineage = ControlMessage::DestinationLineage(self.shared.lineage());
+        let lineage = self.shared.place.base.lineage(self.shared.clears());
+        let link = &self.shared.link;
+        let told = link.send(ControlMessage::DestinationLineage(lineage));
         let ready = ControlMessage::Ready(self.shared.destination);
-        if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
+        if let Err(fault) = told.and_then(|()| link.send(ready)) {
             self.shared.end(fault, false);
         }
         loop {
@@ -197,9 +199,7 @@ impl Peer {
         if entry.path.components().any(is_reserved) {
             return Some(reserved(&show(entry.path.as_bytes())));
         }
-        if !self.shared.place.renames() {
-            return None;
-        }
+        self.shared.place.rename()?;
         let first = entry.path.components().next().unwrap_or_default();
         (self.source_root.as_deref() != Some(first)).then(|| {
             let message =

@@ -9,21 +9,22 @@ use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::Extraneous;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
+use crate::entries::Kind;
 use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::ReceiveOptions;
 use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
-use crate::receive::place::dir_entry::{Installed, Names, collision, folds};
+use crate::receive::place::dir_entry::{Installed, collision, folds, has_one_name};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
 use crate::root::split;
 use crate::storage::{
-    self, create_in, fstat, lstatat, mkdirat, open_in, rename_in, rename_new_in, unlink_temporary, unlinkat,
+    self, create_in, fstat, lstatat, lstatat_if_any, mkdirat, open_in, rename_in, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -36,31 +37,13 @@ mod open_files;
 mod resume;
 pub(crate) mod space;
 
-pub(crate) use attributes::{Existing, existing};
-pub(crate) use dir_entry::{DirEntry, in_the_way, mismatch, not_a_directory, replaceable, taken_away};
+pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable, taken_away};
 
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
 const OPEN_DIRECTORIES: usize = 64;
-
-/// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
-/// and what they had.
-#[derive(Default)]
-pub(crate) struct Loosened(pub(super) Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
-
-impl Loosened {
-    /// The directory had, or is to have, these permissions.
-    pub(crate) fn remember(&self, local: &[u8], id: FileId, mode: u32) {
-        self.0.lock().entry(local.to_vec()).or_insert((id, mode));
-    }
-
-    /// The directory has got its final permissions.
-    pub(crate) fn settled(&self, path: &[u8]) {
-        self.0.lock().remove(path);
-    }
-}
 
 pub(crate) struct Place {
     pub(crate) base: Base,
@@ -75,19 +58,21 @@ pub(crate) struct Place {
     extraneous: Extraneous,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
-    pub(super) loosened: Loosened,
-    pub(super) is_included: AtomicBool,
+    /// Directories that have other permissions for the time of the job, by their path at the destination: which they
+    /// are, and what they had or are to have if the set does not say it.
+    pub(crate) loosened: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
+    pub(crate) is_included: AtomicBool,
     finished: AtomicBool,
     pub(crate) space: Space,
 }
 
 impl Place {
     pub(crate) fn new(base: Base, options: &ReceiveOptions) -> Self {
-        let loosened = Loosened::default();
+        let mut loosened = HashMap::new();
         if let Some(mode) = base.mode_when_made()
             && let Ok(stat) = fstat(&base.directory)
         {
-            loosened.remember(&[], FileId::of(&stat), mode);
+            loosened.insert(Vec::new(), (FileId::of(&stat), mode));
         }
         Self {
             base,
@@ -98,16 +83,11 @@ impl Place {
             installed: Installed::default(),
             extraneous: options.receive_policy.extraneous,
             fresh: OnceLock::new(),
-            loosened,
+            loosened: Mutex::new(loosened),
             is_included: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             space: Space::new(options.min_free),
         }
-    }
-
-    /// Whether there is one top-level entry, which takes the destination's name.
-    pub(crate) fn renames(&self) -> bool {
-        self.base.rename.is_some()
     }
 
     pub(crate) fn is_nowhere(&self) -> bool {
@@ -120,19 +100,13 @@ impl Place {
 
     /// Whether nothing of any set can be here already.
     pub(crate) fn is_fresh(&self) -> bool {
-        *self.fresh.get_or_init(|| self.look_whether_fresh())
+        *self.fresh.get_or_init(|| match &self.base.rename {
+            Some(name) => matches!(lstatat_if_any(&self.base.directory, name), Ok(None)),
+            None => storage::list(&self.base.directory).is_ok_and(|names| names.is_empty()),
+        })
     }
 
-    fn look_whether_fresh(&self) -> bool {
-        match &self.base.rename {
-            Some(name) => {
-                let there = lstatat(&self.base.directory, name.as_slice());
-                there.is_err_and(|errno| errno == Errno::NOENT)
-            }
-            None => is_empty(&self.base.directory),
-        }
-    }
-
+    /// The destination's name, if the one top-level entry takes it.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
     }
@@ -146,10 +120,16 @@ impl Place {
         }
     }
 
-    pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
+    /// The regular file that is there under an entry's name.
+    pub(crate) fn existing(&self, path: &[u8]) -> Option<Stat> {
         let dirent = self.dir_entry(path).ok()?;
         let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
-        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| existing(&stat))
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat)
+    }
+
+    /// What is there under an entry's name.
+    pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
+        self.dir_entry(path).ok()?.kind(path).ok().flatten()
     }
 
     /// Opens the regular file that is there under an entry's name.
@@ -161,10 +141,10 @@ impl Place {
     }
 
     /// Opens the regular file that was found under an entry's name, if it is still that one.
-    pub(crate) fn open_found(&self, path: &[u8], there: &Existing) -> Option<(File, Stat)> {
+    pub(crate) fn open_found(&self, path: &[u8], there: &Stat) -> Option<(File, Stat)> {
         let file = self.open_final(path)?;
         let stat = fstat(&file).ok()?;
-        (FileId::of(&stat) == there.id).then_some((file, stat))
+        (FileId::of(&stat) == FileId::of(there)).then_some((file, stat))
     }
 
     /// Whether a file or link may have names outside of what the peer may reach: nothing of it is changed then.
@@ -173,28 +153,28 @@ impl Place {
     }
 
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.
-    pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
-        self.dir_entry(path).map_or(true, |dirent| self.claims((there.id, there.names), &dirent))
+    pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
+        self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
     }
 
     /// Notes that what is at a name is this job's. False: it has been so under another name.
-    pub(super) fn claims(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
-        self.installed.add(there.0) || !self.is_installed(there, dirent)
+    pub(super) fn claims(&self, there: &Stat, dirent: &DirEntry) -> bool {
+        self.installed.add(FileId::of(there)) || !self.is_installed(there, dirent)
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry, path: &[u8]) -> Result<bool, IoFault> {
         match dirent.look(path)? {
-            Some(there) if self.is_installed(there, dirent) => Err(collision(path)),
+            Some(there) if self.is_installed(&there, dirent) => Err(collision(path)),
             there => Ok(there.is_some()),
         }
     }
 
     /// Whether what is at a name is this job's own work under another name.
-    fn is_installed(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
-        let names = || storage::names(&dirent.directory);
-        self.installed
-            .collides(there, &dirent.name, names, || folds(&dirent.directory, &dirent.name, there.0))
+    fn is_installed(&self, there: &Stat, DirEntry { directory, name, .. }: &DirEntry) -> bool {
+        let id = FileId::of(there);
+        let (names, folds) = (|| storage::names(directory), || folds(directory, name, id));
+        self.installed.collides((id, has_one_name(there)), name, names, folds)
     }
 
     pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
@@ -245,32 +225,16 @@ impl Place {
                 let _ = self.is_other_directory(&dirent);
                 Ok(true)
             }
-            Err(Errno::EXIST) => match dirent.kind(path)? {
-                Some(FileType::Directory) if self.is_other_directory(&dirent) => Err(collision(path)),
-                Some(FileType::Directory) => Ok(false),
-                Some(FileType::Symlink) => Err(in_the_way(path, Errno::LOOP)),
-                _ => Err(not_a_directory(path)),
-            },
+            Err(Errno::EXIST) => {
+                fits(Kind::Directory, dirent.kind(path)?, path)?;
+                if self.is_other_directory(&dirent) { Err(collision(path)) } else { Ok(false) }
+            }
             Err(errno) => Err(dirent.cannot_create("create the directory", path, errno)),
         }
     }
 
     /// Makes the temporary file of an entry and reserves its space.
     pub(crate) fn create(
-        &self,
-        entry: u32,
-        path: &[u8],
-        shape: &Shape,
-        identity: &FileIdentity,
-    ) -> Result<Arc<File>, IoFault> {
-        let created = self.try_create(entry, path, shape, identity);
-        if created.is_err() {
-            self.gone(entry);
-        }
-        created
-    }
-
-    fn try_create(
         &self,
         entry: u32,
         path: &[u8],
@@ -295,13 +259,14 @@ impl Place {
             Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
         };
+        // Else the journal claims what is not there, and stays.
+        let opened = opened.inspect_err(|_| self.gone(entry));
         let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", path, errno))?));
         let begun = self.space.begin(entry, &file, shape);
         match begun.and_then(|()| Ok(fstat(&file)?)) {
             Ok(stat) => self.open_files.lock().expect(entry, FileId::of(&stat)),
             Err(no_space) => {
                 self.remove(&dirent, &name);
-                // Else the journal claims what is not there, and stays.
                 self.gone(entry);
                 return Err(no_space.io_fault("reserve the space of", path));
             }
@@ -358,7 +323,7 @@ impl Place {
     /// Whether a directory that is there is one of the set's under another name.
     fn is_other_directory(&self, dirent: &DirEntry) -> bool {
         let stat = lstatat(&dirent.directory, &dirent.name);
-        stat.is_ok_and(|stat| !self.claims((FileId::of(&stat), Names::of(&stat)), dirent))
+        stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
@@ -383,12 +348,13 @@ impl Place {
     /// does both as a rule. False: nothing was there.
     fn rename_over(&self, dirent: &DirEntry, path: &[u8], name: &str) -> Result<bool, IoFault> {
         let directory = &dirent.directory;
-        if self.is_fresh() && rename_new_in(directory, name, &dirent.name).is_ok() {
+        let rename = |how| rename_in(directory, name, &dirent.name, how);
+        if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {
             return Ok(false);
         }
         let replaces = self.must_be_replaceable(dirent, path)?;
-        let renamed = rename_in(directory, name, &dirent.name);
-        renamed.map(|()| replaces).map_err(|errno| IoFault::destination("put in place", path, errno))
+        rename(RenameFlags::empty()).map_err(|errno| IoFault::destination("put in place", path, errno))?;
+        Ok(replaces)
     }
 
     /// Gives a directory its final permissions and time. One that was there before (not `made` here) may
@@ -403,14 +369,10 @@ impl Place {
         let directory =
             open_in(&dirent.directory, &dirent.name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
-            Ok(()) => self.loosened.settled(&self.local(path)),
+            Ok(()) => drop(self.loosened.lock().remove(&self.local(path))),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
             Err(errno) => return Err(IoFault::destination("set the permissions of", path, errno)),
         }
         Ok(directory.ok())
     }
-}
-
-fn is_empty(directory: &OwnedFd) -> bool {
-    storage::list(directory).is_ok_and(|names| names.is_empty())
 }

@@ -8,7 +8,7 @@
 //! With [`Units`] each byte is copied to its place in the buffer of its unit, which the writer takes when it is whole;
 //! before that only when the object or the job ends, or when nothing comes any more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -86,10 +86,6 @@ impl Filling {
         self.top = self.top.max(offset + bytes.len() as u64);
     }
 
-    fn is_for(&self, unit: u64) -> bool {
-        self.unit.as_ref().is_some_and(|own| own.start == unit)
-    }
-
     fn is_whole_unit(&self) -> bool {
         self.unit.as_ref().is_some_and(|unit| unit.left == self.used)
     }
@@ -156,6 +152,30 @@ impl BufferGuard {
 impl Drop for BufferGuard {
     fn drop(&mut self) {
         self.home.take_back(std::mem::take(&mut self.filling));
+    }
+}
+
+/// Runs in the order of the object, for whoever gives them away. The memory of those before whose turn something is
+/// missing counts as used.
+#[derive(Default)]
+pub(crate) struct InOrder {
+    waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
+    /// Up to where the object was taken.
+    pub(crate) upto: u64,
+}
+
+impl InOrder {
+    pub(crate) fn add(&mut self, guard: &Arc<BufferGuard>) {
+        for run in guard.runs() {
+            self.waiting.insert(run.offset, (guard.clone(), run.range.clone()));
+        }
+    }
+
+    /// The next run, if it has come.
+    pub(crate) fn take(&mut self) -> Option<(Arc<BufferGuard>, Range<usize>)> {
+        let run = self.waiting.remove(&self.upto)?;
+        self.upto += run.1.len() as u64;
+        Some(run)
     }
 }
 
@@ -251,9 +271,8 @@ impl Queue {
         loop {
             let closed = self.closed.load(Ordering::Acquire);
             let any = closed || lingered || inner.completed.is_some();
-            let which = if any { Which::Any } else { Which::Whole };
             let enough = any || inner.is_enough(self.units);
-            if let Some(filling) = if enough { inner.take_below(known, which) } else { None } {
+            if let Some(filling) = if enough { inner.take_below(known, any) } else { None } {
                 drop(inner);
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
@@ -336,23 +355,22 @@ impl Inner {
         while !bytes.is_empty() {
             let unit = units.around(offset);
             let (now, later) = bytes.split_at(bytes.len().min((unit.end - offset) as usize));
-            if !self.buffers.iter().any(|filling| filling.is_for(unit.start)) {
-                self.begin(units, unit.clone());
-            }
-            if let Some(filling) = self.buffers.iter_mut().find(|filling| filling.is_for(unit.start)) {
-                filling.append(offset, now);
-            }
+            let begun =
+                self.buffers.iter().position(|b| b.unit.as_ref().is_some_and(|u| u.start == unit.start));
+            let at = begun.unwrap_or_else(|| self.begin(units, unit));
+            self.buffers[at].append(offset, now);
             offset += now.len() as u64;
             bytes = later;
         }
     }
 
-    /// Adds an empty buffer for a unit.
-    fn begin(&mut self, units: Units, Range { start, end }: Range<u64>) {
+    /// Adds an empty buffer for a unit; where it is.
+    fn begin(&mut self, units: Units, Range { start, end }: Range<u64>) -> usize {
         let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(units.longest()));
         let taken = self.taken.get(&start).copied().unwrap_or_default();
         let unit = Some(Unit { start, left: (end - start) as usize - taken });
         self.buffers.push_back(Filling { memory, unit, ..Filling::default() });
+        self.buffers.len() - 1
     }
 
     /// Whether it is worth while to wake the writer.
@@ -363,9 +381,9 @@ impl Inner {
         }
     }
 
-    /// The oldest buffer all of whose runs end at or below `known`; of units, one that is whole if asked for.
-    fn take_below(&mut self, known: u64, which: Which) -> Option<Filling> {
-        let is_ripe = |b: &Filling| which == Which::Any || b.unit.is_none() || b.is_whole_unit();
+    /// The oldest buffer all of whose runs end at or below `known`; of units, one that is whole unless `any` will do.
+    fn take_below(&mut self, known: u64, any: bool) -> Option<Filling> {
+        let is_ripe = |b: &Filling| any || b.unit.is_none() || b.is_whole_unit();
         let index = self.buffers.iter().position(|b| b.top <= known && is_ripe(b))?;
         let mut filling = self.buffers.remove(index)?;
         self.queued -= filling.used as u64;
@@ -379,13 +397,6 @@ impl Inner {
         }
         Some(filling)
     }
-}
-
-/// What the writer takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Any,
-    Whole,
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::budget::Reserved;
 use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, Written, over, text};
+use crate::receive::messages::{Check, Comparison, Held, Settle, Written, over, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::storage::read_exact_at;
@@ -229,9 +229,8 @@ impl Verifier {
     fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, IoFault> {
         let path = || self.shared.path(entry);
         let file = self.shared.place.file(entry, path)?;
-        let shape = self.shared.book.lock().table.shape(entry);
-        let groups = Groups::of(shape.len);
-        hash_group(&file, &shape, groups, group, &mut self.buffer)
+        let shape = self.shared.table(|table| table.shape(entry));
+        hash_group(&file, &shape, group, &mut self.buffer)
             .map_err(|errno| IoFault::destination("read back", &path(), errno))
     }
 
@@ -239,13 +238,11 @@ impl Verifier {
         let Comparison { entry, held, claimed, is_over } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
-        let unchecked = match held {
-            Held::Final => (0..groups.count()).collect(),
-            Held::Part => claimed.iter().flat_map(|range| groups.touched(&range)).collect(),
-        };
-        let asked = match held {
-            Held::Final => 0,
-            Held::Part => len - claimed.total(),
+        let (unchecked, asked) = match held {
+            Held::Final => ((0..groups.count()).collect(), 0),
+            Held::Part => {
+                (claimed.iter().flat_map(|range| groups.touched(&range)).collect(), len - claimed.total())
+            }
         };
         self.begin(entry, len)?;
         let reserved = self.shared.budget.reserve(bytes_compared(groups))?;
@@ -439,61 +436,53 @@ pub(crate) const READ: usize = 1 << 20;
 
 pub(crate) struct Comparer {
     shared: Arc<Shared>,
-    jobs: Receiver<HashJob>,
+    jobs: Receiver<Comparison>,
     checks: Sender<Check>,
     buffer: AlignedBytes,
 }
 
 impl Comparer {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>, checks: Sender<Check>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<Comparison>, checks: Sender<Check>) -> Self {
         Self { shared, jobs, checks, buffer: AlignedBytes::zeroed(READ) }
     }
 
     /// Works until there is nothing more to compare, or until the job is over.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(job) = self.jobs.recv() {
             let file = self.open(&job);
-            let shape = self.shared.book.lock().table.shape(job.entry);
-            for &group in &job.groups {
+            let shape = self.shared.table(|table| table.shape(job.entry));
+            let groups = Groups::of(shape.len);
+            let is_there = |&group: &u32| job.held == Held::Final || job.claimed.covers(groups.range(group));
+            for group in (0..groups.count()).filter(is_there) {
                 if self.shared.ending().is_some() {
-                    return;
+                    return Ok(());
                 }
                 if job.is_over.load(Relaxed) {
                     break;
                 }
                 self.shared.progress.worked();
-                let value = file.as_deref().and_then(|file| self.value(file, &shape, group));
-                if self.checks.send(Check::Held { entry: job.entry, group, value }).is_err() {
-                    return;
-                }
+                // What cannot be read differs from everything.
+                let hash = |file: &File| hash_group(file, &shape, group, &mut self.buffer).ok();
+                let value = file.as_deref().and_then(hash);
+                self.checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
             }
         }
+        Ok(())
     }
 
-    fn open(&self, job: &HashJob) -> Option<Arc<File>> {
+    fn open(&self, job: &Comparison) -> Option<Arc<File>> {
         let path = self.shared.path(job.entry);
         match job.held {
             Held::Part => self.shared.place.file(job.entry, || path).ok(),
             Held::Final => self.shared.place.open_final(&path).map(Arc::new),
         }
     }
-
-    /// What a group hashes to; `None` if it cannot be read, which makes it differ from everything.
-    fn value(&mut self, file: &File, shape: &Shape, group: u32) -> Option<Value> {
-        let groups = Groups::of(shape.len);
-        hash_group(file, shape, groups, group, &mut self.buffer).ok()
-    }
 }
 
 /// Reads a group of a file's stream through `buffer`, which has room for something, and hashes it.
-pub(crate) fn hash_group(
-    file: &File,
-    shape: &Shape,
-    groups: Groups,
-    group: u32,
-    buffer: &mut [u8],
-) -> Result<Value, Errno> {
-    let (mut hasher, most) = (groups.hasher(group), buffer.len() as u64);
+pub(crate) fn hash_group(file: &File, shape: &Shape, group: u32, buffer: &mut [u8]) -> Result<Value, Errno> {
+    let (groups, most) = (Groups::of(shape.len), buffer.len() as u64);
+    let mut hasher = groups.hasher(group);
     for (mut at, len) in shape.pieces(groups.range(group)) {
         let end = at + len;
         while at < end {

@@ -11,7 +11,7 @@ use haul_wire::control::Growth;
 
 use crate::budget::Reserved;
 use crate::identity::Identity;
-use crate::send::walk::SourceRoot;
+use crate::root::SourceRoot;
 use crate::stream::{Joined, Shape};
 
 /// Bytes that are read at a time, and the size of a block.
@@ -104,12 +104,6 @@ pub(crate) struct Store {
     /// Length of a buffer that is used again.
     buffer_len: usize,
     held: u64,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self::new(BLOCK)
-    }
 }
 
 impl Store {
@@ -250,7 +244,7 @@ mod tests {
 
     #[test]
     fn blocks_are_found_by_their_bytes() {
-        let mut store = Store::default();
+        let mut store = Store::new(BLOCK);
         store.publish(block(0, 10), 0, keep(100));
         store.publish(block(10, 5), 0, keep(100));
         assert_eq!(store.block_at(9).unwrap().offset, 0);
@@ -263,7 +257,7 @@ mod tests {
 
     #[test]
     fn only_what_was_sent_leaves_for_want_of_memory() {
-        let mut store = Store::default();
+        let mut store = Store::new(BLOCK);
         for i in 0..4 {
             store.publish(block(i * 10, 10), 15, keep(20));
         }
@@ -291,7 +285,7 @@ mod tests {
             identity: Identity::of(&rustix::fs::stat(dir.path().join("f")).unwrap()),
             growth: Growth::Refuse,
         });
-        let mut store = Store::default();
+        let mut store = Store::new(BLOCK);
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
         let part = |at, len, opened| SentPart {
             at,

@@ -26,11 +26,10 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
-use crate::job::{self, JobHandle, Stage, Worker, spawn_all, unfailing};
+use crate::job::{self, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use plan::Planner;
 use read::{BlockHasher, Reader};
 use select::Chooser;
 use walk::Walker;
@@ -97,14 +96,11 @@ fn run(
     hasher: BlockHasher,
 ) -> Result<MoveReport, Fault> {
     let planning = shared.clone();
-    let plan = move || match Planner::when_ready(planning) {
-        Some(planner) => planner.run(walker, &completeness),
-        None => Ok(()),
-    };
+    let plan = move || plan::run(planning, walker, &completeness);
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
-        ("haul-read", unfailing(move || reader.run())),
-        ("haul-prove", unfailing(move || hasher.run())),
+        ("haul-read", Box::new(move || reader.run())),
+        ("haul-prove", Box::new(move || hasher.run())),
     ];
     let threads = spawn_all(shared, workers);
     let result = listen(shared);

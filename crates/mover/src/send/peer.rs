@@ -33,7 +33,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
 
 fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
     match message {
-        ControlMessage::Ready(destination) => ready(shared, destination)?,
+        ControlMessage::Ready(destination) if shared.set_ready(destination) => {}
         ControlMessage::DestinationLineage(lineage) if shared.set_lineage(lineage.clone()) => {}
         ControlMessage::Wants(runs) => {
             occupied(shared)?;
@@ -61,10 +61,6 @@ fn take_item(shared: &Shared, item: &Item) {
         ledger.resumed_as_said = ledger.resumed_as_said.saturating_add(have);
     }
     shared.progress.tell(item);
-}
-
-fn ready(shared: &Shared, destination: Destination) -> Result<(), Fault> {
-    if shared.set_ready(destination) { Ok(()) } else { Err(protocol("the receiver is ready twice")) }
 }
 
 /// Only of an occupied destination it is said what is wanted.

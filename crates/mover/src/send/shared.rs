@@ -297,19 +297,15 @@ impl Shared {
         let end = block.end();
         let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
         if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow() {
-            self.read_further_ahead();
+            // Only the reader publishes, so nobody else changes it.
+            let ahead = self.ahead.load(Ordering::Relaxed);
+            self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
         }
         let keep = Keep { in_all: self.limits.keep, of_large: self.kept.load(Ordering::Relaxed) };
         self.progress.worked();
         self.store.lock().publish(block, self.sent.load(Ordering::Relaxed), keep);
         self.upto.store(end, Ordering::Release);
         self.progress.wake.call();
-    }
-
-    /// Only the reader calls this.
-    fn read_further_ahead(&self) {
-        let ahead = self.ahead.load(Ordering::Relaxed);
-        self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
     }
 
     /// Only the data path calls this.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul_proto::{Available, ObjectSource};
 use rustix::fs::OFlags;
 
-use crate::identity::{FileId, Identity};
+use crate::identity::FileId;
 use crate::job;
 use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
@@ -70,10 +70,8 @@ impl FileSource {
         let opened =
             file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
         // Of another file under its name nothing is sent.
-        let is_same =
-            |file: &File, found: &Identity| fstat(file).is_ok_and(|stat| FileId::of(&stat) == found.id);
-        let opened = opened.filter(|opened| is_same(opened, &file.identity));
-        self.again.push_back((file.clone(), opened));
+        let is_same = |opened: &File| fstat(opened).is_ok_and(|stat| FileId::of(&stat) == file.identity.id);
+        self.again.push_back((file.clone(), opened.filter(is_same)));
         self.again.back().and_then(|(_, opened)| opened.as_ref())
     }
 }

@@ -341,16 +341,9 @@ pub(crate) fn linkat(from: impl AsFd, old: impl Arg, directory: impl AsFd, name:
     })
 }
 
-pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
-    from.into_with_c_str(|from| named(Call::Rename, directory, to, |at, to| fs::renameat(at, from, at, to)))
-}
-
-/// As [`rename_in`], unless the new name is there already.
-pub(crate) fn rename_new_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
+pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg, how: RenameFlags) -> Result<()> {
     from.into_with_c_str(|from| {
-        named(Call::Rename, directory, to, |at, to| {
-            fs::renameat_with(at, from, at, to, RenameFlags::NOREPLACE)
-        })
+        named(Call::Rename, directory, to, |at, to| fs::renameat_with(at, from, at, to, how))
     })
 }
 

@@ -57,7 +57,7 @@ fn who_only_looks_keeps_nobody_from_resuming() {
     let mut looking = Leftovers::look_at(open(dir.path()).as_fd()).unwrap();
     let mut resuming = adopt(dir.path());
     assert!(resuming.skipped().is_empty());
-    assert_eq!(looking.take(b"d/f").unwrap().written, resuming.take(b"d/f").unwrap().written);
+    assert_eq!(looking.take(b"d/f").unwrap().noted.written, resuming.take(b"d/f").unwrap().noted.written);
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn the_next_job_takes_what_is_there_once() {
     let mut leftovers = adopt(dir.path());
     assert_eq!(leftovers.take(b"d/g"), None);
     let claim = leftovers.take(b"d/f").unwrap();
-    assert_eq!(claim.identity, identity("d/f", 100));
-    assert_eq!(claim.written, ranges(&[(10, 60)]));
+    assert_eq!(claim.noted.identity, identity("d/f", 100));
+    assert_eq!(claim.noted.written, ranges(&[(10, 60)]));
     assert_eq!(claim.part, format!(".haul-{id:08x}-1.part").into_bytes());
     assert_eq!(leftovers.take(b"d/f"), None);
 
@@ -92,9 +92,9 @@ fn the_newest_journal_wins_and_the_older_ones_follow() {
         fs::File::open(dir.path().join(journal_name(*id))).unwrap().set_modified(time).unwrap();
     }
     let mut leftovers = adopt(dir.path());
-    assert_eq!(leftovers.take(b"f").unwrap().written, ranges(&[(0, 30)]));
+    assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 30)]));
     let second = leftovers.take(b"f").unwrap();
-    assert_eq!(second.written, ranges(&[(0, 20)]));
+    assert_eq!(second.noted.written, ranges(&[(0, 20)]));
     fs::remove_file(dir.path().join(std::str::from_utf8(&second.part).unwrap())).unwrap();
     leftovers.consumed(second.token);
     leftovers.finish();
@@ -173,7 +173,7 @@ fn a_job_that_ends_at_the_same_file_is_waited_for() {
             ending.wrote(1, 0..10);
             ending.finish();
         });
-        assert_eq!(leftovers.take(b"f").unwrap().written, ranges(&[(0, 10)]));
+        assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 10)]));
     });
     assert_eq!((leftovers.take(b"f"), leftovers.take(b"g")), (None, None));
 }

@@ -5,37 +5,39 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use haul_wire::control::{Action, DestinationAttributes, DestinationLineage, Equal, Extent};
+use haul_wire::control::{Action, DestinationAttributes, Equal, Extent};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::metadata::{Metadata, Undone};
 use crate::entries::{Attributes, Kind};
 use crate::receive::Expectations;
-use crate::receive::place::Place;
-use crate::receive::place::attributes::{DIRECTORY_BITS, Existing, FILE_BITS};
+use crate::receive::place::attributes::{DIRECTORY_BITS, FILE_BITS, has_mode, same_time};
 use crate::receive::shared::Shared;
 use crate::storage::Mtime;
 
 impl Shared {
-    pub(crate) fn lineage(&self) -> DestinationLineage {
-        self.place.base.lineage(self.clears())
-    }
-
     /// A source stands for what is in it. Of several the first one counts, as with rsync; a server from which something
     /// else was asked has no say.
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
         let is_asked =
             self.expectations.as_ref().is_none_or(|asked: &Expectations| asked.extent == Extent::Destination);
-        if !is_asked || self.place.renames() {
+        if !is_asked || self.place.rename().is_some() {
             return;
         }
         let mut book = self.book.lock();
-        if book.destination.is_none() {
-            book.destination = Some(told);
-            drop(book);
-            if !self.only_looks() {
-                self.place.include_destination();
-            }
+        if book.destination.is_some() {
+            return;
+        }
+        book.destination = Some(told);
+        drop(book);
+        if self.only_looks() {
+            return;
+        }
+        self.place.is_included.store(true, Ordering::Release);
+        // If this job has made it, it stays private until it has its permissions, also if it never gets them.
+        if self.place.base.mode_when_made().is_some() {
+            self.place.loosened.lock().remove(&[][..]);
         }
     }
 
@@ -56,9 +58,7 @@ impl Shared {
             }
         }
     }
-}
 
-impl Shared {
     /// What an entry is to have beside its contents.
     pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {
         let book = self.book.lock();
@@ -67,10 +67,10 @@ impl Shared {
     }
 
     /// Gives a file that stays what it should have beside its contents, if that differs and we may.
-    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing) {
+    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Stat) {
         let wanted = self.metadata_of(entry);
         let is_same_time = self.has_time(there, &wanted);
-        if wanted.extras.is_none() && there.has_mode(wanted.attributes.mode) && is_same_time {
+        if wanted.extras.is_none() && has_mode(there, wanted.attributes.mode) && is_same_time {
             return;
         }
         let Some((file, stat)) = self.place.open_found(path, there) else { return };
@@ -113,30 +113,19 @@ impl Shared {
         undone
     }
 
-    pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
+    pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Stat) -> Action {
         let wanted = self.metadata_of(entry);
         let would_change = |file: File| self.metadata.would_change(file.as_fd(), &wanted);
         let stays = self.has_time(there, &wanted)
             && match wanted.extras {
-                None => there.has_mode(wanted.attributes.mode),
+                None => has_mode(there, wanted.attributes.mode),
                 Some(_) => !self.place.open_final(path).is_some_and(would_change),
             };
         if stays { Action::Keep } else { Action::Adjust }
     }
 
     /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
-    fn has_time(&self, there: &Existing, wanted: &Metadata) -> bool {
-        there.same_time(wanted.attributes) || self.receive_policy.equal == Equal::SizeAndTime
-    }
-}
-
-impl Place {
-    /// The destination is part of the set. If this job has made it, it stays private until it has its permissions, also
-    /// if it never gets them.
-    fn include_destination(&self) {
-        self.is_included.store(true, Ordering::Release);
-        if self.base.mode_when_made().is_some() {
-            self.loosened.settled(&[]);
-        }
+    fn has_time(&self, there: &Stat, wanted: &Metadata) -> bool {
+        same_time(there, wanted.attributes.mtime) || self.receive_policy.equal == Equal::SizeAndTime
     }
 }

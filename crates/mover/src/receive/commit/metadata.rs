@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use haul_wire::control::{Extras, Keep, Owner, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Uid};
@@ -13,8 +13,7 @@ use rustix::io::Errno;
 use crate::accounts::{Accounts, is_member, is_root};
 use crate::budget::of_place;
 use crate::entries::Attributes;
-use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, set_mode};
-use crate::receive::place::existing;
+use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, mode_of, set_mode};
 use crate::storage::{chownat, fchmod, fstat};
 use crate::xattrs::{Bearer, CAPABILITY, Space};
 
@@ -71,12 +70,12 @@ pub(crate) type Undone = Vec<String>;
 
 pub(crate) struct MetadataWriter {
     permit: Preserve,
-    accounts: OnceLock<Accounts>,
+    accounts: Accounts,
 }
 
 impl MetadataWriter {
     pub(crate) fn new(permit: Preserve) -> Self {
-        Self { permit, accounts: OnceLock::new() }
+        Self { permit, accounts: Accounts::default() }
     }
 
     /// What has to be held of an entry's extras: of attributes that are not permitted one name tells that there were any.
@@ -102,7 +101,7 @@ impl MetadataWriter {
     /// Sets everything of an open file or directory; the time last. What is right already is not touched.
     pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
         let undone = self.apply_but_time(fd, wanted)?;
-        correct_time(fd, wanted.attributes)?;
+        correct_time(fd, wanted.attributes.mtime)?;
         Ok(undone)
     }
 
@@ -116,7 +115,7 @@ impl MetadataWriter {
         let mut undone = left_out(extras);
         // Changing the owner takes away set-user-ID bits and capabilities, so it comes first.
         let owned = self.set_owner(fd, extras, &mut undone)?;
-        let bearer = Bearer::Open(fd);
+        let bearer = Bearer::new(fd);
         self.set_xattrs(&bearer, extras, &mut undone);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // The list holds the permissions of the group, so it comes after them.
@@ -132,13 +131,13 @@ impl MetadataWriter {
             now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
         });
         let bits = if owner.is_some() && is_root() { ALL_BITS } else { wanted.bits };
-        let mode = existing(&now).mode;
+        let mode = mode_of(&now);
         let other_bits = mode_for(mode, wanted.attributes.mode, bits) != mode;
         other_owner || other_bits || extras.is_some_and(|extras| self.other_xattrs(fd, extras))
     }
 
     fn other_xattrs(&self, fd: BorrowedFd<'_>, extras: &Extras) -> bool {
-        let bearer = Bearer::Open(fd);
+        let bearer = Bearer::new(fd);
         let xattrs = extras.xattrs.as_ref().filter(|_| self.permit.xattrs == Keep::Preserve);
         let acl = extras.acls.as_ref().filter(|_| self.permit.acls == Keep::Preserve);
         xattrs.is_some_and(|wanted| self.xattrs(&bearer, wanted).is_any())
@@ -158,7 +157,7 @@ impl MetadataWriter {
         if self.set_owner(link, extras, &mut undone).is_err() {
             undone.push("the owner cannot be set".to_owned());
         }
-        self.set_xattrs(&Bearer::path(link), extras, &mut undone);
+        self.set_xattrs(&Bearer::new(link), extras, &mut undone);
         undone
     }
 
@@ -178,9 +177,8 @@ impl MetadataWriter {
         if self.permit.owner == Ownership::Numbers {
             return (owner.user, owner.group);
         }
-        let accounts = self.accounts.get_or_init(Accounts::default);
-        let user = accounts.user(owner.user_name.as_deref(), owner.user);
-        (user, accounts.group(owner.group_name.as_deref(), owner.group))
+        let user = self.accounts.user(owner.user_name.as_deref(), owner.user);
+        (user, self.accounts.group(owner.group_name.as_deref(), owner.group))
     }
 
     /// Sets the owner of what is open, also only as a path. True: it belongs to whom it should, by the power of the
@@ -300,16 +298,15 @@ fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undo
 /// Changes an attribute. Of a file that its owner may not write that is forbidden (xattr(7)), so it is permitted for a
 /// moment.
 fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    match (change(), bearer) {
-        (Err(Errno::ACCESS), Bearer::Open(fd)) => {
-            let mode = existing(&fstat(fd)?).mode;
-            if mode & OWNER_WRITES != 0 || fchmod(fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
-                return Err(Errno::ACCESS);
-            }
-            let changed = change();
-            fchmod(fd, Mode::from_raw_mode(mode))?;
-            changed
-        }
-        (done, _) => done,
+    let done = change();
+    if done != Err(Errno::ACCESS) {
+        return done;
     }
+    let mode = mode_of(&fstat(bearer.fd)?);
+    if mode & OWNER_WRITES != 0 || fchmod(bearer.fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
+        return done;
+    }
+    let changed = change();
+    fchmod(bearer.fd, Mode::from_raw_mode(mode))?;
+    changed
 }

@@ -55,9 +55,6 @@ struct Item {
 }
 
 /// Commits the only file of a set, which is verified, and finishes the set.
-///
-/// # Errors
-/// The file could not be committed.
 pub(crate) fn commit_only(shared: &Arc<Shared>, entry: u32) -> Result<(), Fault> {
     let mut committer = Committer::new(shared.clone(), never());
     committer.commit(&[entry])?;

@@ -75,7 +75,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
             break;
         }
         shared.progress.worked();
-        tree.set(group, hash_group(file, &shape, groups, group, buffer).map_err(io_fault)?);
+        tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
     }
     match tree.root() {
         Some(found) if Some(found) != digest => Err(IoFault::entry(

@@ -13,7 +13,7 @@ pub struct Expectations {
     /// The names that entries may begin with; `None`: any, because what is in a directory was asked for.
     tops: Option<Arc<BTreeSet<Vec<u8>>>>,
     pub(crate) rules: Arc<[Rule]>,
-    ignore_files: IgnoreFiles,
+    pub(crate) ignore_files: IgnoreFiles,
     pub(crate) extent: Extent,
 }
 
@@ -36,10 +36,6 @@ impl Expectations {
     /// Whether an entry with this path can be part of it.
     pub(crate) fn covers(&self, path: &RelPath) -> bool {
         self.tops.as_ref().is_none_or(|tops| tops.contains(top(path)))
-    }
-
-    pub(crate) fn obeys_ignore_files(&self) -> bool {
-        self.ignore_files == IgnoreFiles::Obey
     }
 }
 

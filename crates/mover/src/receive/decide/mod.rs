@@ -4,20 +4,20 @@ pub(super) mod expectations;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Want};
+use rustix::fs::Stat;
 
 use crate::entries::{Attributes, EntryState, Kind};
 use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::messages::{Check, Comparison, HashJob, Held, Settle, over};
-use crate::receive::place::Existing;
+use crate::receive::messages::{Check, Comparison, Held, Settle, over};
+use crate::receive::place::attributes;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
 use crate::receive::write::Pipeline;
-use crate::tree::Groups;
+use crate::storage::Mtime;
 
 /// A shorter file from this size on is compared; a smaller one is sent again.
 const WORTH_PROVING: u64 = 1 << 20;
@@ -25,23 +25,23 @@ const WORTH_PROVING: u64 = 1 << 20;
 pub(crate) struct Decider {
     pub(super) shared: Pipeline,
     pub(super) leftovers: Option<Leftovers>,
-    hashing: Sender<HashJob>,
+    hashing: Sender<Comparison>,
     /// What is to be hashed once the entries have been asked for.
-    to_hash: Vec<HashJob>,
+    to_hash: Vec<Comparison>,
 }
 
 pub(super) enum Verdict {
     /// It stays; what it has beside its contents is corrected.
-    Keep(Existing),
-    KeepNewer(Existing),
+    Keep(Stat),
+    KeepNewer(Stat),
     /// It is compared with what is there.
     Compare,
     /// It comes, in place of what is there.
-    Send(Option<Existing>),
+    Send(Option<Stat>),
 }
 
 impl Decider {
-    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<HashJob>) -> Self {
+    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<Comparison>) -> Self {
         Self { shared, leftovers, hashing, to_hash: Vec::new() }
     }
 
@@ -73,11 +73,16 @@ impl Decider {
 
     fn want_file(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
         match self.verdict(entry, path) {
+            // The job has made it under another name.
+            Verdict::Keep(there) | Verdict::KeepNewer(there) if !self.shared.place.keeps(path, &there) => {
+                self.fail(entry, collision(path).fault)
+            }
             Verdict::Keep(there) => {
                 self.forget_claims(path);
-                self.keep(entry, path, &there, || self.shared.correct(entry, path, &there))
+                self.shared.correct(entry, path, &there);
+                self.kept(entry)
             }
-            Verdict::KeepNewer(there) => self.keep(entry, path, &there, || {}),
+            Verdict::KeepNewer(_) => self.kept(entry),
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
@@ -88,10 +93,10 @@ impl Decider {
         let receive_policy = self.shared.receive_policy;
         let (attributes, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
         let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
-        if receive_policy.newer == Newer::Keep && there.is_later(attributes) {
+        if receive_policy.newer == Newer::Keep && Mtime::of(&there) > attributes.mtime {
             return Verdict::KeepNewer(there);
         }
-        let same_size = there.size == shape.size;
+        let same_size = there.st_size as u64 == shape.size;
         match receive_policy.equal {
             Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
                 Verdict::Keep(there)
@@ -103,22 +108,13 @@ impl Decider {
         }
     }
 
-    fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
+    fn same_time(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         // To find out what the file system can store, something has to be stored.
         if self.shared.only_looks() {
-            there.same_time(attributes)
+            attributes::same_time(there, wanted.mtime)
         } else {
-            self.shared.place.same_time(path, there, attributes)
+            self.shared.place.same_time(path, there, wanted)
         }
-    }
-
-    /// The file stays, unless the job has made it under another name; `correct` gives it what it has beside its contents.
-    fn keep(&self, entry: u32, path: &[u8], there: &Existing, correct: impl FnOnce()) -> Result<Want, Fault> {
-        if !self.shared.place.keeps(path, there) {
-            return self.fail(entry, collision(path).fault);
-        }
-        correct();
-        self.kept(entry)
     }
 
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
@@ -145,13 +141,12 @@ impl Decider {
     }
 
     pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
-        let groups = Groups::of(self.shared.book.lock().table.stream_len(entry));
-        self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
+        self.compare(entry, Held::Final, RangeSet::new())?;
         Ok(Want::Compare)
     }
 
     /// Takes over what an earlier attempt has left, if it was the same file.
-    fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<Want, Fault> {
+    fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
         let shape = self.shared.book.lock().table.shape(entry);
@@ -161,7 +156,7 @@ impl Decider {
             let Some(leftovers) = &mut self.leftovers else { break };
             if of_use {
                 leftovers.consumed(claim.token);
-                return self.resume(entry, &claim.written);
+                return self.resume(entry, &claim.noted.written);
             }
             leftovers.discard(claim.token);
         }
@@ -176,31 +171,27 @@ impl Decider {
     }
 
     /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
-    pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
+    pub(super) fn extends(&self, entry: u32, existing: Option<&Stat>) -> Option<u64> {
         let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
-        let shape = self.shared.book.lock().table.shape(entry);
-        (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&there.size)).then_some(there.size)
+        let (have, shape) = (there.st_size as u64, self.shared.table(|table| table.shape(entry)));
+        (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&have)).then_some(have)
     }
 
     fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
         let len = self.shared.book.lock().table.stream_len(entry);
-        let groups = Groups::of(len);
         let mut missing = RangeSet::new();
         missing.insert(0..len);
         written.iter().for_each(|range| missing.remove(range));
-        let whole: Vec<u32> =
-            (0..groups.count()).filter(|&group| written.covers(groups.range(group))).collect();
         self.shared.book.lock().start_with(entry, written.clone());
-        self.compare(entry, Held::Part, whole, written)?;
+        self.compare(entry, Held::Part, written.clone())?;
         Ok(Want::Rest(missing.iter().map(Into::into).collect()))
     }
 
-    fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
-        let (claimed, is_over) = (claimed.clone(), Arc::<AtomicBool>::default());
+    fn compare(&mut self, entry: u32, held: Held, claimed: RangeSet) -> Result<(), Fault> {
         self.shared.open_comparison();
-        let comparison = Comparison { entry, held, claimed, is_over: is_over.clone() };
-        self.shared.check(Check::Compare(comparison))?;
-        self.to_hash.push(HashJob { entry, held, groups, is_over });
+        let comparison = Comparison { entry, held, claimed, is_over: Arc::default() };
+        self.shared.check(Check::Compare(comparison.clone()))?;
+        self.to_hash.push(comparison);
         Ok(())
     }
 
@@ -220,7 +211,7 @@ impl Decider {
 
 /// Whether a file of which a part is there is this one; a file that grows may have been shorter then.
 pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
-    let (old, new) = (&claim.identity, identity);
+    let (old, new) = (&claim.noted.identity, identity);
     match leftovers {
         UseLeftovers::Ignore => false,
         UseLeftovers::Resume => old == new,
@@ -228,12 +219,16 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
     }
 }
 
-/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver of the first one still runs, and leaves its journal
-/// after the second one has looked for journals.
+/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver
+/// of the first one still runs, and leaves its journal after the second one has looked for journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
     let Ok(mut leftovers) = Leftovers::adopt(shared.place.base.directory.as_fd()) else { return };
     if !leftovers.is_empty() {
-        for path in complete_files(shared) {
+        let is_complete =
+            |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
+        let complete: Vec<u32> = shared.table(|table| table.those(is_complete).collect());
+        for entry in complete {
+            let path = shared.place.local(&shared.path(entry));
             while let Some(claim) = leftovers.take(&path) {
                 leftovers.discard(claim.token);
             }
@@ -243,12 +238,4 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
         }
     }
     leftovers.finish();
-}
-
-/// Where they are, relative to the destination's directory.
-fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
-    let is_complete =
-        |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
-    shared
-        .table(|table| table.those(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect())
 }

@@ -14,7 +14,8 @@ use crate::send::{Ignores, Rules};
 #[derive(Debug, Default)]
 pub(crate) struct FilteredNames {
     hashes: HashSet<[u8; 16]>,
-    obeys_ignore_files: bool,
+    /// Ignore files of the set leave out more than was named.
+    pub(crate) obeys_ignore_files: bool,
 }
 
 impl FilteredNames {
@@ -37,7 +38,8 @@ impl FilteredNames {
         self.hashes.insert(hash(path));
     }
 
-    fn has(&self, path: &[u8]) -> bool {
+    /// Whether the sender has something of this name, which it does not send or does not enter.
+    pub(crate) fn has(&self, path: &[u8]) -> bool {
         !self.hashes.is_empty() && self.hashes.contains(&hash(path))
     }
 }
@@ -64,24 +66,15 @@ impl DeleteExclude {
     ) -> Result<Self, Fault> {
         let rules =
             [Rules::new(expectations.map(|asked| &*asked.rules).unwrap_or_default())?, Rules::new(left_out)?];
-        filtered.obeys_ignore_files |= expectations.is_some_and(Expectations::obeys_ignore_files);
+        filtered.obeys_ignore_files |=
+            expectations.is_some_and(|asked| asked.ignore_files == IgnoreFiles::Obey);
         Ok(Self { rules, filtered })
-    }
-
-    /// Whether ignore files of the set leave out more than was named.
-    pub(crate) fn by_ignore_files(&self) -> bool {
-        self.filtered.obeys_ignore_files
-    }
-
-    /// Whether the sender has something of this name, which it does not send or does not enter.
-    pub(crate) fn is_filtered(&self, path: &[u8]) -> bool {
-        self.filtered.has(path)
     }
 
     /// `ignores` are the ignore files that hold there.
     pub(crate) fn has(&self, path: &[u8], is_directory: bool, ignores: Option<&Ignores>) -> bool {
         self.rules.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
-            || self.is_filtered(path)
+            || self.filtered.has(path)
             || ignores.is_some_and(|ignores| ignores.ignores(path, is_directory))
     }
 }

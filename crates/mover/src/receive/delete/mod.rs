@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::journal::is_working_name;
-use crate::receive::place::Place;
+use crate::receive::place::fits;
 use crate::receive::shared::Shared;
 use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
@@ -104,9 +104,6 @@ fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
 
 /// Removes what is in the way of these entries, with all that is in it, if everything has arrived. Gives of each entry
 /// whether something is still in its way.
-///
-/// # Errors
-/// The job is over.
 pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
     let all_stay = vec![true; paths.len()];
     if incomplete(shared).is_some() {
@@ -120,7 +117,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
     };
     let (stay, removal) = match limit(shared) {
         // Which names in it ignore files protect is found out from directory to directory of the set alone.
-        _ if delete_exclude.by_ignore_files() => (all_stay, Removal::default()),
+        _ if delete_exclude.filtered.obeys_ignore_files => (all_stay, Removal::default()),
         Some((most, left)) if sweep(Purpose::Count(left))?.1.removed > left => {
             (all_stay, Removal { removed: 0, fault: Some(too_many(most)) })
         }
@@ -183,7 +180,7 @@ impl<'a> Sweep<'a> {
 
     fn run(mut self) -> Result<Removal, Fault> {
         let extent = self.shared.book.lock().extent;
-        if extent == Extent::Destination && !self.shared.place.renames() {
+        if extent == Extent::Destination && self.shared.place.rename().is_none() {
             self.directory(None, Vec::new(), Vec::new())?;
         }
         let directories: Vec<u32> =
@@ -208,7 +205,7 @@ impl<'a> Sweep<'a> {
     /// Removes what `entry` does not have from its directory.
     fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
         // It was not entered at the sender.
-        if self.delete_exclude.is_filtered(&in_set) {
+        if self.delete_exclude.filtered.has(&in_set) {
             return Ok(());
         }
         let names = match self.names(&local) {
@@ -220,7 +217,7 @@ impl<'a> Sweep<'a> {
                 return Ok(());
             }
         };
-        if self.delete_exclude.by_ignore_files() {
+        if self.delete_exclude.filtered.obeys_ignore_files {
             self.obey(entry, &local, &in_set, &names);
         }
         let extraneous: Vec<_> = self.shared.table(|table| {
@@ -391,21 +388,9 @@ fn unusable(path: &[u8]) -> Fault {
     of_path(FaultCode::Unreadable, path, what, hint)
 }
 
-impl Place {
-    pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
-        self.dir_entry(path).ok()?.kind(path).ok().flatten()
-    }
-}
-
 /// Whether it has to be removed before an entry of this kind can be made.
 pub(crate) fn is_in_the_way(kind: Kind, there: FileType) -> bool {
-    match kind {
-        Kind::Directory => there != FileType::Directory,
-        Kind::File(_) | Kind::Symlink | Kind::HardLink(_) => {
-            !matches!(there, FileType::RegularFile | FileType::Symlink)
-        }
-        Kind::Unread => false,
-    }
+    fits(kind, Some(there), b"").is_err()
 }
 
 impl Shared {

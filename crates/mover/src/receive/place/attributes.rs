@@ -5,9 +5,6 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
 
-use crate::entries::Attributes;
-use crate::identity::FileId;
-use crate::receive::place::dir_entry::Names;
 use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
@@ -27,63 +24,37 @@ pub(crate) fn mode_for(now: u32, wanted: u32, granted: u32) -> u32 {
 
 /// Sets permissions as [`mode_for`] has them, if they differ.
 pub(crate) fn set_mode(fd: impl AsFd, wanted: u32, granted: u32) -> Result<(), Errno> {
-    let now = existing(&fstat(&fd)?).mode;
+    let now = mode_of(&fstat(&fd)?);
     let mode = mode_for(now, wanted, granted);
     if mode == now { Ok(()) } else { fchmod(fd, Mode::from_raw_mode(mode)) }
 }
 
 /// Sets the time of last modification through an open descriptor, if it differs.
-pub(crate) fn correct_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    let is_same = Mtime::of(&fstat(&fd)?) == attributes.mtime;
-    if is_same { Ok(()) } else { set_time(fd, attributes) }
-}
-
-pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    futimens(fd, &modified_at(attributes.mtime))
+pub(crate) fn correct_time(fd: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
+    if Mtime::of(&fstat(&fd)?) == wanted { Ok(()) } else { futimens(fd, &modified_at(wanted)) }
 }
 
 /// Sets the time of a symbolic link that is open as a path. Links have no permissions.
-pub(crate) fn set_on_link(link: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
-    match utimensat(link, "", &modified_at(attributes.mtime), AtFlags::EMPTY_PATH) {
+pub(crate) fn set_on_link(link: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
+    match utimensat(link, "", &modified_at(wanted), AtFlags::EMPTY_PATH) {
         // Some file systems keep no times of links, and kernels before 5.8 take them by name only.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Existing {
-    pub(crate) size: u64,
-    pub(crate) mtime: Mtime,
-    pub(crate) id: FileId,
-    pub(crate) names: Names,
-    pub(crate) mode: u32,
+#[expect(clippy::unnecessary_cast, reason = "the field differs between architectures")]
+pub(crate) fn mode_of(there: &Stat) -> u32 {
+    there.st_mode as u32 & ALL_BITS
 }
 
-impl Existing {
-    pub(crate) fn is_later(&self, than: Attributes) -> bool {
-        self.mtime > than.mtime
-    }
-
-    /// Whether it has these permissions, and none that lend rights which they do not have.
-    pub(crate) fn has_mode(&self, mode: u32) -> bool {
-        mode_for(self.mode, mode, FILE_BITS) == self.mode
-    }
-
-    /// Whether it was modified at this time, as far as its file system can tell.
-    pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
-        let whole_seconds = self.mtime.nanos == 0;
-        self.mtime == attributes.mtime || whole_seconds && self.mtime.secs == attributes.mtime.secs
-    }
+/// Whether what is there has these permissions, and none that lend rights which they do not have.
+pub(crate) fn has_mode(there: &Stat, mode: u32) -> bool {
+    mode_for(mode_of(there), mode, FILE_BITS) == mode_of(there)
 }
 
-#[expect(clippy::unnecessary_cast, reason = "fields differ between architectures")]
-pub(crate) fn existing(stat: &Stat) -> Existing {
-    Existing {
-        size: stat.st_size as u64,
-        mtime: Mtime::of(stat),
-        id: FileId::of(stat),
-        names: Names::of(stat),
-        mode: stat.st_mode as u32 & ALL_BITS,
-    }
+/// Whether what is there was modified at this time, as far as its file system can tell.
+pub(crate) fn same_time(there: &Stat, wanted: Mtime) -> bool {
+    let there = Mtime::of(there);
+    there == wanted || there.nanos == 0 && there.secs == wanted.secs
 }

@@ -102,7 +102,10 @@ pub(crate) fn open_base(
     layout: Layout,
     run: RunMode,
 ) -> Result<Base, Fault> {
-    must_be_free(destination)?;
+    // Names of journals and temporary files are nobody's to give.
+    if destination.split(|&b| b == b'/').any(is_reserved) {
+        return Err(reserved(&show(destination)));
+    }
     let base = match (open_directory(root, destination), layout) {
         (Ok(directory), Layout::As) => match made_for(root, destination) {
             Some(source) => Base { made_for: Some(source), ..beside(root, destination)? },
@@ -118,16 +121,12 @@ pub(crate) fn open_base(
         (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) => beside(root, destination)?,
         (Err(why), _) => return Err(fail("open the destination", destination, why)),
     };
-    if run != RunMode::ListChanges {
-        writable(&base, destination)?;
+    // A read-only file system is known before anything is sent. Missing permissions may matter for some entries only.
+    let access = || accessat(&base.directory, ".", Access::WRITE_OK, AtFlags::empty());
+    if run != RunMode::ListChanges && access() == Err(Errno::ROFS) {
+        return Err(fail("write to", destination, Errno::ROFS));
     }
     Ok(Base { is_confined: matches!(root, Root::Beneath(_)), ..base })
-}
-
-/// Names of journals and temporary files are nobody's to give.
-fn must_be_free(destination: &[u8]) -> Result<(), Fault> {
-    let taken = destination.split(|&b| b == b'/').any(is_reserved);
-    if taken { Err(reserved(&show(destination))) } else { Ok(()) }
 }
 
 /// The source, if another job made this directory to take the place of its one source and is not complete: the same
@@ -192,15 +191,6 @@ fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd
         ),
         why => fail("open the directory of the destination", destination, why),
     })
-}
-
-/// A read-only file system is known before anything is sent. Missing permissions may matter for some entries
-/// only.
-fn writable(base: &Base, destination: &[u8]) -> Result<(), Fault> {
-    match accessat(base.directory.as_fd(), ".", Access::WRITE_OK, AtFlags::empty()) {
-        Err(Errno::ROFS) => Err(fail("write to", destination, Errno::ROFS)),
-        _ => Ok(()),
-    }
 }
 
 fn fail(doing: &str, path: &[u8], why: impl Into<NotOpened>) -> Fault {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
+use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::identity::FileId;
 use crate::storage::{lstatat, lstatat_if_any};
@@ -32,10 +33,10 @@ impl DirEntry {
     }
 
     /// What is there now; only regular files and links give way to what is received.
-    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, IoFault> {
-        let Some(stat) = self.stat(path)? else { return Ok(None) };
-        replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
-        Ok(Some((FileId::of(&stat), Names::of(&stat))))
+    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<Stat>, IoFault> {
+        let stat = self.stat(path)?;
+        replaceable(stat.map(|stat| FileType::from_raw_mode(stat.st_mode)), path)?;
+        Ok(stat)
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
@@ -64,6 +65,16 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
             "is a device, pipe or socket at the destination",
             "only regular files and links are replaced; --delete removes it, or choose another destination",
         )),
+    }
+}
+
+/// Whether an entry can be made where something of this kind is.
+pub(crate) fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
+    match (kind, there) {
+        (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
+        (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
+        (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
+        (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), there) => replaceable(there, path),
     }
 }
 
@@ -99,20 +110,10 @@ pub(crate) fn mismatch(path: &[u8]) -> Fault {
     of_path(FaultCode::VerifyFailed, path, what, hint)
 }
 
-/// Whether something may be there under another name as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Names {
-    /// A file without further hard links.
-    One,
-    /// A file with several; or a directory, to which sources and mounts may lead in more than one way.
-    Several,
-}
-
-impl Names {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if is_directory || stat.st_nlink > 1 { Self::Several } else { Self::One }
-    }
+/// Whether something has no other name: a file without further hard links, and no directory, to which sources and mounts
+/// may lead in more than one way.
+pub(crate) fn has_one_name(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) != FileType::Directory && stat.st_nlink <= 1
 }
 
 /// What this job has put in place or kept, so that a destination that takes two names of the set for one, for want of
@@ -142,13 +143,13 @@ impl Installed {
     /// `folds` names; else the job's file has gone, and another one has its number.
     pub(crate) fn collides(
         &self,
-        (id, many): (FileId, Names),
+        (id, is_single): (FileId, bool),
         name: &[u8],
         names: impl FnOnce() -> Result<Vec<Vec<u8>>, Errno>,
         folds: impl FnOnce() -> bool,
     ) -> bool {
         let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
-        self.has(id) && names().is_ok_and(|names| !is_listed(names) || (many == Names::One && folds()))
+        self.has(id) && names().is_ok_and(|names| !is_listed(names) || (is_single && folds()))
     }
 }
 
@@ -193,17 +194,17 @@ mod tests {
             move || Ok(names)
         };
         let (both, lower) = (["readme", "README"], ["readme", "other"]);
-        let collides = |at, name: &str, many, names: &[&str], folds| {
-            own.collides((id(at), many), name.as_bytes(), lists(names), || folds)
+        let collides = |at, name: &str, is_single, names: &[&str], folds| {
+            own.collides((id(at), is_single), name.as_bytes(), lists(names), || folds)
         };
-        assert!(collides("readme", "README", Names::Several, &lower, true));
-        assert!(!collides("readme", "README", Names::Several, &both, true));
-        assert!(!collides("other", "OTHER", Names::Several, &lower, true), "not of this job");
+        assert!(collides("readme", "README", false, &lower, true));
+        assert!(!collides("readme", "README", false, &both, true));
+        assert!(!collides("other", "OTHER", false, &lower, true), "not of this job");
         // `README` came first and took the place of `readme`, which is what it is still called.
-        assert!(collides("readme", "readme", Names::One, &lower, true));
-        assert!(!collides("other", "other", Names::One, &lower, true), "not of this job");
+        assert!(collides("readme", "readme", true, &lower, true));
+        assert!(!collides("other", "other", true, &lower, true), "not of this job");
         // The file has gone, and another one has its number.
-        assert!(!collides("readme", "readme", Names::One, &lower, false));
+        assert!(!collides("readme", "readme", true, &lower, false));
         let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
         assert!(crate::storage::names(&directory).unwrap().contains(&b"readme".to_vec()));
         assert!(!folds(&directory, b"readme", id("readme")), "this file system has case");

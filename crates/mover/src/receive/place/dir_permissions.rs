@@ -3,16 +3,16 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::entries::Attributes;
 use crate::identity::FileId;
-use crate::receive::place::attributes::set_time;
-use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing};
+use crate::receive::place::attributes::{self, mode_of};
+use crate::receive::place::{DirEntry, PRIVATE_FILE, Place};
 use crate::root::split;
-use crate::storage::{Mtime, fchmod, fstat, openat};
+use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, openat};
 
 /// What the owner of a directory needs to make names in it.
 const OWNER: u32 = 0o700;
@@ -46,13 +46,13 @@ impl Place {
     /// # Errors
     /// The owner is permitted everything, so that it is something else, or it is not ours.
     pub(crate) fn open_up(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
-        let there = existing(&fstat(directory)?);
-        let mode = there.mode;
+        let there = fstat(directory)?;
+        let mode = mode_of(&there);
         if mode & OWNER == OWNER {
             return Err(Errno::ACCESS);
         }
         fchmod(directory, Mode::from_raw_mode(mode | OWNER)).map_err(|_| Errno::ACCESS)?;
-        self.loosened.remember(local, there.id, mode);
+        self.loosened.lock().entry(local.to_vec()).or_insert((FileId::of(&there), mode));
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Place {
 
     /// Directories that did not get their final permissions get back what they had, the deepest first.
     pub(crate) fn tighten(&self) {
-        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.0.lock()).into_iter().collect();
+        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.lock()).into_iter().collect();
         all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
         for (path, (id, mode)) in all {
             if let Ok(directory) = self.directory(&path)
@@ -84,16 +84,16 @@ impl Place {
 
     /// Whether a file that is there was modified at this time, as far as its file system can tell. Where the time
     /// is near but not the same, or of an odd year, it is looked what the file system makes of it.
-    pub(crate) fn same_time(&self, path: &[u8], there: &Existing, wanted: Attributes) -> bool {
-        if there.same_time(wanted) {
+    pub(crate) fn same_time(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
+        if attributes::same_time(there, wanted.mtime) {
             return true;
         }
-        let is_near = there.mtime.secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
+        let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
         if !is_near && USUAL.contains(&wanted.mtime.secs) {
             return false;
         }
         let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, wanted).ok());
-        stored == Some(there.mtime)
+        stored == Some(Mtime::of(there))
     }
 }
 
@@ -101,6 +101,6 @@ impl Place {
 fn stored_time(dirent: &DirEntry, wanted: Attributes) -> Result<Mtime, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;
-    set_time(&file, wanted)?;
+    futimens(&file, &modified_at(wanted.mtime))?;
     Ok(Mtime::of(&fstat(&file)?))
 }

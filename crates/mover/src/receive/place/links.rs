@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use crate::entries::Attributes;
 use crate::fault::{IoFault, show};
 use crate::identity::{FileId, parent};
-use crate::receive::place::attributes::set_on_link;
-use crate::receive::place::dir_entry::{Names, collision};
-use crate::receive::place::{DirEntry, Place, existing};
+use crate::receive::place::attributes::{same_time, set_on_link};
+use crate::receive::place::dir_entry::{collision, has_one_name};
+use crate::receive::place::{DirEntry, Place};
 use crate::storage::{
-    self, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
+    self, Mtime, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ impl Place {
         how: (Attributes, Newer),
         is_kept: bool,
     ) -> Action {
-        let file = self.existing(target).filter(|_| is_kept).map(|there| there.id);
+        let file = self.existing(target).filter(|_| is_kept).map(|there| FileId::of(&there));
         let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, how));
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
@@ -111,7 +111,7 @@ fn stays(
         return Some(Linked::Already);
     }
     let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-    let is_kept = newer == Newer::Keep && is_file && existing(&there).is_later(attributes);
+    let is_kept = newer == Newer::Keep && is_file && Mtime::of(&there) > attributes.mtime;
     is_kept.then_some(Linked::KeptNewer)
 }
 
@@ -170,15 +170,15 @@ impl Place {
     ) -> Result<(), IoFault> {
         let stat = lstatat(&dirent.directory, &dirent.name)
             .map_err(|errno| IoFault::destination("look at", path, errno))?;
-        if !self.claims((FileId::of(&stat), Names::of(&stat)), dirent) {
+        if !self.claims(&stat, dirent) {
             return Err(collision(path));
         }
         let link = open_link(&dirent.directory, &dirent.name)
             .map_err(|errno| IoFault::destination("open", path, errno))?;
         apply(link.as_fd());
-        if !existing(&stat).same_time(attributes) {
+        if !same_time(&stat, attributes.mtime) {
             // Not our link: it leads where it should all the same.
-            let _ = set_on_link(&link, attributes);
+            let _ = set_on_link(&link, attributes.mtime);
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Place {
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
-            set_on_link(&link, attributes)
+            set_on_link(&link, attributes.mtime)
         });
         made.map_err(|errno| IoFault::destination("create the link", path, errno))
     }
@@ -218,7 +218,7 @@ fn must_not_lose_target(dirent: &DirEntry, path: &[u8], target: &[u8]) -> Result
         lies_in(dirent, target, FileId::of(&there))
     } else {
         let leads_to = statat(&dirent.directory, target).map(|stat| FileId::of(&stat));
-        Names::of(&there) == Names::One && leads_to == Ok(FileId::of(&there))
+        has_one_name(&there) && leads_to == Ok(FileId::of(&there))
     };
     if !is_lost {
         return Ok(());

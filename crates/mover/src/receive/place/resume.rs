@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, FallocateFlags};
+use rustix::fs::{AtFlags, FallocateFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::identity::FileId;
@@ -86,9 +86,9 @@ impl Place {
         // Noted first: whichever of both names it has when we are killed, one journal knows it.
         journal.note_directory(split(&identity.path).0);
         journal.begin(entry, identity);
-        claim.written.iter().for_each(|range| journal.wrote(entry, range));
+        claim.noted.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
-        if rename_in(&dirent.directory, old, self.temporary(entry)).is_err() {
+        if rename_in(&dirent.directory, old, self.temporary(entry), RenameFlags::empty()).is_err() {
             journal.gone(entry);
             return false;
         }
@@ -122,7 +122,7 @@ impl Place {
             let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
         }
         let made = make(&name).and_then(|made| {
-            rename_in(&dirent.directory, &name, &dirent.name)?;
+            rename_in(&dirent.directory, &name, &dirent.name, RenameFlags::empty())?;
             Ok(made)
         });
         made.inspect_err(|_| self.remove(dirent, &name))

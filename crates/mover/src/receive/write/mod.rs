@@ -24,7 +24,7 @@ use crate::report::without_directory;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
 use crate::tree::Groups;
-use writeback::Orders;
+use writeback::{EVERY, Order};
 
 /// Buffers that the verifier may hold; beyond, it reads from the page cache.
 const LENT: usize = 16;
@@ -119,12 +119,14 @@ impl Pipeline {
 
 pub(crate) struct Writer {
     shared: Pipeline,
-    writeback: Orders,
+    writeback: Sender<Order>,
+    /// Bytes of large files that were written since the last order.
+    since: u64,
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Pipeline, writeback: Orders) -> Self {
-        Self { shared, writeback }
+    pub(crate) fn new(shared: Pipeline, writeback: Sender<Order>) -> Self {
+        Self { shared, writeback, since: 0 }
     }
 
     /// Works until the queue is closed.
@@ -182,8 +184,12 @@ impl Writer {
         let written = room
             .and_then(|()| Ok(write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone()))?));
         written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(piece.entry)))?;
-        if self.shared.durability != Durability::Cached {
-            self.writeback.wrote(piece.entry, &opened, shape.len, piece.len);
+        if self.shared.durability != Durability::Cached && shape.len >= EVERY {
+            self.since += piece.len;
+            // A disk that is still busy with the last order gets the next one later.
+            if self.since >= EVERY && self.writeback.try_send((piece.entry, opened.clone())).is_ok() {
+                self.since = 0;
+            }
         }
         let around = self.shared.book.lock().note_written(piece.entry, &stretch, shape.len);
         self.shared.budget.take(0)?;

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::Receiver;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::storage::fdatasync;
 
 /// Bytes of large files that are written between two calls; smaller files are left to the sync at their end.
-const EVERY: u64 = 64 << 20;
+pub(crate) const EVERY: u64 = 64 << 20;
 
 pub(crate) type Order = (u32, Arc<File>);
 
@@ -50,29 +50,5 @@ impl Writeback {
         let mut state = self.state.lock();
         self.done.wait_while(&mut state, |state| state.busy == Some(entry));
         state.failed.remove(&entry).map_or(Ok(()), Err)
-    }
-}
-
-pub(crate) struct Orders {
-    orders: Sender<Order>,
-    since: u64,
-}
-
-pub(crate) fn orders() -> (Orders, Receiver<Order>) {
-    let (orders, received) = bounded(1);
-    (Orders { orders, since: 0 }, received)
-}
-
-impl Orders {
-    /// `bytes` of a file of `len` bytes have been written.
-    pub(crate) fn wrote(&mut self, entry: u32, file: &Arc<File>, len: u64, bytes: u64) {
-        if len < EVERY {
-            return;
-        }
-        self.since += bytes;
-        // A disk that is still busy with the last order gets the next one later.
-        if self.since >= EVERY && self.orders.try_send((entry, file.clone())).is_ok() {
-            self.since = 0;
-        }
     }
 }

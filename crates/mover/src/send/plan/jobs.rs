@@ -82,6 +82,7 @@ pub(crate) struct Partial {
     pub(crate) _reserved: Reserved,
 }
 
+#[derive(Default)]
 pub(crate) struct Requests {
     pub(crate) jobs: Option<Sender<Job>>,
     pub(crate) proofs: Option<Sender<HashJob>>,
@@ -96,15 +97,7 @@ pub(crate) struct Requests {
 
 impl Requests {
     pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<HashJob>) -> Self {
-        Self {
-            jobs: Some(jobs),
-            proofs: Some(proofs),
-            announced: VecDeque::new(),
-            answered: 0,
-            partial: HashMap::new(),
-            object: 0,
-            ended: false,
-        }
+        Self { jobs: Some(jobs), proofs: Some(proofs), ..Self::default() }
     }
 
     /// The job is over: nobody waits for work any more.

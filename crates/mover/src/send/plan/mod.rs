@@ -3,7 +3,7 @@
 pub(super) mod jobs;
 mod requests;
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,29 +18,25 @@ use crate::send::shared::Shared;
 use crate::send::walk::completeness::Completeness;
 use crate::send::walk::{Found, Walker};
 
-pub(crate) struct Planner {
+struct Planner {
     shared: Arc<Shared>,
     announcer: Arc<Announcer>,
     names: Names,
 }
 
+/// Goes through a walk that finds what `completeness` says, if nothing fails, once the receiver is ready.
+pub(super) fn run(shared: Arc<Shared>, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
+    let Some(destination) = shared.wait_until_ready() else { return Ok(()) };
+    let announcer = Arc::new(Announcer::new(shared.clone(), destination));
+    let timed = announcer.clone();
+    let clock = spawn_for(&shared, "haul-announce", move || timed.keep_time())?;
+    let mut planner = Planner { shared, announcer, names: Names::default() };
+    let done = planner.plan_all(walker, completeness);
+    planner.announcer.close();
+    job::join(clock).and(done)
+}
+
 impl Planner {
-    /// Waits for the receiver to be ready. `None`: the job is over.
-    pub(crate) fn when_ready(shared: Arc<Shared>) -> Option<Self> {
-        let destination = shared.wait_until_ready()?;
-        let announcer = Arc::new(Announcer::new(shared.clone(), destination));
-        Some(Self { shared, announcer, names: Names::default() })
-    }
-
-    /// Goes through a walk that finds what `completeness` says, if nothing fails.
-    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
-        let announcer = self.announcer.clone();
-        let clock = spawn_for(&self.shared, "haul-announce", move || announcer.keep_time())?;
-        let done = self.plan_all(walker, completeness);
-        self.announcer.close();
-        job::join(clock).and(done)
-    }
-
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
         if let Some(lineage) = self.shared.lineage() {
             walker.check_destination(lineage)?;
@@ -120,21 +116,13 @@ impl Names {
     /// The entry that is this file already. If there is none, `entry` is the file; of its `names` at most the
     /// others are still to come.
     pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
-        match self.open.entry(identity) {
-            hash_map::Entry::Vacant(vacant) => {
-                vacant.insert((entry, names.saturating_sub(1)));
-                None
-            }
-            hash_map::Entry::Occupied(mut known) => {
-                let (first, left) = known.get_mut();
-                let first = *first;
-                *left -= 1;
-                if *left == 0 {
-                    known.remove();
-                }
-                Some(first)
-            }
+        let (first, left) = self.open.entry(identity).or_insert((entry, names));
+        let first = *first;
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.open.remove(&identity);
         }
+        (first != entry).then_some(first)
     }
 }
 
@@ -165,10 +153,6 @@ struct Batch {
 }
 
 impl Batch {
-    fn is_full(&self) -> bool {
-        self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES
-    }
-
     fn left(&self) -> Duration {
         BATCH_AGE.saturating_sub(self.since.elapsed())
     }
@@ -191,7 +175,8 @@ impl Announcer {
         batch.bytes += encoded_len(&entry);
         batch.entries.push(entry);
         batch.files.extend(file);
-        if batch.is_full() || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
+        let is_full = batch.entries.len() >= BATCH_ENTRIES || batch.bytes >= BATCH_BYTES;
+        if is_full || batch.left().is_zero() { self.send(&mut batch) } else { Ok(()) }
     }
 
     pub(super) fn flush(&self) -> Result<(), Fault> {

@@ -6,7 +6,7 @@ use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
 use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
-use crate::entries::{EntryState, Kind};
+use crate::entries::EntryState;
 use crate::fault::protocol;
 use crate::send::blocks::{Sections, SourceFile};
 use crate::send::shared::Shared;
@@ -50,13 +50,13 @@ impl Requests {
             (Want::Whole | Want::Nothing, None) => Ok(()),
             (_, None) => Err(protocol("parts of something that is no file are wanted")),
             (Want::Whole, Some(file)) => self.whole(shared, file),
-            (Want::Nothing, Some(_)) => {
+            (Want::Nothing | Want::Kept, Some(_)) => {
                 shared.slots.give();
-                Ok(())
-            }
-            (Want::Kept, Some(_)) => {
-                shared.slots.give();
-                keep(shared, entry);
+                if *want == Want::Kept {
+                    let mut ledger = shared.ledger.lock();
+                    ledger.table.set_state(entry, EntryState::Kept);
+                    ledger.settled += 1;
+                }
                 Ok(())
             }
             (Want::Compare, Some(file)) => self.rest(shared, file, &[], EntryState::Kept),
@@ -151,13 +151,6 @@ impl Requests {
         shared.progress.found(0, bytes);
         Ok(())
     }
-}
-
-fn keep(shared: &Shared, entry: u32) {
-    let mut ledger = shared.ledger.lock();
-    debug_assert!(matches!(ledger.table.kind(entry), Kind::File(_)), "only files are announced");
-    ledger.table.set_state(entry, EntryState::Kept);
-    ledger.settled += 1;
 }
 
 /// Checks stretches that came from the receiver, and takes memory for them.

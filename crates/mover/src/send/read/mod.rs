@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blake3::Hasher;
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::Receiver;
 use derive_more::From;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
@@ -18,7 +18,7 @@ use crate::link::send_list;
 use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
 use crate::send::shared::Shared;
-use crate::tree::{Groups, Value};
+use crate::tree::Value;
 use crate::units::Units;
 
 const DIGEST_BATCH: usize = 256;
@@ -58,13 +58,8 @@ impl Reader {
         Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
     }
 
-    pub(crate) fn run(mut self) {
-        if let Err(fault) = self.read_all() {
-            self.shared.fail_silently(fault);
-        }
-    }
-
-    fn read_all(&mut self) -> Result<(), Fault> {
+    /// Reads until the object or the job ends.
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Some(job) = self.next_job()? {
             let goes_on = match job {
                 _ if self.shared.stopped() => false,
@@ -88,9 +83,8 @@ impl Reader {
 
     /// What to read next. Before waiting for it, everything read so far goes out.
     fn next_job(&mut self) -> Result<Option<Job>, Fault> {
-        match self.incoming.try_recv() {
-            Ok(job) => return Ok(Some(job)),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        if let Ok(job) = self.incoming.try_recv() {
+            return Ok(Some(job));
         }
         self.flush()?;
         self.shared.set_disk_is_slow(true);
@@ -355,47 +349,38 @@ impl BlockHasher {
         Self { shared, jobs, proofs: HashBatch::default(), buffer: AlignedBytes::zeroed(BLOCK) }
     }
 
-    pub(crate) fn run(mut self) {
-        while let Some(job) = self.next() {
+    pub(crate) fn run(mut self) -> Result<(), Fault> {
+        while let Some(job) = self.next()? {
             if self.shared.stopped() {
-                return;
+                break;
             }
-            let told = match self.prove(&job) {
-                Ok(told) => told,
-                Err(fault) => job.hashes.tell(Err(fault)),
-            };
-            if let Err(fault) = self.tell(told) {
-                return self.shared.fail_silently(fault);
+            if let Some(digest) = self.prove(&job).unwrap_or_else(|fault| job.hashes.tell(Err(fault))) {
+                self.proofs.flush(&self.shared)?;
+                self.shared.link.send(ControlMessage::Digests(vec![digest]))?;
             }
         }
+        Ok(())
     }
 
-    fn next(&mut self) -> Option<HashJob> {
+    fn next(&mut self) -> Result<Option<HashJob>, Fault> {
         if let Ok(job) = self.jobs.try_recv() {
-            return Some(job);
+            return Ok(Some(job));
         }
-        if let Err(fault) = self.proofs.flush(&self.shared) {
-            self.shared.fail_silently(fault);
-            return None;
-        }
-        self.jobs.recv().ok()
-    }
-
-    fn tell(&mut self, digest: Option<FileDigest>) -> Result<(), Fault> {
-        let Some(digest) = digest else { return Ok(()) };
         self.proofs.flush(&self.shared)?;
-        self.shared.link.send(ControlMessage::Digests(vec![digest]))
+        Ok(self.jobs.recv().ok())
     }
 
     fn prove(&mut self, job: &HashJob) -> Result<Option<FileDigest>, Fault> {
-        let hashes = &job.hashes;
+        let (hashes, groups) = (&job.hashes, job.hashes.groups());
         let opened = Opened::open(&hashes.file)?;
         let mut values = Vec::with_capacity(job.groups.len());
         for &group in &job.groups {
             if self.shared.stopped() {
                 return Ok(None);
             }
-            let value = self.value(hashes.groups(), group, &opened)?;
+            let mut hasher = groups.hasher(group);
+            opened.hash(&self.shared.progress, groups.range(group), &mut self.buffer, &mut hasher)?;
+            let value = groups.value(&hasher);
             values.push((group, value));
             self.proofs.add(&self.shared, hashes.file.entry, group, value)?;
         }
@@ -405,11 +390,5 @@ impl BlockHasher {
             told = told.or(digest(&self.shared, hashes, hashes.set(group, value)));
         }
         Ok(told)
-    }
-
-    fn value(&mut self, groups: Groups, group: u32, opened: &Opened<'_>) -> Result<Value, Fault> {
-        let mut hasher = groups.hasher(group);
-        opened.hash(&self.shared.progress, groups.range(group), &mut self.buffer, &mut hasher)?;
-        Ok(groups.value(&hasher))
     }
 }

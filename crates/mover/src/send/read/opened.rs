@@ -63,7 +63,10 @@ impl<'a> Opened<'a> {
         }
         match read_at(&self.file, &mut [0], 0) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(sizeless(path)),
+            Ok(_) => {
+                let what = "has contents but no size, as files of /proc do";
+                Err(of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first"))
+            }
             Err(errno) => Err(read_failed(path, errno)),
         }
     }
@@ -105,9 +108,4 @@ fn read_failed(path: &[u8], errno: Errno) -> Fault {
 
 fn changed(path: &[u8], how: &str) -> Fault {
     of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing writes to it")
-}
-
-fn sizeless(path: &[u8]) -> Fault {
-    let what = "has contents but no size, as files of /proc do";
-    of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first")
 }

@@ -3,16 +3,14 @@
 pub(super) mod ignores;
 pub(super) mod pattern;
 
-use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 
 use haul_wire::control::{
     Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
 };
-use pattern::{BadPattern, Fixed, Pattern};
+use pattern::{BadPattern, Pattern};
 
 use crate::fault::show;
-use crate::root::split;
 
 #[derive(Debug)]
 pub(crate) struct Chooser {
@@ -21,7 +19,8 @@ pub(crate) struct Chooser {
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) links: LinkChoice,
     pub(crate) file_systems: FileSystems,
-    sizes: RangeInclusive<u64>,
+    /// Of regular files, in bytes.
+    pub(crate) sizes: RangeInclusive<u64>,
 }
 
 impl Chooser {
@@ -48,10 +47,6 @@ impl Chooser {
     pub(crate) fn takes(&self, path: &[u8], is_directory: bool) -> bool {
         self.rules.verdict(path, is_directory) == Verdict::Include
     }
-
-    pub(crate) fn takes_size(&self, bytes: u64) -> bool {
-        self.sizes.contains(&bytes)
-    }
 }
 
 /// Whether a server can do what the selection asks for.
@@ -62,53 +57,23 @@ pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Faul
     Chooser::new(selection, sources).map(|_| ())
 }
 
-/// Rules of which the first that matches decides. Those without wildcards are looked up, so that a list of
-/// thousands of names costs no more than one.
-#[derive(Debug, Default)]
-pub(crate) struct Rules {
-    all: Vec<(Verdict, Pattern)>,
-    /// Numbers of the rules about one last component, ascending.
-    names: HashMap<Vec<u8>, Vec<u32>>,
-    /// Numbers of the rules about one path, ascending.
-    paths: HashMap<Vec<u8>, Vec<u32>>,
-    others: Vec<u32>,
-}
+/// Rules of which the first that matches decides.
+#[derive(Debug)]
+pub(crate) struct Rules(Vec<(Verdict, Pattern)>);
 
 impl Rules {
     pub(crate) fn new(rules: &[Rule]) -> Result<Self, Fault> {
-        let mut compiled = Self::default();
+        let mut compiled = Vec::with_capacity(rules.len());
         for Rule { verdict, pattern } in rules {
             let patterns = Pattern::compile(pattern).map_err(|why| refused(pattern, why))?;
-            for pattern in patterns {
-                compiled.add(*verdict, pattern);
-            }
+            compiled.extend(patterns.into_iter().map(|pattern| (*verdict, pattern)));
         }
-        Ok(compiled)
-    }
-
-    fn add(&mut self, verdict: Verdict, pattern: Pattern) {
-        let number = self.all.len() as u32;
-        match pattern.fixed() {
-            Some(Fixed::Name(name)) => self.names.entry(name.to_vec()).or_default().push(number),
-            Some(Fixed::Path(path)) => self.paths.entry(path.to_vec()).or_default().push(number),
-            None => self.others.push(number),
-        }
-        self.all.push((verdict, pattern));
+        Ok(Self(compiled))
     }
 
     pub(crate) fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
-        if self.all.is_empty() {
-            return Verdict::Include;
-        }
-        let applies = |&number: &u32| is_directory || !self.all[number as usize].1.only_directories;
-        let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
-            table.get(key).and_then(|numbers| numbers.iter().copied().find(applies))
-        };
-        let by_name = first(&self.names, split(path).1);
-        let fixed = by_name.into_iter().chain(first(&self.paths, path)).min();
-        let earlier = self.others.iter().copied().take_while(|&number| fixed.is_none_or(|f| number < f));
-        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(path, is_directory));
-        wild.or(fixed).map_or(Verdict::Include, |number| self.all[number as usize].0)
+        let first = self.0.iter().find(|(_, pattern)| pattern.matches(path, is_directory));
+        first.map_or(Verdict::Include, |&(verdict, _)| verdict)
     }
 }
 
@@ -216,9 +181,9 @@ mod tests {
     fn sizes_hold_to_the_byte() {
         let selection = Selection { min_bytes: Some(10), max_bytes: Some(20), ..Selection::default() };
         let chooser = Chooser::new(&selection, 1).unwrap();
-        let taken: Vec<u64> = (0..30).filter(|&n| chooser.takes_size(n)).collect();
+        let taken: Vec<u64> = (0..30).filter(|&n| chooser.sizes.contains(&n)).collect();
         assert_eq!((taken[0], taken.len()), (10, 11));
-        assert!(Chooser::new(&Selection::default(), 1).unwrap().takes_size(u64::MAX));
+        assert!(Chooser::new(&Selection::default(), 1).unwrap().sizes.contains(&u64::MAX));
     }
 
     #[test]
@@ -237,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looking_up_gives_what_going_through_gives(
+        fn rules_together_give_what_they_give_one_by_one(
             list in prop::collection::vec((any::<bool>(), "[ab]{1,2}|/[ab](/[ab])?|[ab*]{1,3}|[ab]/"), 0..8),
             path in "[ab]{1,2}(/[ab]{1,2}){0,2}", is_directory: bool,
         ) {

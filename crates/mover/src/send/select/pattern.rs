@@ -35,39 +35,21 @@ enum Scope {
     Path,
 }
 
-/// A pattern without wildcards, which a table can find.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fixed<'a> {
-    Name(&'a [u8]),
-    Path(&'a [u8]),
-}
-
-/// What a backslash in a pattern is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Backslash {
-    /// Itself, because there is nothing to escape.
-    Literal,
-    /// It takes the meaning from the byte behind it.
-    Escapes,
-}
-
-impl Backslash {
-    fn of(pattern: &[u8]) -> Self {
-        if pattern.iter().any(|b| b"*?[".contains(b)) { Self::Escapes } else { Self::Literal }
-    }
+/// Whether a pattern has wildcards. Only then a backslash in it escapes, else it is itself.
+fn is_wild(pattern: &[u8]) -> bool {
+    pattern.iter().any(|b| b"*?[".contains(b))
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     scope: Scope,
-    pub(crate) only_directories: bool,
-    body: Body,
-}
-
-#[derive(Clone, Debug)]
-enum Body {
-    Literal(Vec<u8>),
-    Wild(Wild),
+    only_directories: bool,
+    parts: Vec<Part>,
+    /// What the subject ends with in any case.
+    ending: Vec<u8>,
+    /// What stands in front of every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
+    /// is also an `a` at the top (rsync(1), on patterns with `**`).
+    lead: &'static [u8],
 }
 
 /// Whether the pattern can be compiled.
@@ -86,15 +68,15 @@ impl Pattern {
         match body[..body.len() - stars].strip_suffix(b"/") {
             // Both escape as the pattern does, also the directory's, in which no wildcard may be left.
             Some(directory) if stars >= 3 && !directory.is_empty() => {
-                let itself = Self::one(&[directory, b"/"].concat(), Backslash::Escapes)?;
-                let contents = Self::one(&[directory, b"/**", end].concat(), Backslash::Escapes)?;
+                let itself = Self::one(&[directory, b"/"].concat(), true)?;
+                let contents = Self::one(&[directory, b"/**", end].concat(), true)?;
                 Ok(vec![itself, contents])
             }
-            _ => Ok(vec![Self::one(pattern, Backslash::of(pattern))?]),
+            _ => Ok(vec![Self::one(pattern, is_wild(pattern))?]),
         }
     }
 
-    fn one(pattern: &[u8], backslash: Backslash) -> Result<Self, BadPattern> {
+    fn one(pattern: &[u8], escapes: bool) -> Result<Self, BadPattern> {
         if pattern.contains(&0) {
             return Err(BadPattern::Nul);
         }
@@ -115,14 +97,9 @@ impl Pattern {
             (false, true) => Scope::Tail,
             (false, false) => Scope::Name,
         };
-        let is_wild = Backslash::of(rest) == Backslash::Escapes;
-        let escapes = backslash == Backslash::Escapes && rest.contains(&b'\\');
-        let body = if is_wild || escapes {
-            Body::Wild(Wild::new(rest, scope)?)
-        } else {
-            Body::Literal(rest.to_vec())
-        };
-        Ok(Self { scope, only_directories, body })
+        let lead: &[u8] = if scope == Scope::Tail && rest.starts_with(b"**") { b"/" } else { b"" };
+        let (parts, ending) = parts(rest, is_wild(rest) || (escapes && rest.contains(&b'\\')))?;
+        Ok(Self { scope, only_directories, parts, ending, lead })
     }
 
     /// Whether the entry with this path is matched. The path begins with no `/` and has none at its end.
@@ -131,33 +108,36 @@ impl Pattern {
             return false;
         }
         let subject = if self.scope == Scope::Name { split(path).1 } else { path };
-        match &self.body {
-            Body::Literal(text) if self.scope == Scope::Tail => {
-                subject.strip_suffix(&text[..]).is_some_and(|head| head.is_empty() || head.ends_with(b"/"))
+        let is_whole = |ending: &[u8]| !self.lead.is_empty() && subject == ending;
+        if !subject.ends_with(&self.ending) && !self.ending.strip_prefix(self.lead).is_some_and(is_whole) {
+            return false;
+        }
+        // Place `i`: the first `i` parts have taken the bytes so far.
+        let mut places = vec![false; self.parts.len() + 1];
+        let mut next = places.clone();
+        self.reach(&mut places, 0);
+        for &byte in self.lead.iter().chain(subject) {
+            next.fill(false);
+            for (at, part) in self.parts.iter().enumerate() {
+                if places[at] && part.takes(byte) {
+                    self.reach(&mut next, if part.is_star() { at } else { at + 1 });
+                }
             }
-            Body::Literal(text) => subject == &text[..],
-            Body::Wild(wild) => wild.matches(subject, self.scope == Scope::Tail),
+            // What is left of the path from some component on.
+            if self.scope == Scope::Tail && byte == b'/' {
+                self.reach(&mut next, 0);
+            }
+            std::mem::swap(&mut places, &mut next);
         }
+        places[self.parts.len()]
     }
 
-    /// What a table can find it by, if there is such a thing.
-    pub(crate) fn fixed(&self) -> Option<Fixed<'_>> {
-        match (&self.body, self.scope) {
-            (Body::Literal(text), Scope::Name) => Some(Fixed::Name(text)),
-            (Body::Literal(text), Scope::Path) => Some(Fixed::Path(text)),
-            _ => None,
+    /// Notes a place, and those behind stars, which may take nothing.
+    fn reach(&self, places: &mut [bool], mut at: usize) {
+        while !std::mem::replace(&mut places[at], true) && self.parts.get(at).is_some_and(Part::is_star) {
+            at += 1;
         }
     }
-}
-
-#[derive(Clone, Debug)]
-struct Wild {
-    parts: Vec<Part>,
-    /// What the subject ends with in any case.
-    ending: Vec<u8>,
-    /// What stands in front of every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
-    /// is also an `a` at the top (rsync(1), on patterns with `**`).
-    lead: &'static [u8],
 }
 
 #[derive(Clone, Debug)]
@@ -208,57 +188,24 @@ impl Part {
     }
 }
 
-impl Wild {
-    fn new(mut rest: &[u8], scope: Scope) -> Result<Self, BadPattern> {
-        let lead: &[u8] = if scope == Scope::Tail && rest.starts_with(b"**") { b"/" } else { b"" };
-        let (mut parts, mut ending) = (Vec::new(), Vec::new());
-        while !rest.is_empty() {
-            let part = next_part(&mut rest)?;
-            match &part {
-                Part::Byte(byte) => ending.push(*byte),
-                _ => ending.clear(),
-            }
-            parts.push(part);
+/// The parts of a pattern, each byte for itself unless some have a meaning; and the bytes that it ends with.
+fn parts(mut rest: &[u8], have_meaning: bool) -> Result<(Vec<Part>, Vec<u8>), BadPattern> {
+    let (mut parts, mut ending) = (Vec::new(), Vec::new());
+    while let Some((&first, behind)) = rest.split_first() {
+        let part = if have_meaning {
+            next_part(&mut rest)?
+        } else {
+            rest = behind;
+            Part::Byte(first)
+        };
+        match &part {
+            Part::Byte(byte) => ending.push(*byte),
+            _ => ending.clear(),
         }
-        Ok(Self { parts, ending, lead })
+        parts.push(part);
     }
-
-    /// Whether it takes all of `subject`, or with `any_component` what is left of it from some component on.
-    fn matches(&self, subject: &[u8], any_component: bool) -> bool {
-        let is_whole = |ending: &[u8]| !self.lead.is_empty() && subject == ending;
-        if !subject.ends_with(&self.ending) && !self.ending.strip_prefix(self.lead).is_some_and(is_whole) {
-            return false;
-        }
-        // Place `i`: the first `i` parts have taken the bytes so far.
-        let mut places = vec![false; self.parts.len() + 1];
-        let mut next = places.clone();
-        self.reach(&mut places, 0);
-        for &byte in self.lead.iter().chain(subject) {
-            next.fill(false);
-            for (at, part) in self.parts.iter().enumerate() {
-                if places[at] && part.takes(byte) {
-                    self.reach(&mut next, if part.is_star() { at } else { at + 1 });
-                }
-            }
-            if any_component && byte == b'/' {
-                self.reach(&mut next, 0);
-            }
-            std::mem::swap(&mut places, &mut next);
-        }
-        places[self.parts.len()]
-    }
-
-    /// Notes a place, and those behind stars, which may take nothing.
-    fn reach(&self, places: &mut [bool], mut at: usize) {
-        while !std::mem::replace(&mut places[at], true) && self.parts.get(at).is_some_and(Part::is_star) {
-            at += 1;
-        }
-    }
+    Ok((parts, ending))
 }
-
-#[cfg(test)]
-#[path = "pattern_tests.rs"]
-mod tests;
 
 /// Reads a class (`[abc]`, `[a-z]`, `[!0-9]`, `[[:digit:]]`, over bytes) whose `[` is taken already, up to and with its `]`.
 fn class(rest: &mut &[u8]) -> Result<Box<[u64; 4]>, BadPattern> {
@@ -335,3 +282,7 @@ fn named(rest: &mut &[u8], set: &mut [bool; 256]) -> Result<(), BadPattern> {
     *rest = &rest[end + 2..];
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "pattern_tests.rs"]
+mod tests;

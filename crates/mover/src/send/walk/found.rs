@@ -11,10 +11,10 @@ use haul_wire::control::{
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::source_root::SourceRoot;
 use crate::accounts::{Accounts, is_root};
 use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
+use crate::root::SourceRoot;
 use crate::storage::{Mtime, open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
@@ -220,17 +220,21 @@ impl Preserver {
             group_name: self.accounts.as_ref().and_then(|a| a.group_name(stat.st_gid)),
         });
         let wanted = |keep, list: Vec<Xattr>| (keep == Keep::Preserve).then_some(list);
-        let (xattrs, acls, left_out) = self.attributes(&Bearer::named(directory, name));
+        let (xattrs, acls, left_out) = self.attributes(directory, name);
         let xattrs = wanted(self.preserve.xattrs, xattrs);
         Extras { owner, xattrs, acls: wanted(self.preserve.acls, acls), left_out }
     }
 
     /// Attributes and ACLs, and how many could not be read or were too many.
-    fn attributes(&self, bearer: &Bearer<'_>) -> (Vec<Xattr>, Vec<Xattr>, u32) {
+    fn attributes(&self, directory: BorrowedFd<'_>, name: &[u8]) -> (Vec<Xattr>, Vec<Xattr>, u32) {
         let (mut xattrs, mut acls, mut left_out, mut room) = (Vec::new(), Vec::new(), 0, MAX_EXTRAS);
         if (self.preserve.xattrs, self.preserve.acls) == (Keep::Drop, Keep::Drop) {
             return (xattrs, acls, left_out);
         }
+        let Ok(opened) = open_in(directory, name, OFlags::PATH | OFlags::NOFOLLOW) else {
+            return (xattrs, acls, 1);
+        };
+        let bearer = Bearer::new(opened.as_fd());
         let Ok(mut names) = bearer.list() else { return (xattrs, acls, 1) };
         names.sort_unstable();
         for name in names {

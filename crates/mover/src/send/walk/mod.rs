@@ -4,7 +4,6 @@
 pub(super) mod completeness;
 mod found;
 mod overlap;
-mod source_root;
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -18,25 +17,19 @@ use haul_wire::control::{
 use rustix::fs::{FileType, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
-use crate::confine::link_error;
 use crate::identity::{FileId, Identity, directory_id};
 use crate::journal::is_reserved;
 use crate::progress::Progress;
-use crate::root::{Root, join, split};
+use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, Share};
-use crate::storage::{LIST_BUFFER, fstat, list_each, lstatat, open_in};
+use crate::storage::{LIST_BUFFER, fstat, list_each, lstatat};
 use completeness::FilteredReporter;
 use found::{
     NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
 };
 
 pub(crate) use found::Found;
-pub(crate) use source_root::SourceRoot;
-
-/// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
-/// and not by path. It bounds the open files.
-const KEPT_OPEN: usize = 32;
 
 /// What holds for a directory because of those above it.
 #[derive(Clone)]
@@ -46,7 +39,6 @@ struct Inherited {
     /// The directories above; kept only while links are followed.
     lineage: Option<Arc<Lineage>>,
     device: Option<u64>,
-    level: usize,
 }
 
 /// A directory and those that it lies in.
@@ -58,8 +50,6 @@ struct Lineage {
 struct Pending {
     inherited: Inherited,
     path: Vec<u8>,
-    /// The directory that it lies in, if that is still open.
-    parent: Option<Arc<OwnedFd>>,
     /// What is wanted of it, if not all.
     share: Option<Share>,
 }
@@ -76,7 +66,7 @@ struct Name {
 struct Listing {
     inherited: Inherited,
     path: Vec<u8>,
-    directory: Arc<OwnedFd>,
+    directory: OwnedFd,
     names: std::vec::IntoIter<Name>,
     subdirectories: Vec<Pending>,
     /// The names broke off here.
@@ -84,11 +74,8 @@ struct Listing {
 }
 
 impl Listing {
-    fn keep_for_later(&mut self, path: Vec<u8>, share: Option<Share>, through_link: bool) {
-        let by_name = !through_link && self.inherited.level < KEPT_OPEN;
-        let parent = by_name.then(|| self.directory.clone());
-        let inherited = self.inherited.clone();
-        self.subdirectories.push(Pending { inherited, path, parent, share });
+    fn keep_for_later(&mut self, path: Vec<u8>, share: Option<Share>) {
+        self.subdirectories.push(Pending { inherited: self.inherited.clone(), path, share });
     }
 }
 
@@ -105,7 +92,7 @@ pub(crate) struct Walker {
     preserver: Option<Preserver>,
     filtered_reporter: Option<FilteredReporter>,
     /// Where it is counted what was looked at.
-    progress: Option<Arc<Progress>>,
+    progress: Arc<Progress>,
     /// The directory that the set goes to, if it can be met.
     destination: Option<DirectoryId>,
     /// What the first source has that stands for what is in it, until it is taken.
@@ -130,7 +117,7 @@ impl Walker {
             destination: None,
             attributes: None,
             has_attributes: false,
-            progress: None,
+            progress: Arc::default(),
         }
     }
 
@@ -161,7 +148,7 @@ impl Walker {
         filtered_reporter: Option<FilteredReporter>,
         progress: Arc<Progress>,
     ) -> Self {
-        Self { preserver: Preserver::new(preserve), filtered_reporter, progress: Some(progress), ..self }
+        Self { preserver: Preserver::new(preserve), filtered_reporter, progress, ..self }
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
@@ -204,14 +191,14 @@ impl Walker {
             return None;
         }
         if name.kind == FileType::Directory {
-            listing.keep_for_later(path, name.below, false);
+            listing.keep_for_later(path, name.below);
             return None;
         }
         if is_reserved(&name.bytes) && self.takes(&listing.inherited, &path, false) {
             return Some(working_file(&path));
         }
-        let (stat, through_link) = match self.stat(listing, &name.bytes, &path) {
-            Ok(seen) => seen,
+        let stat = match self.stat(listing, &name.bytes, &path) {
+            Ok(stat) => stat,
             Err(errno) if self.takes(&listing.inherited, &path, false) => {
                 return self.lost(&name, &path, errno);
             }
@@ -222,7 +209,7 @@ impl Walker {
             return None;
         }
         if kind == FileType::Directory {
-            listing.keep_for_later(path, name.below, through_link);
+            listing.keep_for_later(path, name.below);
             return None;
         }
         let errno = if kind == FileType::Symlink { Errno::LOOP } else { Errno::NOTDIR };
@@ -243,7 +230,7 @@ impl Walker {
         stat: &Stat,
     ) -> Option<Found> {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if is_file && !self.chooser.takes_size(Identity::of(stat).size) {
+        if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
             self.withhold(path);
             return None;
         }
@@ -263,14 +250,14 @@ impl Walker {
         true
     }
 
-    /// What the name stands for, and whether that is behind a link.
-    fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<(Stat, bool), Errno> {
+    /// What the name stands for.
+    fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<Stat, Errno> {
         let stat = lstatat(&listing.directory, name)?;
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if is_link && self.chooser.links == LinkChoice::Follow {
-            return Ok((fstat(listing.inherited.source_root.open(path, OFlags::PATH)?)?, true));
+            return fstat(listing.inherited.source_root.open(path, OFlags::PATH)?);
         }
-        Ok((stat, false))
+        Ok(stat)
     }
 
     /// A name that cannot be looked at, and what was wanted below it.
@@ -289,8 +276,9 @@ impl Walker {
     }
 
     fn enter(&mut self, pending: Pending) -> Option<Found> {
-        let Pending { mut inherited, path, parent, share } = pending;
-        let opened = open_directory(&inherited.source_root, &path, parent.as_deref());
+        let Pending { mut inherited, path, share } = pending;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let opened = inherited.source_root.open(&path, flags);
         let (directory, stat) = match opened.and_then(|directory| fstat(&directory).map(|s| (directory, s))) {
             Ok(opened) => opened,
             Err(errno) => {
@@ -332,16 +320,14 @@ impl Walker {
                 }
             }
         }
-        let (names, directory) = (names.into_iter(), Arc::new(directory));
-        self.listing =
-            Some(Listing { inherited, path, directory, names, subdirectories: Vec::new(), broken });
+        let (names, subdirectories) = (names.into_iter(), Vec::new());
+        self.listing = Some(Listing { inherited, path, directory, names, subdirectories, broken });
         found
     }
 
     /// Notes what holds below this directory. False: it is one of those that it lies in.
     fn descend(&self, inherited: &mut Inherited, stat: &Stat) -> bool {
         let id = FileId::of(stat);
-        inherited.level += 1;
         inherited.device.get_or_insert(id.device);
         // A list of paths ends by itself.
         if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
@@ -408,8 +394,8 @@ impl Walker {
             return None;
         }
         let share = self.chooser.wanted.as_ref().map(crate::send::select::Listed::all);
-        let inherited = Inherited { source_root, ignores: None, lineage: None, device: None, level: 0 };
-        self.enter(Pending { inherited, path, parent: None, share })
+        let inherited = Inherited { source_root, ignores: None, lineage: None, device: None };
+        self.enter(Pending { inherited, path, share })
     }
 }
 
@@ -428,22 +414,12 @@ impl Iterator for Walker {
                 let source = self.sources.next()?;
                 self.start(&source)
             };
-            if let Some(progress) = &self.progress {
-                progress.worked();
-            }
+            self.progress.worked();
             if found.is_some() {
                 return found;
             }
         }
     }
-}
-
-/// Opens a directory, by its name in the one that it lies in if that is open.
-fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-    let Some(parent) = parent else { return source_root.open(path, flags) };
-    let (_, name) = split(path);
-    open_in(parent, name, flags | OFlags::NOFOLLOW).map_err(|errno| link_error(parent.as_fd(), name, errno))
 }
 
 /// Reads a directory: its names in byte order, and what broke off the reading, if anything did.
