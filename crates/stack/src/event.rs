@@ -143,6 +143,9 @@ pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
 /// The peer has answered the driver after this time, which is stored in the path's state: it replaces the initial
 /// round-trip time.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
+/// Segments are numbered from 0 again, here and at the other end, and none is outstanding: what was known of numbers is
+/// void. Raised by the micro-protocol that numbers them, when it starts; handled by those that have stayed.
+pub const RENUMBERED: Event<()> = Event::with_id(Built::Renumbered as u16);
 
 /// The built-in events with an argument.
 #[derive(Clone, Copy)]
@@ -154,10 +157,11 @@ enum Built {
     NackTimeout = 3,
     RateWanted = 4,
     PathAnswered = 5,
+    Renumbered = 6,
 }
 
 /// Those events, by their numbers.
-pub(crate) fn built_in_events() -> [ArgumentEvent; 6] {
+pub(crate) fn built_in_events() -> [ArgumentEvent; 7] {
     [
         named("send permit", SEND_PERMIT),
         named("message settled", MESSAGE_SETTLED),
@@ -165,6 +169,7 @@ pub(crate) fn built_in_events() -> [ArgumentEvent; 6] {
         named("nack timeout", NACK_TIMEOUT),
         named("rate wanted", RATE_WANTED),
         named("path answered", PATH_ANSWERED),
+        named("segments renumbered", RENUMBERED),
     ]
 }
 

@@ -35,7 +35,7 @@ pub use context::{Arrival, Context, Ends, PathState, StackStats};
 pub use declaration::{Clash, Declaration, Resolution, SharedValue};
 pub use event::{
     BatchEvent, Event, EventId, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED, RATE_WANTED,
-    RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, StackEvent,
+    RENUMBERED, RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, StackEvent,
 };
 pub use fields::Fields;
 pub use message::{

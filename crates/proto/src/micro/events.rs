@@ -96,10 +96,6 @@ pub struct RttSample {
 /// obeyed by the micro-protocol that limits the rate.
 pub const RATE: Name<Event<Rate>> = Name::new("rate");
 
-/// Segments are numbered from 0 again, here and at the other end, and none is outstanding: what was known of numbers is
-/// void. Raised by `sequenced_segment` when it starts, handled by those that have stayed.
-pub const RENUMBERED: Name<Event<()>> = Name::new("segments renumbered");
-
 /// Segments were dropped after their retention time. Negative acknowledgements do not tell whether they have arrived.
 /// Raised by `negative_ack`, handled by `retransmit`.
 pub const FORGOTTEN: Name<Event<Forgotten>> = Name::new("forgotten");

@@ -4,12 +4,11 @@ use std::any::Any;
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, ProtocolStats, RENUMBERED, Registration, Resolution, U48,
 };
 
 use super::attributes::SEQUENCE;
-use super::events::RENUMBERED;
 use super::stats::{ArrivalStats, PacketCount};
 
 /// Weight of a new value in the smoothed ones: one part of so many (RFC 3550 section 6.4.1).
@@ -21,7 +20,6 @@ struct RateStats {
     sequence: Option<Attribute<U48>>,
     packets: u64,
     bytes: u64,
-    renumbered: Option<Event<()>>,
     /// One above the highest sequence number that has come.
     expected: u64,
     /// The sum of what was expected in earlier numberings.
@@ -97,7 +95,6 @@ pub(super) fn registration() -> Registration {
                     sequence: None,
                     packets: 0,
                     bytes: 0,
-                    renumbered: None,
                     expected: 0,
                     expected_before: 0,
                     arrivals: Arrivals::default(),
@@ -109,14 +106,12 @@ pub(super) fn registration() -> Registration {
 }
 
 impl MicroProtocol for RateStats {
-    fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.renumbered = Some(declaration.event(RENUMBERED));
-    }
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.sequence = Some(resolution.attribute(SEQUENCE));
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
-        resolution.on_event(self.renumbered.expect("declared"), Order::NORMAL);
+        resolution.on_event(RENUMBERED, Order::NORMAL);
     }
 
     fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {

@@ -2,13 +2,12 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Event, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, PeerProtocols, ProtocolStats, RENUMBERED, Registration, Resolution, SharedValue, U48,
 };
 
 use super::arrived::{Arrived, SPAN};
 use super::attributes::SEQUENCE;
-use super::events::RENUMBERED;
 use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
@@ -31,7 +30,6 @@ struct SequencedSegment {
     first_missing: Option<SharedValue<FirstMissing>>,
     arrived: Option<SharedValue<Arrived>>,
     scoreboard: Option<SharedValue<Scoreboard>>,
-    renumbered: Option<Event<()>>,
     next: u64,
     window: Window,
     reliable: bool,
@@ -59,7 +57,6 @@ pub(super) fn registration() -> Registration {
                     first_missing: None,
                     arrived: None,
                     scoreboard: None,
-                    renumbered: None,
                     next: 0,
                     reliable: false,
                     window: Window::new(parameters.integer("window")),
@@ -135,7 +132,6 @@ impl MicroProtocol for SequencedSegment {
         self.first_missing = Some(declaration.shared(FirstMissing::default));
         self.arrived = Some(declaration.shared(Arrived::default));
         self.scoreboard = Some(declaration.shared(Scoreboard::default));
-        self.renumbered = Some(declaration.event(RENUMBERED));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -153,7 +149,7 @@ impl MicroProtocol for SequencedSegment {
         *context.shared(self.first_missing.expect("declared")) = FirstMissing::default();
         *context.shared(self.arrived.expect("declared")) = Arrived::default();
         *context.shared(self.scoreboard.expect("declared")) = Scoreboard::default();
-        context.raise(self.renumbered.expect("declared"), &mut ());
+        context.raise(RENUMBERED, &mut ());
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {

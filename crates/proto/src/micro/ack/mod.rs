@@ -10,7 +10,8 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    PATH_ANSWERED, ParameterKind, ParameterSpec, Parameters, ProtocolStats, Resolution, SharedValue, U48,
+    PATH_ANSWERED, ParameterKind, ParameterSpec, Parameters, ProtocolStats, RENUMBERED, Resolution,
+    SharedValue, U48,
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
@@ -18,7 +19,7 @@ use self::sending::{Bindings, OVERDUE, Policy, Sending};
 use self::wire::Abandoned;
 use super::arrived::Arrived;
 use super::attributes::{AHEAD, SENT_AT, SEQUENCE};
-use super::events::{ABANDONED, ACKNOWLEDGED, RENUMBERED, RTT_SAMPLE};
+use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
 use super::stats::AckStats;
 
@@ -46,7 +47,6 @@ struct Declared {
     ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
     abandoned: Event<()>,
-    renumbered: Event<()>,
     sending: Bindings,
 }
 
@@ -141,7 +141,6 @@ impl MicroProtocol for Acknowledging {
             ahead: declaration.attribute(AHEAD),
             arrived: declaration.shared(Arrived::default),
             abandoned: declaration.event(ABANDONED),
-            renumbered: declaration.event(RENUMBERED),
             sending: Bindings {
                 scoreboard: declaration.shared(Scoreboard::default),
                 acknowledged: declaration.event(ACKNOWLEDGED),
@@ -156,7 +155,7 @@ impl MicroProtocol for Acknowledging {
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_event(PATH_ANSWERED, Order::NORMAL);
-        resolution.on_event(self.declared().renumbered, Order::NORMAL);
+        resolution.on_event(RENUMBERED, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {

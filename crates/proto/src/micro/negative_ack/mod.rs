@@ -18,8 +18,8 @@ use std::any::Any;
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT,
-    SharedValue, U48,
+    ParameterKind, ParameterSpec, Parameters, ProtocolStats, RENUMBERED, Registration, Resolution,
+    SEND_PERMIT, SharedValue, U48,
 };
 
 use self::receiving::Receiving;
@@ -28,7 +28,7 @@ use self::timing::{CONFIRM, GAP, Limits, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
 use super::attributes::SEQUENCE;
-use super::events::{ABANDONED, RENUMBERED};
+use super::events::ABANDONED;
 use super::stats::NegativeAckStats;
 
 /// Its control packets.
@@ -85,7 +85,6 @@ pub(super) fn registration() -> Registration {
 struct Declared {
     arrived: SharedValue<Arrived>,
     abandoned: Event<()>,
-    renumbered: Event<()>,
     sending: Bindings,
 }
 
@@ -123,9 +122,8 @@ impl MicroProtocol for NegativeAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(NACK);
         let arrived = declaration.shared(Arrived::default);
-        let (abandoned, renumbered) = (declaration.event(ABANDONED), declaration.event(RENUMBERED));
-        let sending = Bindings::declare(declaration);
-        self.declared = Some(Declared { arrived, abandoned, renumbered, sending });
+        let abandoned = declaration.event(ABANDONED);
+        self.declared = Some(Declared { arrived, abandoned, sending: Bindings::declare(declaration) });
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -133,7 +131,7 @@ impl MicroProtocol for NegativeAck {
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
-        resolution.on_event(self.declared().renumbered, Order::NORMAL);
+        resolution.on_event(RENUMBERED, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -155,7 +153,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
-        if self.declared().renumbered.is(event) {
+        if RENUMBERED.is(event) {
             self.sending.renumber();
             return self.receiving.renumber(context);
         }
@@ -163,7 +161,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let Declared { arrived, abandoned, sending, .. } = self.declared();
+        let Declared { arrived, abandoned, sending } = self.declared();
         match wire::read(batch.payload(i)) {
             Some(Word::Report(report, stretches)) => {
                 match self.sending.on_report(&report, stretches, sending, context) {
