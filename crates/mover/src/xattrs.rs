@@ -37,16 +37,10 @@ impl<'a> Bearer<'a> {
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        // Most values are short; the longest has LIST bytes too.
-        match self.get_up_to(name, 256) {
-            Err(Errno::RANGE) => self.get_up_to(name, LIST),
-            done => done,
-        }
-    }
-
-    fn get_up_to(&self, name: &[u8], most: usize) -> Result<Vec<u8>, Errno> {
-        let mut value = Vec::with_capacity(most);
+        // The longest value has as many bytes as all names; most are short, and are kept.
+        let mut value = Vec::with_capacity(LIST);
         repeat(Call::Look, || getxattr(&self.path, name, spare_capacity(&mut value)))?;
+        value.shrink_to_fit();
         Ok(value)
     }
 

@@ -10,7 +10,7 @@ use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Want};
 use rustix::fs::Stat;
 
-use crate::entries::{Attributes, EntryState, Kind};
+use crate::entries::{EntryState, Kind};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::messages::{Check, Comparison, Held, Settle, over};
 use crate::receive::place::attributes;
@@ -91,29 +91,22 @@ impl Decider {
     /// What is to happen to a file, in view of what is there under its name.
     pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
         let receive_policy = self.shared.receive_policy;
-        let (attributes, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
+        let (wanted, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
         let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
-        if receive_policy.newer == Newer::Keep && Mtime::of(&there) > attributes.mtime {
+        if receive_policy.newer == Newer::Keep && Mtime::of(&there) > wanted.mtime {
             return Verdict::KeepNewer(there);
         }
         let same_size = there.st_size as u64 == shape.size;
+        // To find out what the file system can store, something has to be stored.
+        let stored =
+            |there: &Stat| !self.shared.only_looks() && self.shared.place.stores_time_as(path, there, wanted);
+        let same_time = |there: &Stat| attributes::same_time(there, wanted.mtime) || stored(there);
         match receive_policy.equal {
-            Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
-                Verdict::Keep(there)
-            }
+            Equal::SizeAndTime if same_size && same_time(&there) => Verdict::Keep(there),
             Equal::Contents if same_size && shape.size == 0 => Verdict::Keep(there),
             // Holes are not read, so what is in their place could not be compared.
             Equal::Contents if same_size && !shape.is_sparse() => Verdict::Compare,
             Equal::Contents | Equal::SizeAndTime | Equal::Nothing => Verdict::Send(Some(there)),
-        }
-    }
-
-    fn same_time(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
-        // To find out what the file system can store, something has to be stored.
-        if self.shared.only_looks() {
-            attributes::same_time(there, wanted.mtime)
-        } else {
-            self.shared.place.same_time(path, there, wanted)
         }
     }
 

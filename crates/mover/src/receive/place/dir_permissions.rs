@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::accounts::euid;
 use crate::entries::Attributes;
 use crate::identity::FileId;
-use crate::receive::place::attributes::{self, mode_of};
+use crate::receive::place::attributes::mode_of;
 use crate::receive::place::{DirEntry, PRIVATE_FILE, Place};
 use crate::root::split;
 use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, openat};
@@ -82,12 +82,9 @@ impl Place {
         }
     }
 
-    /// Whether a file that is there was modified at this time, as far as its file system can tell. Where the time
-    /// is near but not the same, or of an odd year, it is looked what the file system makes of it.
-    pub(crate) fn same_time(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
-        if attributes::same_time(there, wanted.mtime) {
-            return true;
-        }
+    /// Whether this time became that of a file that is there, which is another one: where it is near, or of an odd year, it
+    /// is looked what the file system makes of it.
+    pub(crate) fn stores_time_as(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
         if !is_near && USUAL.contains(&wanted.mtime.secs) {
             return false;
