@@ -3,14 +3,16 @@
 pub(super) mod ignores;
 pub(super) mod pattern;
 
+use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 
 use haul_wire::control::{
     Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
 };
-use pattern::{BadPattern, Pattern};
+use pattern::{BadPattern, Pattern, Scope};
 
 use crate::fault::show;
+use crate::root::split;
 
 #[derive(Debug)]
 pub(crate) struct Chooser {
@@ -57,23 +59,47 @@ pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Faul
     Chooser::new(selection, sources).map(|_| ())
 }
 
-/// Rules of which the first that matches decides.
-#[derive(Debug)]
-pub(crate) struct Rules(Vec<(Verdict, Pattern)>);
+/// Rules of which the first that matches decides. Those about one name or one path are looked up, so that a list of
+/// thousands costs no more than one.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    all: Vec<(Verdict, Pattern)>,
+    /// Numbers of the rules about one last component, and about one path, ascending.
+    names: HashMap<Vec<u8>, Vec<u32>>,
+    paths: HashMap<Vec<u8>, Vec<u32>>,
+    others: Vec<u32>,
+}
 
 impl Rules {
     pub(crate) fn new(rules: &[Rule]) -> Result<Self, Fault> {
-        let mut compiled = Vec::with_capacity(rules.len());
+        let mut compiled = Self::default();
         for Rule { verdict, pattern } in rules {
-            let patterns = Pattern::compile(pattern).map_err(|why| refused(pattern, why))?;
-            compiled.extend(patterns.into_iter().map(|pattern| (*verdict, pattern)));
+            for pattern in Pattern::compile(pattern).map_err(|why| refused(pattern, why))? {
+                let number = compiled.all.len() as u32;
+                match pattern.literal() {
+                    Some((Scope::Name, name)) => {
+                        compiled.names.entry(name.to_vec()).or_default().push(number)
+                    }
+                    Some((Scope::Path, path)) => {
+                        compiled.paths.entry(path.to_vec()).or_default().push(number)
+                    }
+                    _ => compiled.others.push(number),
+                }
+                compiled.all.push((*verdict, pattern));
+            }
         }
-        Ok(Self(compiled))
+        Ok(compiled)
     }
 
     pub(crate) fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
-        let first = self.0.iter().find(|(_, pattern)| pattern.matches(path, is_directory));
-        first.map_or(Verdict::Include, |&(verdict, _)| verdict)
+        let takes = |number: u32| self.all[number as usize].1.takes(is_directory);
+        let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
+            table.get(key).and_then(|numbers| numbers.iter().copied().find(|&number| takes(number)))
+        };
+        let literal = first(&self.names, split(path).1).into_iter().chain(first(&self.paths, path)).min();
+        let earlier = self.others.iter().copied().take_while(|&number| literal.is_none_or(|at| number < at));
+        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(path, is_directory));
+        wild.or(literal).map_or(Verdict::Include, |number| self.all[number as usize].0)
     }
 }
 
@@ -202,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rules_together_give_what_they_give_one_by_one(
+        fn looking_up_gives_what_going_through_gives(
             list in prop::collection::vec((any::<bool>(), "[ab]{1,2}|/[ab](/[ab])?|[ab*]{1,3}|[ab]/"), 0..8),
             path in "[ab]{1,2}(/[ab]{1,2}){0,2}", is_directory: bool,
         ) {

@@ -28,7 +28,7 @@ pub enum BadPattern {
 
 /// What a pattern is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Scope {
+pub(crate) enum Scope {
     Name,
     /// The path from any component on to its end.
     Tail,
@@ -102,9 +102,19 @@ impl Pattern {
         Ok(Self { scope, only_directories, parts, ending, lead })
     }
 
+    /// What alone is matched, where nothing in the pattern stands for something else.
+    pub(crate) fn literal(&self) -> Option<(Scope, &[u8])> {
+        (self.ending.len() == self.parts.len()).then_some((self.scope, &self.ending[..]))
+    }
+
+    /// Whether it is about such entries.
+    pub(crate) fn takes(&self, is_directory: bool) -> bool {
+        is_directory || !self.only_directories
+    }
+
     /// Whether the entry with this path is matched. The path begins with no `/` and has none at its end.
     pub(crate) fn matches(&self, path: &[u8], is_directory: bool) -> bool {
-        if self.only_directories && !is_directory {
+        if !self.takes(is_directory) {
             return false;
         }
         let subject = if self.scope == Scope::Name { split(path).1 } else { path };
