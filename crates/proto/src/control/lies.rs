@@ -102,7 +102,6 @@ fn lies_leave_the_limits_sane_and_are_recovered_from() {
         let sent = run.sent_bytes();
         let back = run.run_until(Span::from_secs(120), |run| run.law.state().rate >= wanted);
         let took = run.sent_bytes() - sent;
-        println!("{name}: back after {back:?} and {took} bytes");
         assert!(back.is_some() && took <= *bytes, "{name}: {back:?}, {took} bytes");
         assert!(run.measure(Span::from_secs(10)).goodput >= wanted, "{name}: {:?}", run.law);
     }
