@@ -78,10 +78,10 @@ impl Rules {
                 let number = compiled.all.len() as u32;
                 match pattern.literal() {
                     Some((Scope::Name, name)) => {
-                        compiled.names.entry(name.to_vec()).or_default().push(number)
+                        compiled.names.entry(name.to_vec()).or_default().push(number);
                     }
                     Some((Scope::Path, path)) => {
-                        compiled.paths.entry(path.to_vec()).or_default().push(number)
+                        compiled.paths.entry(path.to_vec()).or_default().push(number);
                     }
                     _ => compiled.others.push(number),
                 }
