@@ -1,7 +1,7 @@
 //! Micro-protocols that only cost, and the stacks with them.
 
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use haul_base::Time;
 use haul_proto::micro;
@@ -18,16 +18,13 @@ use super::modes::{Extra, Messages};
 const DATAGRAM: u16 = 1_472;
 
 /// The most of anything that can be asked for.
-const MOST: u64 = 16;
+const MOST: u64 = 64;
 
 const COUNT: &[ParameterSpec] =
     &[ParameterSpec { name: "count", kind: ParameterKind::Integer(0, MOST), default: "1", help: "how many" }];
 
 /// The names of as many events, or attributes, as can be asked for.
-const NAMES: [&str; MOST as usize] = [
-    "extra 0", "extra 1", "extra 2", "extra 3", "extra 4", "extra 5", "extra 6", "extra 7", "extra 8",
-    "extra 9", "extra 10", "extra 11", "extra 12", "extra 13", "extra 14", "extra 15",
-];
+static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| (0..MOST).map(|n| format!("extra {n}")).collect());
 
 fn extra_events(count: usize, declaration: &mut Declaration<'_>) -> Vec<BatchEvent> {
     NAMES.iter().take(count).map(|name| declaration.batch_event(Name::new(name))).collect()

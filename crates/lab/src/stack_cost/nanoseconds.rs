@@ -49,7 +49,7 @@ pub(super) fn measure(outcome: &mut Outcome) -> Result<(), Box<dyn Error>> {
         }));
         pass.push(time(MESSAGES, || while sender.poll_transmit(Time::ZERO, &mut slot).is_some() {}));
     }
-    let access = attribute_access();
+    let access = attribute_access()?;
     println!("| one message, ns (median of {ROUNDS} x {MESSAGES}) | here | H-CTP | CTP |\n|---|---|---|---|");
     for (what, here, paper, ctp) in [
         ("construction (a buffer of the pool)", median(construct), 250.0, "4,000"),
@@ -67,21 +67,21 @@ pub(super) fn measure(outcome: &mut Outcome) -> Result<(), Box<dyn Error>> {
 }
 
 /// Reads the attribute of each of 44 packets in turn, as a handler does.
-fn attribute_access() -> f64 {
+fn attribute_access() -> Result<f64, Box<dyn Error>> {
     let with = |raises| {
         let extra = Extra { raises, ..Extra::default() };
-        let times = (0..ROUNDS).filter_map(|_| {
-            let mut sender = stack(extra, Some(SIZE), Counter::default()).ok()?;
+        let round = |_| {
+            let mut sender = stack(extra, Some(SIZE), Counter::default())?;
             let mut slot = vec![0; 65_507];
-            sender.poll_transmit(Time::ZERO, &mut slot)?;
-            Some(time(MESSAGES, || {
+            let _ = sender.poll_transmit(Time::ZERO, &mut slot);
+            Ok(time(MESSAGES, || {
                 for _ in 0..MESSAGES {
                     black_box(sender.poll_transmit(Time::ZERO, &mut slot));
                 }
             }))
-        });
-        median(times.collect())
+        };
+        (0..ROUNDS).map(round).collect::<Result<_, Box<dyn Error>>>().map(median)
     };
     let packets = (65_507 / (SIZE + 19)) as f64;
-    (with(64) - with(0)) / (64.0 * packets)
+    Ok((with(64)? - with(0)?) / (64.0 * packets))
 }
