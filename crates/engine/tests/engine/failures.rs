@@ -9,6 +9,7 @@ use crate::support::{
     Nowhere, Relay, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair,
 };
 use haul_engine::{Direction, EngineError, HaulUrl, Listener, Waker, connect};
+use haul_proto::connection::ENCRYPTION_REQUIRED;
 use haul_wire::control::{Cipher, FaultCode, Request};
 
 const HOST: &str = "127.0.0.1";
@@ -76,8 +77,7 @@ fn no_encryption_is_refused_unless_the_server_permits_it() {
     let mut wanted = options(Request::Check);
     wanted.ciphers = vec![Cipher::None];
     let fault = connect(&listener.url(HOST, b""), wanted).unwrap_err().fault();
-    assert_eq!(fault.code, FaultCode::NotPermitted);
-    assert!(fault.hint.contains("crypto=none"), "{fault}");
+    assert_eq!((fault.code, &*fault.message), (FaultCode::NotPermitted, ENCRYPTION_REQUIRED));
 }
 
 #[test]
