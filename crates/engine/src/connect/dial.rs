@@ -86,13 +86,14 @@ fn describe(host: &str, address: SocketAddr) -> String {
     if host.parse() == Ok(address.ip()) { address.to_string() } else { format!("{host} ({address})") }
 }
 
-/// Completes TLS with the server whose certificate the URL names; also gives about one round trip.
+/// Completes TLS with the server whose certificate the URL names; also gives about one round trip. `None` if it takes
+/// longer than until `deadline`.
 pub(super) async fn secure(
     url: &HaulUrl,
     tcp: &TcpStream,
     deadline: Instant,
     readiness: &impl Readiness,
-) -> Result<(Connection, Span), EngineError> {
+) -> Result<Option<(Connection, Span)>, EngineError> {
     prepare_tcp(tcp)?;
     // Not sent (no SNI) and not verified: the certificate is pinned.
     let name = ServerName::try_from("haul").map_err(|e| EngineError::system_other("cannot set up TLS", e))?;
@@ -104,9 +105,15 @@ pub(super) async fn secure(
         Ok(_) if tls.alpn_protocol() != Some(ALPN) => {
             Err(not_haul(url, "it does not speak the protocol haul/1".to_owned()))
         }
-        Ok(round_trip) => Ok((tls, round_trip.into())),
+        Ok(round_trip) => Ok(Some((tls, round_trip.into()))),
+        Err(HandshakeError::TimedOut) => Ok(None),
         Err(error) => Err(explain(url, error)),
     }
+}
+
+/// Nothing comes from the server of `url`.
+pub(super) fn silent(url: &HaulUrl) -> EngineError {
+    not_haul(url, "it is silent".to_owned())
 }
 
 fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
@@ -116,7 +123,7 @@ fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
 fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
     let error = match error {
         HandshakeError::Closed => return not_haul(url, "it closes the connection".to_owned()),
-        HandshakeError::TimedOut => return not_haul(url, "it is silent".to_owned()),
+        HandshakeError::TimedOut => return silent(url),
         HandshakeError::Io(error) => return not_haul(url, error.to_string()),
         HandshakeError::Tls(error) => error,
     };

@@ -2,7 +2,7 @@
 
 mod dial;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,9 @@ use haul_udp::UdpSocket;
 use haul_wire::control::{
     Accept, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings, encoded_len,
 };
+use rustls::Connection;
 
-use self::dial::{dial, look_up, secure};
+use self::dial::{dial, look_up, secure, silent};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
 use crate::identity::random;
@@ -177,15 +178,40 @@ async fn reach(
         return Err(EngineError::Expired(url.authority()));
     }
     check_length(&hello)?;
-    let (tcp, connected) = dial(&url.host, &resolve(url).await?, timeout, readiness).await?;
+    let (tcp, tls, round_trip) = secure_connection(url, timeout, readiness).await?;
     let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
     let (local, peer) = (tcp.local_addr().map_err(failed)?, tcp.peer_addr().map_err(failed)?);
-    let deadline = after(timeout);
-    let (tls, tls_time) = secure(url, &tcp, deadline, readiness).await?;
     let secrets = SessionSecrets::export(&tls)?;
     hello.proof = *secrets.proof(&url.secret).as_bytes();
     let channel = Pump::new(tls, tcp, Timing::default())?;
-    Ok(Reached { channel, local, peer, secrets, round_trip: round_trip(tls_time, connected), hello })
+    Ok(Reached { channel, local, peer, secrets, round_trip, hello })
+}
+
+/// A TLS connection with the server of `url`, and a round trip of its path. TCP and TLS may each take `timeout`.
+///
+/// Where a path loses the first packets of a connection, TCP repeats them after 3, 6 and 12 s (RFC 6298, section 5.7):
+/// a new connection is through sooner. So the handshake has half the time, on a long path four round trips; then another
+/// connection is tried.
+async fn secure_connection(
+    url: &HaulUrl,
+    timeout: Duration,
+    readiness: &impl Readiness,
+) -> Result<(TcpStream, Connection, Span), EngineError> {
+    let addresses = resolve(url).await?;
+    let (mut tcp, mut connected) = dial(&url.host, &addresses, timeout, readiness).await?;
+    let until = after(timeout);
+    loop {
+        let patience = (timeout / 2).max((connected * 4).into());
+        if let Some((tls, exchanged)) = secure(url, &tcp, after(patience).min(until), readiness).await? {
+            return Ok((tcp, tls, round_trip(exchanged, connected)));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(silent(url));
+        }
+        tracing::debug!("the TLS handshake takes long; another connection is tried");
+        (tcp, connected) = dial(&url.host, &addresses, left, readiness).await?;
+    }
 }
 
 impl Reached {

@@ -108,6 +108,31 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
+fn a_first_connection_that_is_stuck_is_followed_by_another() {
+    let listener = listener(HOST);
+    let entrance = TcpListener::bind((HOST, 0)).unwrap();
+    let url = url_with_port(&listener, entrance.local_addr().unwrap().port());
+    let server = listener.local_addr();
+    let path = std::thread::spawn(move || {
+        // Of the first connection nothing gets through; the second is relayed until either end has gone.
+        let (_stuck, _) = entrance.accept().unwrap();
+        let (client, _) = entrance.accept().unwrap();
+        let server = TcpStream::connect(server).unwrap();
+        let copy = |mut from: TcpStream, mut to: TcpStream| move || std::io::copy(&mut from, &mut to);
+        let there = copy(client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(there);
+        let _ = copy(server, client)();
+    });
+    let mut wanted = options(Request::Check);
+    wanted.timeout = Duration::from_secs(4);
+    // It has reached the server, which nobody lets decide.
+    let error = connect(&url, wanted).unwrap_err();
+    assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
+    drop(listener);
+    path.join().unwrap();
+}
+
+#[test]
 fn a_server_that_does_not_decide_is_given_up() {
     let listener = listener(HOST);
     let mut wanted = options(Request::Check);
