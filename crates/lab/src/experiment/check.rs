@@ -114,8 +114,16 @@ pub(super) enum Test {
     /// The medians of two combinations differ by at most this share of that of `like`.
     Alike { measure: Quantity, at: Table, like: Table, tolerance: f64 },
     /// Two groups of combinations put the values of a key in the same order of their medians: Kendall's tau-b is at
-    /// least so high.
-    Ranking { measure: Quantity, over: String, at: Table, like: Table, at_least: f64 },
+    /// least so high. Medians that differ by at most the share `tie` of the larger one are equal.
+    Ranking {
+        measure: Quantity,
+        over: String,
+        at: Table,
+        like: Table,
+        at_least: f64,
+        #[serde(default)]
+        tie: f64,
+    },
     /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
     Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
     /// The means rise or fall with `x`; `slope` is per unit of it (bit/s, seconds, bytes, or whatever the key counts).
@@ -212,8 +220,8 @@ impl CheckSpec {
             Test::Nearest { measure, others, at, to } => nearest(results.cell(at)?, measure, others, *to),
             Test::AtLeast { measure, at, share, of } => at_least(results, measure, (at, of), *share),
             Test::Alike { measure, at, like, tolerance } => alike(results, measure, (at, like), *tolerance),
-            Test::Ranking { measure, over, at, like, at_least } => {
-                ranking(results, measure, over, (at, like), *at_least)
+            Test::Ranking { measure, over, at, like, at_least, tie } => {
+                ranking(results, measure, over, (at, like), (*at_least, *tie))
             }
             Test::Knee { measure, x, at, after, limit } => knee(results, measure, (x, at), after, *limit),
             Test::Trend { measure, x, at, direction, slope, tolerance } => {
@@ -359,7 +367,7 @@ fn ranking(
     measure: &Quantity,
     over: &str,
     (at, like): (&Table, &Table),
-    at_least: f64,
+    (at_least, tie): (f64, f64),
 ) -> Result<Finding, String> {
     let mut pairs = Vec::new();
     let mut ours = Vec::new();
@@ -371,7 +379,7 @@ fn ranking(
         ours.push(format!("{}: {} and {}", label(value), digits(pair.0), digits(pair.1)));
         pairs.push(pair);
     }
-    let tau = kendall(&pairs).ok_or("one of the two puts nothing in order")?;
+    let tau = kendall(&pairs, tie).ok_or("one of the two puts nothing in order")?;
     let verdict = if tau >= at_least { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, format!("tau {tau:.2} ({})", ours.join("; ")), None))
 }

@@ -135,7 +135,8 @@ const RUNNER: &str = "runner";
 pub(super) struct Profile {
     /// How many seeds each combination is run with: 1, 2, 3 ...
     pub seeds: NonZeroU32,
-    /// Keys, or names of variants, and the values that they take.
+    /// Keys, or names of variants, and the values that they take; in `full` those of `quick` if absent.
+    #[serde(default)]
     pub sweep: Table,
 }
 
@@ -293,7 +294,11 @@ impl Profile {
 impl Plan {
     /// Reads a plan; errors say where it is wrong.
     fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.to_string())
+        let mut plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if let Some(full) = plan.full.as_mut().filter(|full| full.sweep.is_empty()) {
+            full.sweep.clone_from(&plan.quick.sweep);
+        }
+        Ok(plan)
     }
 
     /// The shipped plan of this name, or the plan in this file (`mine.toml`).

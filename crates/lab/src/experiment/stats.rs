@@ -27,9 +27,12 @@ pub(super) fn median(values: &[f64]) -> f64 {
 }
 
 /// Kendall's rank correlation of pairs, tau-b (Kendall, 1945): 1 if both put all in the same order. `None` if one of
-/// them never changes.
-pub(super) fn kendall(pairs: &[(f64, f64)]) -> Option<f64> {
-    let sign = |a: f64, b: f64| a.total_cmp(&b) as i32;
+/// them never changes. Two values that differ by at most the share `tie` of the larger one are equal.
+pub(super) fn kendall(pairs: &[(f64, f64)], tie: f64) -> Option<f64> {
+    let sign = |a: f64, b: f64| {
+        let is_tie = (a - b).abs() <= tie * a.abs().max(b.abs());
+        if is_tie { 0 } else { a.total_cmp(&b) as i32 }
+    };
     let (mut agree, mut in_x, mut in_y) = (0, 0, 0);
     for (at, first) in pairs.iter().enumerate() {
         for second in &pairs[..at] {
@@ -165,12 +168,16 @@ mod tests {
 
     #[test]
     fn kendall_counts_pairs_in_the_same_order() {
-        assert_eq!(kendall(&[(1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (4.0, 40.0)]), Some(1.0));
-        assert_eq!(kendall(&[(1.0, 9.0), (2.0, 8.0), (3.0, 7.0)]), Some(-1.0));
+        assert_eq!(kendall(&[(1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (4.0, 40.0)], 0.0), Some(1.0));
+        assert_eq!(kendall(&[(1.0, 9.0), (2.0, 8.0), (3.0, 7.0)], 0.0), Some(-1.0));
         // Of ten pairs one is turned around.
         let turned = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0), (5.0, 5.0)];
-        assert!(near(kendall(&turned).unwrap(), 0.8, 1e-12));
-        assert_eq!(kendall(&[(1.0, 1.0), (1.0, 2.0)]), None);
+        assert!(near(kendall(&turned, 0.0).unwrap(), 0.8, 1e-12));
+        assert_eq!(kendall(&[(1.0, 1.0), (1.0, 2.0)], 0.0), None);
+        // What lies within 2 % is in no order: of three pairs the first takes no part on the left.
+        let close = [(100.0, 2.0), (99.0, 3.0), (50.0, 1.0)];
+        assert!(near(kendall(&close, 0.02).unwrap(), 2.0 / 6.0_f64.sqrt(), 1e-12));
+        assert!(near(kendall(&close, 0.0).unwrap(), 1.0 / 3.0, 1e-12));
         assert!(
             near(median(&[4.0, 1.0, 3.0, 2.0]), 2.5, 1e-12) && near(median(&[9.0, 1.0, 2.0]), 2.0, 1e-12)
         );
