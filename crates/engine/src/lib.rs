@@ -12,7 +12,6 @@ mod control;
 mod counters;
 mod endpoint;
 mod error;
-mod guard;
 mod identity;
 mod listener;
 mod secret_file;
@@ -28,7 +27,6 @@ pub use connect::{ConnectOptions, OpenOptions, connect, resolve};
 pub use control::Control;
 pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
 pub use error::{EngineError, SharedIoError};
-pub use guard::lock;
 pub use haul_proto::connection::{
     ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms,
     default_settings, offer,
@@ -41,4 +39,4 @@ pub use secret_file::write_secret_file;
 pub use session::{SOCKET_BUFFER, Session};
 pub use spawn::{spawn, spawn_blocking};
 pub use transfer::{FIRST_LIMIT, Transfer};
-pub use wake::{Monitor, Waker, WakerList, block_on, block_until, wait_for};
+pub use wake::{Monitor, Waker, WakerList, block_on, block_until, lock, wait_for};

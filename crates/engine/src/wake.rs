@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -17,7 +17,11 @@ use smallvec::SmallVec;
 
 use crate::EngineError;
 use crate::clock::after;
-use crate::guard::lock;
+
+/// Locks. A poisoned lock is fine: every update behind these locks is complete before anything can panic.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
 /// again. Cheap to clone; waking a thread that has ended does nothing.

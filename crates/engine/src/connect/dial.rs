@@ -111,19 +111,15 @@ pub(super) async fn secure(
     }
 }
 
-/// Nothing comes from the server of `url`.
-pub(super) fn silent(url: &HaulUrl) -> EngineError {
-    not_haul(url, "it is silent".to_owned())
-}
-
 fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
     EngineError::NotHaul { authority: url.authority(), reason }
 }
 
-fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
+/// What a failed handshake with the server of `url` means.
+pub(super) fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
     let error = match error {
         HandshakeError::Closed => return not_haul(url, "it closes the connection".to_owned()),
-        HandshakeError::TimedOut => return silent(url),
+        HandshakeError::TimedOut => return not_haul(url, "it is silent".to_owned()),
         HandshakeError::Io(error) => return not_haul(url, error.to_string()),
         HandshakeError::Tls(error) => error,
     };

@@ -19,13 +19,13 @@ use haul_wire::control::{
 };
 use rustls::Connection;
 
-use self::dial::{dial, look_up, secure, silent};
+use self::dial::{dial, explain, look_up, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide, send_probes, udp_options};
 use crate::spawn::spawn_blocking;
-use crate::tls::{InThread, Readiness, SessionSecrets};
+use crate::tls::{HandshakeError, InThread, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, ConnectionOptions, Control, EngineError, HaulUrl, Role, Session};
 
@@ -187,11 +187,9 @@ async fn reach(
     Ok(Reached { channel, local, peer, secrets, round_trip, hello })
 }
 
-/// A TLS connection with the server of `url`, and a round trip of its path. TCP and TLS may each take `timeout`.
-///
-/// Where a path loses the first packets of a connection, TCP repeats them after 3, 6 and 12 s (RFC 6298, section 5.7):
-/// a new connection is through sooner. So the handshake has half the time, on a long path four round trips; then another
-/// connection is tried.
+/// A TLS connection with the server of `url`, and a round trip of its path. TCP and TLS may each take `timeout`. TLS has
+/// half of it at first, on a long path four round trips; then another connection is tried: if the first packets of one are
+/// lost, TCP repeats them after 3, 6 and 12 s (RFC 6298, section 5.7).
 async fn secure_connection(
     url: &HaulUrl,
     timeout: Duration,
@@ -207,7 +205,7 @@ async fn secure_connection(
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(silent(url));
+            return Err(explain(url, HandshakeError::TimedOut));
         }
         tracing::debug!("the TLS handshake takes long; another connection is tried");
         (tcp, connected) = dial(&url.host, &addresses, left, readiness).await?;

@@ -14,7 +14,7 @@ use haul_wire::packet::{
 use super::connection::{Connection, received};
 use super::shared::Shared;
 use crate::Role;
-use crate::guard::lock;
+use crate::wake::lock;
 
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {

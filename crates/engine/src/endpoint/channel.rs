@@ -16,7 +16,7 @@ use super::Endpoint;
 use super::connection::{Connection, LockedConnection};
 use super::driver::InlineDriver;
 use crate::clock::after;
-use crate::guard::lock;
+use crate::wake::lock;
 use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
 

@@ -24,9 +24,9 @@ use rustix::io::Errno;
 use super::event_loop::dispatch;
 use super::shared::{Driver, SOCKET, Shared, WAKER, system};
 use super::timers::Timers;
-use crate::guard::lock;
 use crate::socket_reader::Received;
 use crate::tls::{HandshakeError, Readiness};
+use crate::wake::lock;
 use crate::wake::{ThreadWaker, wait_ready};
 use crate::{EngineError, WakerList};
 

@@ -9,7 +9,7 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind, DatagramKind, PairHeader
 
 use super::connection::{Connection, received};
 use super::shared::Shared;
-use crate::guard::lock;
+use crate::wake::lock;
 
 /// Gives the datagrams of one buffer to their connections; consecutive packets of one connection stay a batch.
 pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {

@@ -8,8 +8,8 @@ use haul_udp::{Options, UdpSocket};
 use super::EndpointStats;
 use super::driver;
 use super::shared::Shared;
-use crate::guard::lock;
 use crate::spawn::spawn;
+use crate::wake::lock;
 use crate::{ConnectionOptions, EngineError};
 
 /// What to ask the kernel for: all connections share these buffers.

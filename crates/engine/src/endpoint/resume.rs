@@ -12,8 +12,8 @@ use super::resumption_file::ResumptionFile;
 use super::{Channel, Endpoint};
 use crate::clock::unix_micros;
 use crate::connect::{OpenOptions, agree};
-use crate::guard::lock;
 use crate::identity::random;
+use crate::wake::lock;
 use crate::{EngineError, HaulUrl, Role};
 
 impl Endpoint {

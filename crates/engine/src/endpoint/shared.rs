@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use super::connection::Connection;
 use super::pending::SessionTable;
 use super::socket::EndpointSocket;
-use crate::guard::lock;
 use crate::socket_reader::SocketReader;
 use crate::wake::WakerList;
+use crate::wake::lock;
 use crate::{ConnectionOptions, EngineError, Monitor, Waker};
 
 /// Which descriptor of an epoll instance is ready; others say it by their number.

@@ -9,8 +9,8 @@ use haul_udp::{SendError, Sent, UdpSocket};
 
 use super::timers::Timers;
 use crate::counters::counters;
-use crate::guard::lock;
 use crate::identity::random;
+use crate::wake::lock;
 use crate::{Clock, EngineError};
 
 /// Where a batch begins in its slot: behind room for a header, and aligned.

@@ -13,7 +13,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::guard::lock;
+use crate::wake::lock;
 use crate::{Clock, EngineError, Waker};
 
 /// The timers of connections, and those that wait for room.

@@ -8,8 +8,8 @@ use haul_wire::control::{Accept, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
 use crate::endpoint::{PendingSession, Service, Shared};
-use crate::guard::lock;
 use crate::session::udp_options;
+use crate::wake::lock;
 use crate::{EngineError, Role, Session};
 
 /// How this program calls itself to clients.

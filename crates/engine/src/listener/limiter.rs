@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use haul_proto::connection::HandshakeLimiter;
 
-use crate::guard::lock;
+use crate::wake::lock;
 
 /// A TCP connection that has come.
 #[derive(Clone, Debug)]

@@ -26,10 +26,10 @@ use self::refusals::RefusalLog;
 use crate::clock::after;
 use crate::counters::counters;
 use crate::endpoint::{SessionTable, Shared};
-use crate::guard::lock;
 use crate::identity::ServerIdentity;
 use crate::spawn::spawn;
 use crate::tls::server_config;
+use crate::wake::lock;
 use crate::wake::{block_until, wait_ready};
 use crate::{Endpoint, EngineError, HaulUrl, Monitor, Waker};
 

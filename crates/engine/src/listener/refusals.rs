@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_wire::control::{Fault, FaultCode};
 
-use crate::guard::lock;
+use crate::wake::lock;
 
 /// Lines in each [`WINDOW`]: below 2 MB a day.
 const LINES: u32 = 10;
