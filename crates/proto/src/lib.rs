@@ -36,7 +36,7 @@ pub use control::{
     RateController, RateState, SentBatch, Unit, build_controller, burst_for, highspeed_response, law,
     law_names, laws,
 };
-pub use diagnosis::{Attribution, DiagnosedWindow, WindowCounts};
+pub use diagnosis::{Attribution, DiagnosedWindow, EVIDENCE, WindowCounts};
 pub use limit::{Limit, LimitEvidence, UNSEEN_LIMIT, limit_of_receiver, limit_of_sender};
 pub use link::Link;
 pub use micro::rate_control::{ChosenLaw, LAW_CHOSEN, register_law};

@@ -11,6 +11,7 @@ use clap::{Arg, CommandFactory};
 use haul_base::{Probability, Rate, Span, UnitError};
 use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
+use haul_proto::EVIDENCE;
 
 use super::Cli;
 
@@ -46,14 +47,7 @@ pub(super) fn ceiling(text: &str) -> Result<String, String> {
 
 /// Takes what evidence there is for the cause of losses. Recipes read it as text.
 pub(super) fn diagnosis() -> PossibleValuesParser {
-    let evidence = [
-        ("on", "All evidence there is"),
-        ("off", "None"),
-        ("signature", "The pattern of losses only"),
-        ("kernel", "The receiver's kernel and the path's queue only"),
-        ("delay", "The path only: its delay, its marks, and when lost packets left"),
-    ];
-    evidence.map(|(name, help)| PossibleValue::new(name).help(help)).into()
+    EVIDENCE.map(|(name, help)| PossibleValue::new(name).help(help)).into()
 }
 
 /// Parses a number of packets that a word of a signature can have.

@@ -40,19 +40,25 @@ pub(crate) enum Evidence {
     All,
 }
 
+/// What the parameter `diagnosis` of `rate_control` may be, and what each value lets the diagnosis use, for people.
+pub const EVIDENCE: [(&str, &str); 5] = [
+    ("on", "All evidence there is"),
+    ("off", "None"),
+    ("signature", "The pattern of losses only"),
+    ("kernel", "The receiver's kernel and the path's queue only"),
+    ("delay", "The path only: its delay, its marks, and when lost packets left"),
+];
+
 impl Evidence {
-    /// Their names in recipes, in the order of the variants.
-    pub(crate) const NAMES: &[&str] = &["off", "signature", "kernel", "delay", "on"];
+    /// Those of [`EVIDENCE`], in its order.
+    const ALL: [Self; 5] = [Self::All, Self::None, Self::Signature, Self::Kernel, Self::Delay];
+    /// Their names in recipes.
+    pub(crate) const NAMES: &[&str] =
+        &[EVIDENCE[0].0, EVIDENCE[1].0, EVIDENCE[2].0, EVIDENCE[3].0, EVIDENCE[4].0];
 
     /// The one of this name; what is no name means everything.
     pub(crate) fn named(name: &str) -> Self {
-        match name {
-            "off" => Self::None,
-            "signature" => Self::Signature,
-            "kernel" => Self::Kernel,
-            "delay" => Self::Delay,
-            _ => Self::All,
-        }
+        Self::NAMES.iter().position(|known| *known == name).map_or(Self::All, |at| Self::ALL[at])
     }
 
     fn has_signature(self) -> bool {
