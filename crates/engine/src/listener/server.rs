@@ -49,7 +49,7 @@ pub struct ListenOptions {
     pub handshakes: HandshakeLimits,
     /// A handshake may take so long.
     pub handshake_timeout: Duration,
-    /// Authenticated clients that may wait for [`Listener::accept`].
+    /// Authenticated clients that may wait for [`Listener::accept`](crate::Listener::accept).
     pub max_waiting: usize,
     /// UDP is taken for blocked when no challenge comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
@@ -57,8 +57,8 @@ pub struct ListenOptions {
     /// dropped; while all have connections, clients that want another one are refused with
     /// [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
     pub max_known_peers: usize,
-    /// Connections that may wait for [`Endpoint::poll_accept`]. Above, a new one is not answered; its client tries
-    /// again.
+    /// Connections that may wait for [`Endpoint::poll_accept`](crate::Endpoint::poll_accept). Above, a new one is not
+    /// answered; its client tries again.
     pub max_connections_waiting: usize,
 }
 
