@@ -13,10 +13,8 @@ use crate::fault::{self, Fault};
 use parameters::IN_STACKS;
 pub(crate) use parameters::{PARAMETERS, Parameter, Settings, parameter_names, session_key};
 pub(crate) use presets::Preset;
+use presets::STACKS;
 
-/// Where recipes of micro-protocols are to be had.
-const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
-                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
@@ -68,7 +66,7 @@ impl Recipe {
                 continue;
             }
             let law_before = recipe.settings.controller;
-            let parameter = set(&mut recipe.settings, origin, key, &assignment.value)?;
+            let parameter = recipe.settings.set(origin, key, &assignment.value)?;
             recipe.origins[parameter.index()] = origin.clone();
             recipe.drop_parameters_of(law_before);
         }
@@ -125,24 +123,6 @@ fn hint(error: &RecipeError) -> String {
         }
         _ => STACKS.to_owned(),
     }
-}
-
-/// Sets the parameter called `key` to what `origin` says.
-fn set(
-    settings: &mut Settings,
-    origin: &Origin,
-    key: &str,
-    value: &str,
-) -> Result<&'static Parameter, Fault> {
-    let parameter = Parameter::find(key)
-        .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
-    parameter.set(settings, value).map_err(|problem| {
-        fault::usage(
-            format!("{origin}: {} = {value:?}: {problem}", parameter.key),
-            format!("{} is {}", parameter.key, (parameter.help)()),
-        )
-    })?;
-    Ok(parameter)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use haul_engine::SOCKET_BUFFER;
 use haul_proto::law_names;
 use haul_wire::control::{BenchLimit, Cipher, MAX_RATE_BPS, Settings as WireSettings};
 
-use crate::config::truth;
+use crate::config::{Origin, truth};
 use crate::fault::{self, Fault};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,24 @@ impl Settings {
             recipe: Some(haul_engine::offer(&self.stack)),
             extra: vec![("socket_buffer".to_owned(), self.socket_buffer.0.to_string())],
         }
+    }
+
+    /// Sets the parameter called `key` to what `origin` says.
+    pub(super) fn set(
+        &mut self,
+        origin: &Origin,
+        key: &str,
+        value: &str,
+    ) -> Result<&'static Parameter, Fault> {
+        let parameter = Parameter::find(key)
+            .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
+        parameter.set(self, value).map_err(|problem| {
+            fault::usage(
+                format!("{origin}: {} = {value:?}: {problem}", parameter.key),
+                format!("{} is {}", parameter.key, (parameter.help)()),
+            )
+        })?;
+        Ok(parameter)
     }
 
     /// Every parameter as `--set` takes it, `KEY=VALUE`.
