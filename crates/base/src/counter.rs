@@ -15,3 +15,26 @@ impl AtomicCounter {
         self.0.load(Ordering::Relaxed)
     }
 }
+
+/// Makes a structure of values, and one of the counters with these names, whose `read` gives the values.
+#[macro_export]
+macro_rules! counters {
+    ($counters:ident: $(#[$doc:meta])* pub struct $values:ident { $($(#[$about:meta])* pub $name:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $values {
+            $($(#[$about])* pub $name: u64,)*
+        }
+
+        #[derive(Debug, Default)]
+        pub(crate) struct $counters {
+            $(pub(crate) $name: $crate::AtomicCounter,)*
+        }
+
+        impl $counters {
+            pub(crate) fn read(&self) -> $values {
+                $values { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}

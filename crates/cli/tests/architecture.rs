@@ -279,9 +279,20 @@ fn rate_laws_stand_alone() {
     assert!(!names(&pacer, "control"), "the pacer knows no law");
 }
 
-/// The one circle of files that is left in all crates together: a micro-protocol is given its context, and the context
-/// calls micro-protocols.
-const CIRCLE_LEFT: (&str, [&str; 2]) = ("haul-stack", ["context", "protocol"]);
+/// The circles of files that are left: the crate, the modules of the circle, and why it stays. `stage::*` stands for all
+/// children of `stage`.
+const CIRCLES_LEFT: [(&str, &[&str], &str); 2] = [
+    (
+        "haul-stack",
+        &["context", "protocol"],
+        "a micro-protocol is given its context, and the context calls micro-protocols",
+    ),
+    (
+        "haul-sim",
+        &["stage", "stage::*"],
+        "a stage can be told any change, and a change has the parameters of the stage that it is for",
+    ),
+];
 
 /// The modules of a crate, one a file, by path (`receive::commit`), and the code of each without its tests.
 fn modules(package: &Package) -> BTreeMap<String, String> {
@@ -296,7 +307,8 @@ fn modules(package: &Package) -> BTreeMap<String, String> {
         }
         if !is_test {
             let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
-            modules.insert(names.join("::"), code);
+            // A program's `main` and its library's root are one module here.
+            modules.entry(names.join("::")).or_insert_with(String::new).push_str(&code);
         }
     }
     modules
@@ -320,6 +332,53 @@ fn paths(code: &str, module: &str, exported: bool) -> Vec<Vec<String>> {
         }
     }
     found
+}
+
+/// The code of a module without the statements that only pass names on (`pub use`) or declare a file (`mod`).
+fn own_code(code: &str) -> String {
+    let is_declaration = |line: &str| {
+        let line = line.trim().trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+        line.starts_with("mod ") && line.ends_with(';')
+    };
+    let mut own = String::new();
+    for statement in code.split_inclusive(';') {
+        let before = statement.rsplit_once("use ").map_or(statement, |(before, _)| before);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        let passes_on = before.len() < statement.len() && line.trim_start().starts_with("pub");
+        own.push_str(if passes_on { &before[..before.len() - line.len()] } else { statement });
+    }
+    own.lines().filter(|line| !is_declaration(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The paths by which a module's `own` code reaches its children without `self`: `child::f()`, `use child::Item`,
+/// `use child as other`.
+fn paths_to_children(own: &str, module: &str, children: &[&str]) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for child in children {
+        for (at, _) in own.match_indices(child) {
+            let (before, behind) = (&own[..at], &own[at + child.len()..]);
+            let is_part = before.ends_with(|c: char| c.is_alphanumeric() || "_:.".contains(c));
+            let is_whole = before.ends_with("use ") && behind.starts_with([';', ' ']);
+            if !is_part && (behind.starts_with("::") || is_whole) {
+                let base = module.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+                read_path(&own[at..], base, &mut found);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a module's `own` code uses a `name` that it also passes on: a type, or a function that it calls.
+fn uses(own: &str, name: &str) -> bool {
+    own.lines().filter(|line| line.trim().trim_end_matches(',') != name).any(|line| {
+        line.match_indices(name).any(|(at, _)| {
+            let behind = &line[at + name.len()..];
+            let is_part = line[..at].ends_with(|c: char| c.is_alphanumeric() || "_:.".contains(c))
+                || behind.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            let is_type = name.starts_with(char::is_uppercase);
+            !is_part && (is_type || behind.starts_with('(') || behind.starts_with("::"))
+        })
+    })
 }
 
 /// Reads a path at the beginning of `text`, relative to `base`; gives what follows it.
@@ -354,8 +413,8 @@ fn read_path<'a>(text: &'a str, mut base: Vec<String>, found: &mut Vec<Vec<Strin
     }
 }
 
-/// What each module imports. A name that a module only passes on leads to where it comes from. A parent and its child
-/// may know each other by bare names (`use child::Item`): only paths with `crate`, `super` or `self` count.
+/// What each module imports. A name that a module only passes on leads to where it comes from. What a parent takes from
+/// its child counts as what a child takes from its parent does; that it passes something on does not.
 fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>> {
     let split = |path: &[String]| {
         let known = |len: &usize| modules.contains_key(&path[..*len].join("::"));
@@ -393,7 +452,14 @@ fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>>
     modules
         .iter()
         .map(|(module, code)| {
-            let used = paths(code, module, false).iter().map(|path| target(path)).collect();
+            let (own, prefix) = (own_code(code), if module.is_empty() { "" } else { &format!("{module}::") });
+            let below = modules.keys().filter_map(|other| other.strip_prefix(prefix));
+            let children: Vec<&str> = below.filter(|name| !name.is_empty() && !name.contains("::")).collect();
+            let mut used = paths(code, module, false);
+            used.extend(paths_to_children(&own, module, &children));
+            let mut used: BTreeSet<&str> = used.iter().map(|path| target(path)).collect();
+            let passed = passed_on.iter().filter(|((passer, name), _)| passer == module && uses(&own, name));
+            used.extend(passed.map(|(_, source)| *source));
             (module.as_str(), used)
         })
         .collect()
@@ -428,31 +494,62 @@ fn circles<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<BTree
 
 #[test]
 fn files_do_not_import_each_other_in_circles() {
-    let mut found = Vec::new();
+    let is_known = |known: &str, module: &str| match known.strip_suffix('*') {
+        Some(parent) => module.starts_with(parent),
+        None => module == known,
+    };
+    let (mut found, mut left) = (Vec::new(), BTreeSet::new());
     for package in packages() {
         let modules = modules(&package);
-        let circles = circles(&imports(&modules)).into_iter();
-        let new = circles.filter(|circle| package.name != CIRCLE_LEFT.0 || !circle.iter().eq(&CIRCLE_LEFT.1));
-        found.extend(new.map(|circle| format!("{}: {circle:?}", package.name)));
+        for circle in circles(&imports(&modules)) {
+            let is_left = |(name, known, _): &(&str, &[&str], &str)| {
+                *name == package.name && circle.iter().all(|module| known.iter().any(|k| is_known(k, module)))
+            };
+            match CIRCLES_LEFT.iter().position(is_left) {
+                Some(which) => drop(left.insert(which)),
+                None => found.push(format!("{}: {circle:?}", package.name)),
+            }
+        }
     }
-    assert!(found.is_empty(), "{found:#?}");
+    assert!(found.is_empty(), "what two of them need belongs into a file below both: {found:#?}");
+    assert_eq!(left.len(), CIRCLES_LEFT.len(), "a circle that is gone is no exception any more");
+}
+
+fn modules_of<const N: usize>(modules: [(&str, &str); N]) -> BTreeMap<String, String> {
+    modules.map(|(module, code)| (module.to_owned(), code.to_owned())).into()
 }
 
 #[test]
 fn circles_are_found_through_names_that_are_passed_on() {
-    let modules: BTreeMap<String, String> = [
+    let modules = modules_of([
         ("", "mod a;"),
         ("a", "pub(crate) use b::Thing;\nuse crate::d::{self, X, e::{Y}};"),
         ("a::b", "use super::c::Other; pub struct Thing;"),
         ("a::c", "use crate::a::Thing;"),
         ("d", "pub struct X;"),
         ("d::e", "pub struct Y; fn f() { super::super::a::g() }"),
-    ]
-    .map(|(module, code)| (module.to_owned(), code.to_owned()))
-    .into();
+    ]);
     let imports = imports(&modules);
     assert_eq!(imports["a"], ["d", "d::e"].into());
     assert_eq!(circles(&imports), [["a::b", "a::c"].into(), ["a", "d::e"].into()].into());
+}
+
+#[test]
+fn circles_of_a_parent_and_its_child_are_found_however_the_parent_names_it() {
+    for (parent, is_circle) in [
+        ("use b::Item;", true),
+        ("fn f() {\n    b::run();\n}", true),
+        ("use b as other;", true),
+        ("mod b;\npub(crate) use b::Item;\n\nfn f(item: &Item) {}", true),
+        ("mod b;\npub(crate) use b::{Item, run};\n\nfn f() {\n    run(0)\n}", true),
+        ("mod b;\n\nfn g() {}\n\npub(crate) use b::{Item, run};", false),
+        ("mod b;\n\nfn f(ab: Ab) {\n    ab::c(ab.b)\n}", false),
+        ("pub use b::Item;\n\nenum Kind {\n    Item,\n}", false),
+    ] {
+        let modules = modules_of([("", "mod a;"), ("a", parent), ("a::b", "use super::Other;")]);
+        assert_eq!(imports(&modules)["a"].contains("a::b"), is_circle, "{parent}");
+        assert_eq!(circles(&imports(&modules)).is_empty(), !is_circle, "{parent}");
+    }
 }
 
 #[test]

@@ -9,7 +9,6 @@
 mod clock;
 mod connect;
 mod control;
-mod counters;
 mod endpoint;
 mod error;
 mod identity;

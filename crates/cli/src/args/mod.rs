@@ -5,6 +5,7 @@ mod files;
 mod help;
 mod select;
 mod ssh;
+mod tip;
 mod values;
 
 use std::ffi::OsString;
@@ -22,7 +23,8 @@ pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolic
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
 pub(crate) use ssh::{PortRange, SshArgs};
-pub(crate) use values::{Assignment, with_tip};
+pub(crate) use tip::with_tip;
+pub(crate) use values::Assignment;
 
 /// Moves files fast over long networks, and says what limited it.
 #[derive(Debug, Clone, Parser)]

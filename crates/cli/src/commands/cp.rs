@@ -15,7 +15,7 @@ use crate::fault::{self, shown};
 use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
 use crate::transfer::{
-    Context, CopyPlan, DryRun, Negotiated, Way, at_server, by_ssh, chosen, download, negotiate, upload,
+    Agreed, Context, CopyPlan, DryRun, Way, at_server, by_ssh, chosen, download, negotiate, upload,
 };
 
 pub(crate) use stdio::check_options as check_streams;
@@ -61,30 +61,15 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     Ok((plan, selection))
 }
 
-/// Learns, before anything else is done, what two machines would agree on: for a dry run.
-pub(crate) type Agreed<'a> = Option<&'a mut dyn FnMut(Negotiated)>;
-
 pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> RunReport {
-    traced(context, &plan.actions(), || one(context, plan, how, agreed))
-}
-
-/// Does `work` between the beginning and the end of a trace.
-fn traced(
-    context: &Context,
-    actions: &[String],
-    work: impl FnOnce() -> Result<RunReport, Fault>,
-) -> RunReport {
-    context.events.write("start", json!({ "actions": actions }));
-    let report = work().unwrap_or_else(|fault| context.failed(fault));
-    context.trace_end(&report);
-    report
+    context.traced(&plan.actions(), || one(context, plan, how, agreed))
 }
 
 /// The copy without its place in a trace.
 fn one(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> Result<RunReport, Fault> {
     let How { selection, ssh } = how;
     match plan.way()? {
-        Way::Send(sources) => at_server(context, ssh, &plan.to, &put(context, plan), |url| {
+        Way::Send(sources) => at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |url| {
             let url = HaulUrl { path: plan.path.clone(), ..url };
             agree(context, (&plan.to, &url), agreed, || {
                 upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
@@ -125,11 +110,6 @@ fn agree(
         }
     }
     work()
-}
-
-/// What a server that ssh starts at the destination is to do.
-fn put(context: &Context, plan: &CopyPlan) -> Permit {
-    Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
 /// Looks, and prints what it sees on stdout. Returns the exit code.

@@ -2,6 +2,7 @@
 
 mod beside;
 mod busy;
+mod display;
 mod fileset;
 mod path;
 
@@ -19,12 +20,13 @@ use tempfile::TempDir;
 
 use crate::args::DemoArgs;
 use crate::fault;
-use crate::output::{Progress, RunReport, Snapshot, clock, count, percent};
+use crate::output::{Progress, RunReport, Snapshot, clock, count};
 use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
+use display::{planned, row, show_counts, start};
 use fileset::FileSet;
-use path::{EmulatedPath, Namespaces, PathSpec, told};
+use path::{EmulatedPath, Namespaces, PathSpec};
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
@@ -92,49 +94,6 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
     })
 }
 
-/// The emulated path, and words about it.
-fn planned(context: &Context, args: &DemoArgs) -> PathSpec {
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, seed: args.seed };
-    let (loss, queue) = (spec.loss.get(), spec.queue());
-    context.say(format!(
-        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {queue}, seed {}",
-        spec.rate,
-        spec.rtt,
-        loss * 100.0,
-        spec.seed
-    ));
-    context.events.write(
-        "start",
-        json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": loss,
-            "seed": spec.seed, "queue_bytes": queue.0,
-        }),
-    );
-    spec
-}
-
-/// Makes the path, and says why if it is not between network namespaces.
-fn start(context: &Context, spec: &PathSpec, namespaces: &Namespaces) -> Result<EmulatedPath, Fault> {
-    let path = EmulatedPath::start(spec, namespaces)?;
-    if let Some(why) = path.why_relay() {
-        context.say(format!(
-            "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
-        ));
-    }
-    Ok(path)
-}
-
-/// What the path did to the packets: the truth that the report can be held against.
-fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
-    for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
-        let (words, mut event) = told(way);
-        context.say(format!("{name}:  {words}"));
-        event["direction"] = json!(name.to_lowercase());
-        context.events.write("path", event);
-    }
-    Ok(())
-}
-
 /// Runs the TCP flows over the path of the demo, each alone with as many bytes as ours; the result is for scripts.
 ///
 /// # Errors
@@ -200,11 +159,6 @@ fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) ->
 
 fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
-}
-
-fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
-    let share = goodput.as_bps() as f64 / path.as_bps().max(1) as f64;
-    format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
 }
 
 fn remark(flow: &TcpFlow, ours: &RunReport) -> String {

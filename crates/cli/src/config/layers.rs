@@ -9,7 +9,7 @@ use haul_base::suggestion;
 use toml::{Table, Value};
 
 use super::options::{self, Kind, OptionSpec};
-use super::{Layer, Origin, Setting};
+use super::origin::{Layer, Origin, Setting};
 use crate::args::Assignment;
 use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};

@@ -2,13 +2,11 @@
 
 mod layers;
 mod options;
+mod origin;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::args::{Assignment, Cli, Command, Global, with_tip};
@@ -16,43 +14,12 @@ use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
 pub(crate) use options::{ConfigRow, heading_in_cp, truth};
-use options::{Kind, OptionSpec};
+use options::{Kind, OptionSpec, is_typed};
+use origin::{Layer, Values};
+pub(crate) use origin::{Origin, Setting};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
-
-#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
-pub(crate) enum Origin {
-    #[display("default")]
-    Default,
-    /// A preset, by name or file.
-    #[display("preset {_0}")]
-    Preset(String),
-    #[display("{}", _0.display())]
-    File(PathBuf),
-    #[display("environment {_0}")]
-    Environment(String),
-    #[display("flag --{_0}")]
-    Flag(String),
-}
-
-/// Values by the option's long name.
-type Values = BTreeMap<String, (Origin, String)>;
-
-/// One place that can hold values, for the command that was asked for.
-#[derive(Debug, Clone, Default)]
-struct Layer {
-    values: Values,
-    /// What it says about single recipe parameters.
-    set: Vec<Setting>,
-}
-
-/// A recipe parameter with the place that set it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Setting {
-    pub origin: Origin,
-    pub assignment: Assignment,
-}
 
 /// The command line completed from all places.
 #[derive(Debug, Clone)]
@@ -119,12 +86,6 @@ fn layers(
         layers.push(layers::of_file(command, options, &path)?);
     }
     Ok(layers)
-}
-
-fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
-    let scope = options::scope(matches);
-    scope.try_contains_id(&option.id).unwrap_or(false)
-        && scope.value_source(&option.id) == Some(ValueSource::CommandLine)
 }
 
 /// Options of which only one may be given; a stronger place's choice hides the weaker place's other one.

@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use serde::Serialize;
 
-use super::{Origin, Values, is_typed};
+use super::origin::{Origin, Values};
 use crate::args::Cli;
 use crate::output::Lines;
 
@@ -41,6 +41,13 @@ pub(crate) fn heading_in_cp(long: &str) -> String {
 /// Where the options of the command are that was typed.
 pub(super) fn scope(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, sub)| sub)
+}
+
+/// Whether an option stands on the command line itself.
+pub(super) fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
+    let scope = scope(matches);
+    scope.try_contains_id(&option.id).unwrap_or(false)
+        && scope.value_source(&option.id) == Some(ValueSource::CommandLine)
 }
 
 /// What `command` takes, the general options included.

@@ -11,7 +11,8 @@ use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
-use super::{clock, count, lost_by, percent, tell};
+use super::summary::lost_by;
+use super::{clock, count, percent, tell};
 use crate::args::Global;
 
 const PLAIN_INTERVAL: Duration = Duration::from_secs(3);

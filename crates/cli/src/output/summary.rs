@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use haul_base::{Bytes, Cause, CauseCounts, Rate, Span};
 
-use super::{Lines, RunReport, clock, count, grouped, percent};
+use super::format::grouped;
+use super::{Lines, RunReport, clock, count, percent};
 use crate::fault::{Fault, place, shown};
 
 /// The limit that names this system's shortcomings as its cause.

@@ -1,6 +1,7 @@
 use haul_base::{Cause, Rate, Span};
 use proptest::prelude::*;
 
+use super::format::grouped;
 use super::*;
 use crate::fault::{self, Fault, FaultCode, Host};
 

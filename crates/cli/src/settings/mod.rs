@@ -3,20 +3,18 @@
 mod parameters;
 mod presets;
 
-use haul_base::{Bytes, Rate, Span};
 use haul_proto::{check_object_recipe, law, law_names};
-use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
+use haul_wire::control::Cipher;
 use haulage::RecipeError;
 
 use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
 
-pub(crate) use parameters::{PARAMETERS, Parameter, parameter_names, session_key};
+use parameters::IN_STACKS;
+pub(crate) use parameters::{PARAMETERS, Parameter, Settings, parameter_names, session_key};
 pub(crate) use presets::Preset;
+use presets::STACKS;
 
-/// Where recipes of micro-protocols are to be had.
-const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
-                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
 
@@ -39,46 +37,6 @@ fn has_aes() -> bool {
         && std::arch::is_aarch64_feature_detected!("pmull");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     false
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Settings {
-    /// Name of the control law of the rate, one of [`haul_proto::laws`].
-    pub controller: &'static str,
-    /// The ceiling of the rate; with `fixed` the rate itself.
-    pub rate: Option<Rate>,
-    /// The object is cut at multiples of it.
-    pub chunk: Bytes,
-    pub feedback_interval: Span,
-    /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
-    pub crypto: Option<Cipher>,
-    /// Whether the kernel cuts and joins datagrams (GSO and GRO).
-    pub offload: bool,
-    /// Socket buffers to ask the kernel for.
-    pub socket_buffer: Bytes,
-    /// What the transport is made of, with the parameters above, by the name of the preset.
-    pub stack: haulage::Recipe,
-}
-
-impl Settings {
-    /// What a client asks for, as it travels.
-    pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
-        WireSettings {
-            chunk_bytes: self.chunk.0,
-            controller: self.controller.to_owned(),
-            rate_bps: self.rate.map(Rate::as_bps),
-            offload: self.offload,
-            feedback_interval_us: self.feedback_interval.as_micros() as u32,
-            bench_limit,
-            recipe: Some(haul_engine::offer(&self.stack)),
-            extra: vec![("socket_buffer".to_owned(), self.socket_buffer.0.to_string())],
-        }
-    }
-
-    /// Every parameter as `--set` takes it, `KEY=VALUE`.
-    pub(crate) fn assignments(&self) -> Vec<String> {
-        PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, (parameter.show)(self))).collect()
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -108,7 +66,7 @@ impl Recipe {
                 continue;
             }
             let law_before = recipe.settings.controller;
-            let parameter = set(&mut recipe.settings, origin, key, &assignment.value)?;
+            let parameter = recipe.settings.set(origin, key, &assignment.value)?;
             recipe.origins[parameter.index()] = origin.clone();
             recipe.drop_parameters_of(law_before);
         }
@@ -126,7 +84,7 @@ impl Recipe {
 
     /// Writes into the stack what the session has too: both say the same.
     fn settle_stack(&mut self) -> Result<(), Fault> {
-        for (of_part, key) in parameters::IN_STACKS {
+        for (of_part, key) in IN_STACKS {
             let value = (Parameter::find(key)?.show)(&self.settings);
             // What a recipe lacks is said when it is checked.
             let _ = self.settings.stack.set(of_part, &value);
@@ -165,24 +123,6 @@ fn hint(error: &RecipeError) -> String {
         }
         _ => STACKS.to_owned(),
     }
-}
-
-/// Sets the parameter called `key` to what `origin` says.
-fn set(
-    settings: &mut Settings,
-    origin: &Origin,
-    key: &str,
-    value: &str,
-) -> Result<&'static Parameter, Fault> {
-    let parameter = Parameter::find(key)
-        .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
-    parameter.set(settings, value).map_err(|problem| {
-        fault::usage(
-            format!("{origin}: {} = {value:?}: {problem}", parameter.key),
-            format!("{} is {}", parameter.key, (parameter.help)()),
-        )
-    })?;
-    Ok(parameter)
 }
 
 #[cfg(test)]

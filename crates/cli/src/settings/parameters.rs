@@ -1,13 +1,70 @@
-//! The table of recipe parameters: one line each.
+//! The recipe parameters of sessions: their values, and the table of them, one line each.
 
 use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
 use haul_engine::SOCKET_BUFFER;
 use haul_proto::law_names;
-use haul_wire::control::{Cipher, MAX_RATE_BPS};
+use haul_wire::control::{BenchLimit, Cipher, MAX_RATE_BPS, Settings as WireSettings};
 
-use super::Settings;
-use crate::config::truth;
+use crate::config::{Origin, truth};
 use crate::fault::{self, Fault};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Name of the control law of the rate, one of [`haul_proto::laws`].
+    pub controller: &'static str,
+    /// The ceiling of the rate; with `fixed` the rate itself.
+    pub rate: Option<Rate>,
+    /// The object is cut at multiples of it.
+    pub chunk: Bytes,
+    pub feedback_interval: Span,
+    /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
+    pub crypto: Option<Cipher>,
+    /// Whether the kernel cuts and joins datagrams (GSO and GRO).
+    pub offload: bool,
+    /// Socket buffers to ask the kernel for.
+    pub socket_buffer: Bytes,
+    /// What the transport is made of, with the parameters above, by the name of the preset.
+    pub stack: haulage::Recipe,
+}
+
+impl Settings {
+    /// What a client asks for, as it travels.
+    pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
+        WireSettings {
+            chunk_bytes: self.chunk.0,
+            controller: self.controller.to_owned(),
+            rate_bps: self.rate.map(Rate::as_bps),
+            offload: self.offload,
+            feedback_interval_us: self.feedback_interval.as_micros() as u32,
+            bench_limit,
+            recipe: Some(haul_engine::offer(&self.stack)),
+            extra: vec![("socket_buffer".to_owned(), self.socket_buffer.0.to_string())],
+        }
+    }
+
+    /// Sets the parameter called `key` to what `origin` says.
+    pub(super) fn set(
+        &mut self,
+        origin: &Origin,
+        key: &str,
+        value: &str,
+    ) -> Result<&'static Parameter, Fault> {
+        let parameter = Parameter::find(key)
+            .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
+        parameter.set(self, value).map_err(|problem| {
+            fault::usage(
+                format!("{origin}: {} = {value:?}: {problem}", parameter.key),
+                format!("{} is {}", parameter.key, (parameter.help)()),
+            )
+        })?;
+        Ok(parameter)
+    }
+
+    /// Every parameter as `--set` takes it, `KEY=VALUE`.
+    pub(crate) fn assignments(&self) -> Vec<String> {
+        PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, (parameter.show)(self))).collect()
+    }
+}
 
 pub(crate) struct Parameter {
     /// Its name in recipes and with `--set`.

@@ -18,6 +18,10 @@ const SHIPPED: [(&str, &str); 2] = [
     ("fixed", include_str!("../../presets/fixed.toml")),
 ];
 
+/// Where recipes of micro-protocols are to be had.
+pub(super) const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
+                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Preset {
     /// Its name: that of a shipped preset, or the file's name without `.toml`.
@@ -119,12 +123,12 @@ impl Preset {
     /// Takes the micro-protocols, and those of their parameters that the session has too.
     fn apply_stack(&self, settings: &mut Settings) -> Result<(), Fault> {
         let mut stack = haulage::Recipe::parse(&self.text)
-            .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), super::STACKS))?;
+            .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), STACKS))?;
         stack.name.clone_from(&self.name);
         for (of_part, key) in IN_STACKS {
             let value = of_part.split_once('.').and_then(|(part, parameter)| stack.get(part, parameter));
             if let Some(value) = value {
-                super::set(settings, &self.origin(), key, value)?;
+                settings.set(&self.origin(), key, value)?;
             }
         }
         settings.stack = stack;
@@ -137,7 +141,7 @@ impl Preset {
             if key.contains('.') {
                 settings.stack.set(key, &text).map_err(|error| self.problem(&error.to_string()))?;
             } else {
-                super::set(settings, &self.origin(), key, &text)?;
+                settings.set(&self.origin(), key, &text)?;
             }
         }
         Ok(())

@@ -1,3 +1,5 @@
+use haul_base::{Bytes, Rate, Span};
+use haul_wire::control::BenchLimit;
 use proptest::prelude::*;
 
 use super::*;

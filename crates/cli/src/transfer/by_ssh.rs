@@ -10,7 +10,7 @@ use crate::endpoint::{self, Machine};
 use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, Policy, session, with_own_server};
+use crate::transfer::{Context, CopyPlan, Policy, session, with_own_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -46,6 +46,11 @@ pub(crate) fn not_detached() -> Fault {
         "--detach is for copies between two other machines: this one takes part in the transfer",
         "leave it out, and start the command under `nohup` or in a `tmux` session",
     )
+}
+
+/// What a server at the destination of `plan` is to do.
+pub(crate) fn put(context: &Context, plan: &CopyPlan) -> Permit {
+    Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
 /// Runs `work` with the URL of a server on a machine: one that runs, one that ssh starts with `permit`, or one in here.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use haul_diagnosis::Model;
 use haul_engine::Role;
+use serde_json::json;
 
 use crate::args::{Command, TransferOptions};
 use crate::config::Setting;
@@ -96,6 +97,18 @@ impl Context {
     pub(crate) fn report(&self, report: RunReport) -> RunReport {
         let Settings { stack, controller, .. } = &self.settings;
         RunReport { preset: stack.name.clone(), controller: (*controller).to_owned(), ..report }
+    }
+
+    /// Does `work` between the beginning and the end of a trace.
+    pub(crate) fn traced(
+        &self,
+        actions: &[String],
+        work: impl FnOnce() -> Result<RunReport, Fault>,
+    ) -> RunReport {
+        self.events.write("start", json!({ "actions": actions }));
+        let report = work().unwrap_or_else(|fault| self.failed(fault));
+        self.trace_end(&report);
+        report
     }
 
     pub(crate) fn trace_end(&self, report: &RunReport) {

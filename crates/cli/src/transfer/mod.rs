@@ -26,7 +26,7 @@ pub(crate) use control_socket::{ControlSocket, Side};
 pub(crate) use drive::{Measured, Moved};
 pub(crate) use facts::{Cpu, Facts};
 pub(crate) use link::Sides;
-pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Way, local_word};
+pub(crate) use plan::{Agreed, CopyPlan, DryRun, Negotiated, Way, local_word};
 pub(crate) use policy::Policy;
 pub(crate) use quota::Quotas;
 pub(crate) use select::{chosen, selection};

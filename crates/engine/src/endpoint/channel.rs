@@ -16,8 +16,7 @@ use super::Endpoint;
 use super::connection::{Connection, LockedConnection};
 use super::driver::InlineDriver;
 use crate::clock::after;
-use crate::wake::lock;
-use crate::wake::{block_with, park};
+use crate::wake::{block_with, lock, park};
 use crate::{EngineError, Role};
 
 /// A message that has come.

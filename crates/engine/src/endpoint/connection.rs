@@ -14,8 +14,7 @@ use haul_stack::{Ends, RecipeError, Stack, caught};
 use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind};
 
 use super::socket::EndpointSocket;
-use crate::wake::WakerList;
-use crate::wake::lock;
+use crate::wake::{WakerList, lock};
 use crate::{EngineError, Role};
 
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.

@@ -26,8 +26,7 @@ use super::shared::{Driver, SOCKET, Shared, WAKER, system};
 use super::timers::Timers;
 use crate::socket_reader::Received;
 use crate::tls::{HandshakeError, Readiness};
-use crate::wake::lock;
-use crate::wake::{ThreadWaker, wait_ready};
+use crate::wake::{ThreadWaker, lock, wait_ready};
 use crate::{EngineError, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.

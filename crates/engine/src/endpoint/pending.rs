@@ -13,8 +13,7 @@ use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::ControlFrame;
 
-use crate::wake::block_until;
-use crate::wake::lock;
+use crate::wake::{block_until, lock};
 use crate::{Control, Direction, EngineError, Monitor};
 
 /// The sessions by their number.

@@ -17,8 +17,7 @@ use super::connection::Connection;
 use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use crate::socket_reader::SocketReader;
-use crate::wake::WakerList;
-use crate::wake::lock;
+use crate::wake::{WakerList, lock};
 use crate::{ConnectionOptions, EngineError, Monitor, Waker};
 
 /// Which descriptor of an epoll instance is ready; others say it by their number.

@@ -8,7 +8,6 @@ use haul_base::{AlignedBytes, Ecn};
 use haul_udp::{SendError, Sent, UdpSocket};
 
 use super::timers::Timers;
-use crate::counters::counters;
 use crate::identity::random;
 use crate::wake::lock;
 use crate::{Clock, EngineError};
@@ -23,7 +22,7 @@ const ROUNDS: usize = 16;
 const OWN_ROUNDS: usize = 4;
 /// Free slots that are kept.
 const KEPT_SLOTS: usize = 8;
-counters! {
+haul_base::counters! {
     Counters:
     /// What has happened at an endpoint.
     pub struct EndpointStats {

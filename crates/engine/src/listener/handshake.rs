@@ -16,9 +16,9 @@ use haul_wire::control::{
 };
 use rustls::{Connection, ServerConnection};
 
-use super::Server;
 use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
+use super::server::Server;
 use crate::endpoint::PendingSession;
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide};

@@ -23,6 +23,7 @@ use cases::{TcpCase, UdpCase};
 use emulated::Emulator;
 pub(crate) use end::{EndArgs, end};
 use figures::{Arrivals, Series};
+use table::Measured;
 
 const EXAMPLES: &str = "Examples:
   haul-lab compare --time 20s --seed 1
@@ -67,16 +68,6 @@ pub(crate) struct CompareArgs {
     /// Writes every sample of the TCP runs to this file as JSON
     #[arg(long, value_name = "FILE")]
     samples: Option<std::path::PathBuf>,
-}
-
-/// A line of one of the tables with all that was measured for it.
-#[derive(Debug)]
-struct Measured<C, T> {
-    case: C,
-    simulated: Vec<T>,
-    /// The emulator's runs again in the simulator, with the times at which packets were really sent there.
-    replayed: Vec<T>,
-    emulated: Vec<T>,
 }
 
 /// Compares, and prints the tables.

@@ -5,11 +5,20 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::Measured;
 use super::cases::{Measure, TcpCase, UdpCase};
 use super::figures::{Arrivals, Series};
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
+
+/// A line of one of the tables with all that was measured for it.
+#[derive(Debug)]
+pub(super) struct Measured<C, T> {
+    pub(super) case: C,
+    pub(super) simulated: Vec<T>,
+    /// The emulator's runs again in the simulator, with the times at which packets were really sent there.
+    pub(super) replayed: Vec<T>,
+    pub(super) emulated: Vec<T>,
+}
 
 /// Writes all samples of all runs.
 pub(super) fn write_samples(file: &Path, tcp: &[Measured<TcpCase, Series>]) -> Result<(), Problem> {

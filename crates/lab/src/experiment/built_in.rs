@@ -4,7 +4,7 @@ use clap::{Args, Parser};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::RunArgs;
+use super::args::RunArgs;
 use super::check::Judged;
 use super::verdict::Verdict;
 use crate::outcome::{Claim, Outcome};

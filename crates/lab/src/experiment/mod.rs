@@ -1,6 +1,7 @@
 //! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and experiments of our own. A plan says what is
 //! varied and what must come out; it is committed before it is run.
 
+mod args;
 mod built_in;
 mod check;
 mod classes;
@@ -17,62 +18,20 @@ mod verdict;
 mod windows;
 
 use std::fs;
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-use clap::Args;
 use serde::Serialize;
 
 use crate::emulator::Emulator;
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 use crate::sim::RunReport;
+pub(crate) use args::RunArgs;
 use check::Judged;
 use plan::{Plan, Runner};
 use verdict::Verdict;
-
-const EXAMPLES: &str = "Examples:
-  haul-lab run asynch-1
-  haul-lab run moving neighbours
-  haul-lab run all --out figures
-  haul-lab run asynch-1 --full --jobs 2
-
-Exit status: 0 if every check is reproduced, has the same ordering, is undecided, or differs for a reason that the plan
-knows; 1 if one differs without; 2 for an experiment that there is not.
-What the verdicts mean: docs/experiments.md.";
-
-/// What `haul-lab run` takes.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct RunArgs {
-    /// The experiments, `all` that are simulated, or plans of your own (files that end in .toml)
-    #[arg(value_name = "NAME", required = true)]
-    pub names: Vec<String>,
-
-    /// More values and more seeds
-    #[arg(long)]
-    pub full: bool,
-
-    /// Runs each combination with seeds 1 to N, in place of the plan's number
-    #[arg(long, value_name = "N")]
-    pub seeds: Option<NonZeroU32>,
-
-    /// Where the numbers (JSON) and the diagrams (SVG) go
-    #[arg(long, value_name = "DIR", default_value = "experiments")]
-    pub out: PathBuf,
-
-    /// How many runs go at a time [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub jobs: Option<u16>,
-}
-
-impl RunArgs {
-    const fn profile(&self) -> &'static str {
-        if self.full { "full" } else { "quick" }
-    }
-}
 
 /// Lists what there is.
 pub(crate) fn list() -> Result<ExitCode, Problem> {

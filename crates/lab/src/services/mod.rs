@@ -8,6 +8,7 @@ mod figures;
 mod ideal;
 mod incoming;
 mod job;
+mod points;
 mod server;
 mod tables;
 mod theft;
@@ -17,11 +18,11 @@ mod udt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::outcome::Outcome;
 use crate::problem::Problem;
+use points::Points;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,19 +39,6 @@ enum What {
     Readings,
 }
 
-/// Who carries small messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Courier {
-    /// The recipe `msg`
-    Msg,
-    /// The kernel's TCP
-    Tcp,
-    /// The same with timeouts for thin streams
-    Thin,
-    /// Bare datagrams
-    Udp,
-}
-
 /// What `haul-lab services` takes.
 #[derive(Debug, Args)]
 pub(crate) struct ServicesArgs {
@@ -64,70 +52,6 @@ pub(crate) struct ServicesArgs {
     /// Seed of the paths
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-}
-
-/// Which points of the tables, and how many times.
-#[derive(Debug, Args)]
-struct Points {
-    /// Share of the full number of messages and seconds, for a quick look
-    #[arg(long, value_name = "0.1..1", default_value = "1")]
-    share: f64,
-
-    /// Round-trip times of `rates` and `turnaround`
-    #[arg(long, value_name = "MS,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000))]
-    rtt: Option<Vec<u64>>,
-
-    /// Loss each way of `turnaround`
-    #[arg(long, value_name = "PERCENT,..", value_delimiter = ',')]
-    loss: Option<Vec<f64>>,
-
-    /// Messages of a carrier in a round of `turnaround`
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
-    messages: Option<usize>,
-
-    /// Who carries in `turnaround`; TCP takes longest where much is lost
-    #[arg(
-        long,
-        value_enum,
-        value_name = "CARRIER,..",
-        value_delimiter = ',',
-        default_value = "msg,tcp,thin,udp"
-    )]
-    carriers: Vec<Courier>,
-
-    /// How long the ends of `msg` may look for a message themselves in `turnaround`; several are several carriers
-    #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
-    busy_poll: Option<Vec<u64>>,
-
-    /// Rounds, every carrier in turn, each with other losses: 1 of `rates`, which takes 4 minutes, 5 of the others
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-
-    /// UDT in `jitter`, by the program that scripts/bench/udt.sh builds
-    #[arg(long, value_name = "PROGRAM")]
-    udt: Option<PathBuf>,
-}
-
-/// Rounds where none are asked for.
-const ROUNDS: u32 = 5;
-
-impl Points {
-    fn rounds_or(&self, usual: u32) -> u64 {
-        self.rounds.unwrap_or(usual).into()
-    }
-
-    fn check(&self) -> Result<(), Problem> {
-        if !(0.01..=1.0).contains(&self.share) {
-            return Err(Problem::usage("--share must lie between 0.01 and 1", "1 is the full measurement"));
-        }
-        if self.loss.iter().flatten().any(|loss| !(0.0..=50.0).contains(loss)) {
-            return Err(Problem::usage("--loss must lie between 0 and 50", "as in --loss 0,0.1,5"));
-        }
-        if self.udt.as_ref().is_some_and(|program| !program.is_file()) {
-            return Err(Problem::usage("--udt names no program", "scripts/bench/udt.sh prints where it is"));
-        }
-        Ok(())
-    }
 }
 
 /// What the hidden command of either end takes.

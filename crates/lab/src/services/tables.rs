@@ -7,7 +7,7 @@ use serde_json::json;
 use super::emulated::{Emulator, Road};
 use super::figures::quantile;
 use super::job::{Carrier, Job, Seen, Stream};
-use super::{Points, ROUNDS};
+use super::points::{Points, ROUNDS};
 use crate::outcome::{Claim, Outcome};
 use crate::problem::{Problem, While};
 

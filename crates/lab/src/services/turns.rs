@@ -15,8 +15,8 @@ use super::figures::{mean, quantile};
 use super::ideal::Comparison;
 use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Turns};
+use super::points::{Courier, Points, ROUNDS};
 use super::theft::{QUIET, Ticks};
-use super::{Courier, Points, ROUNDS};
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 

@@ -17,7 +17,7 @@ use crate::entries::Kind;
 use crate::fault::{IoFault, Scope};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
-use crate::receive::ReceiveOptions;
+use crate::receive::options::ReceiveOptions;
 use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
 use crate::receive::place::dir_entry::{Installed, collision, folds, has_one_name};
 use crate::receive::place::open_files::OpenFiles;

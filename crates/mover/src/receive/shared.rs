@@ -18,11 +18,12 @@ use crate::link::{ControlLink, LOOK_AGAIN, is_session_message};
 use crate::progress::Progress;
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
+use crate::receive::decide::expectations::Expectations;
 use crate::receive::messages::over;
+use crate::receive::options::ReceiveOptions;
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
-use crate::receive::{Expectations, ReceiveOptions};
 use crate::units::Units;
 
 /// How long the sender may take to close after everything is final.

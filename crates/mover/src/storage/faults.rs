@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-pub use super::Call;
+pub use super::call::Call;
 
 /// What becomes of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,6 +2,7 @@
 //! a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what becomes of each
 //! call. Advice to the kernel, and the reading of journals and of files with patterns, do without.
 
+mod call;
 #[cfg(feature = "faults")]
 pub mod faults;
 
@@ -17,6 +18,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use rustix::{fs, io};
 
+pub(crate) use call::Call;
 #[cfg(feature = "faults")]
 use faults as kernel;
 
@@ -61,38 +63,6 @@ mod kernel {
     pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
         resolve
     }
-}
-
-/// What a call is for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(not(feature = "faults"), expect(unreachable_pub, reason = "only tests see it"))]
-pub enum Call {
-    /// `openat`, `openat2`, `dup`.
-    Open,
-    /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`, `getxattr`, `listxattr`.
-    Look,
-    /// Names of a directory.
-    List,
-    /// `lseek` for holes.
-    Seek,
-    /// `pread` of so many bytes at most.
-    Read(usize),
-    /// `write`, `pwrite`, `copy_file_range` of so many bytes.
-    Write(usize),
-    /// `fallocate`, `ftruncate`.
-    Size,
-    /// `mkdirat`, `symlinkat`, `linkat`.
-    Make,
-    /// `renameat`.
-    Rename,
-    /// `unlinkat`.
-    Remove,
-    /// `fchmod`, `fchownat`, `utimensat`, `setxattr` and its kin.
-    Attributes,
-    /// `fsync`, `fdatasync`, `syncfs`.
-    Sync,
-    /// `flock`.
-    Lock,
 }
 
 /// Bytes of names that are asked of the kernel at a time.

@@ -1,7 +1,8 @@
-//! Packets from place to place.
+//! Packets and messages from place to place.
 
 use haul_base::{CauseCounts, HostSample, PathId, Received, Span, Time};
 
+use super::channel::ChannelId;
 use super::transit_buffers::Launch;
 use super::{
     Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, MOST_BATCHES, NodeId, Outbox, Parcel,
@@ -288,5 +289,39 @@ impl World {
         let (first, parcel) = (flow.links[0], launch.parcel.of_flow(id));
         self.tell(Place::Source(node), &parcel, Exit::Delivered);
         self.offer(first, parcel);
+    }
+
+    /// Takes what a node has for its channel.
+    pub(super) fn take_messages(&mut self, node: NodeId) {
+        let slot = &mut self.nodes[node.0 as usize];
+        let Some(id) = slot.channel else { return };
+        let channel = &mut self.channels[id.0 as usize];
+        let mut message = Vec::new();
+        while slot.node.poll_channel(self.now, &mut message) {
+            channel.send(self.now, node, std::mem::take(&mut message));
+        }
+        self.agenda.set(channel.actor, channel.next());
+    }
+
+    /// Messages of a channel arrive.
+    pub(super) fn on_channel(&mut self, id: ChannelId) {
+        for way in 0..2 {
+            while let Some((to, message)) = self.channels[id.0 as usize].due(self.now, way) {
+                let room = self.room(to);
+                let slot = &mut self.nodes[to.0 as usize];
+                let before = slot.node.happenings();
+                let mut out = Outbox {
+                    room,
+                    now: self.now,
+                    ahead: Span::ZERO,
+                    transit_buffers: &mut self.transit_buffers,
+                    launches: &mut self.launches,
+                };
+                slot.node.on_channel(self.now, &message, &mut out);
+                self.after_node(to, before);
+            }
+        }
+        let channel = &self.channels[id.0 as usize];
+        self.agenda.set(channel.actor, channel.next());
     }
 }

@@ -4,9 +4,11 @@ mod agenda;
 mod channel;
 mod deliver;
 mod host;
+mod ids;
 mod node;
 mod record;
 mod session;
+mod slots;
 mod summary;
 mod transit_buffers;
 mod truth;
@@ -23,42 +25,19 @@ use crate::path::Path;
 use crate::stage::{PathSpec, SpecError, StageChange, StageRef};
 use agenda::Agenda;
 use channel::{Channel, ChannelId};
-use record::Recorder;
+use record::{Parts, Recorder};
+use slots::{Flow, HostSlot, Link, NodeSlot};
 use transit_buffers::{Launch, TransitBuffers};
 use truth::RecentLosses;
 
 pub use channel::ChannelSpec;
 pub use host::{HostExit, HostModel};
+pub use ids::{HostId, LinkId, NodeId, Place};
 pub use node::{Arrival, MOST_BATCHES, Node, Outbox};
 pub use record::Rates;
 pub use session::{SessionNode, UDP_OVERHEAD};
-pub use summary::{FlowSummary, FlowTruth, LinkSummary, NodeSummary, Summary};
-
-/// A node of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct NodeId(pub u32);
-
-/// A link of a world: one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct LinkId(pub u32);
-
-/// A host of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct HostId(pub u32);
-
-/// Where something happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// At the node that has sent the packets: they are on their way to the first link.
-    Source(NodeId),
-    /// On a link.
-    Link(LinkId),
-    /// In a host.
-    Host(HostId),
-    /// At a node, which has the packets now.
-    Node(NodeId),
-}
+pub use summary::{FlowSummary, LinkSummary, NodeSummary, Summary};
+pub use truth::FlowTruth;
 
 /// One line of the trace.
 #[derive(Clone, Copy, Debug)]
@@ -120,44 +99,6 @@ pub enum WorldError {
     /// A path cannot be built, or not be changed like that.
     #[error(transparent)]
     Path(#[from] SpecError),
-}
-
-#[derive(Debug)]
-struct Link {
-    name: String,
-    path: Path,
-    actor: u32,
-}
-
-#[derive(Debug)]
-struct NodeSlot {
-    name: String,
-    node: Box<dyn Node>,
-    host: Option<HostId>,
-    /// The flow that leaves by each port.
-    ports: Vec<(PathId, FlowId)>,
-    actor: u32,
-    /// Its timer is due and its process has not the CPU.
-    waits_for_cpu: bool,
-    /// When its process looks at the host's load again.
-    looks_at: Time,
-    channel: Option<ChannelId>,
-}
-
-#[derive(Debug)]
-struct HostSlot {
-    model: Box<dyn HostModel>,
-    actor: u32,
-}
-
-#[derive(Debug)]
-struct Flow {
-    name: String,
-    links: Vec<LinkId>,
-    to: NodeId,
-    port: PathId,
-    truth: FlowTruth,
-    losses: RecentLosses,
 }
 
 /// Who an event of the agenda is for.
@@ -382,6 +323,21 @@ impl World {
         Ok((forth, back))
     }
 
+    /// Opens a control channel between two nodes, each of which has one at most. Messages do not wait for the CPU of a
+    /// host.
+    ///
+    /// # Errors
+    /// If there is no such node.
+    pub fn open_channel(&mut self, a: NodeId, b: NodeId, spec: ChannelSpec) -> Result<(), WorldError> {
+        let id = ChannelId(self.channels.len() as u32);
+        self.node_slot(a)?.channel = Some(id);
+        self.node_slot(b)?.channel = Some(id);
+        let rng = haul_base::Rng::from_seed(self.seed_for(u64::MAX - u64::from(id.0)));
+        let actor = self.actor(Actor::Channel(id));
+        self.channels.push(Channel::new(spec, rng, [a, b], actor));
+        Ok(())
+    }
+
     /// At `at`, `action` changes the world.
     pub fn at(&mut self, at: Time, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.script.push(at, Box::new(action));
@@ -518,7 +474,13 @@ impl World {
         let Some(mut recorder) = self.recorder.take() else {
             return self.agenda.set(RECORDER, None);
         };
-        recorder.sample(self);
+        recorder.sample(Parts {
+            now: self.now,
+            flows: &self.flows,
+            links: &self.links,
+            nodes: &self.nodes,
+            hosts: &self.hosts,
+        });
         // Alone it would keep the world going for ever.
         self.agenda.set(RECORDER, None);
         let due = self.agenda.first().map(|_| recorder.due());

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use haul_base::{Span, Time};
 use serde::Serialize;
 
-use super::{NodeId, World};
+use super::ids::NodeId;
+use super::slots::{Flow, HostSlot, Link, NodeSlot};
 use crate::counters::Drops;
 
 /// What happened in each interval of a run. The outer lists follow the order in which flows, links and nodes were
@@ -54,6 +55,16 @@ pub(super) struct Recorder {
     waited_ns: Vec<u64>,
 }
 
+/// What samples are taken of: a world.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) now: Time,
+    pub(super) flows: &'a [Flow],
+    pub(super) links: &'a [Link],
+    pub(super) nodes: &'a [NodeSlot],
+    pub(super) hosts: &'a [HostSlot],
+}
+
 /// How much `total` has grown since it was last looked at.
 fn growth(before: &mut Vec<u64>, index: usize, total: u64) -> u64 {
     if before.len() <= index {
@@ -100,7 +111,7 @@ impl Recorder {
         haul_base::Rate::from_transfer(bytes, self.interval).as_bps()
     }
 
-    pub(super) fn sample(&mut self, world: &World) {
+    pub(super) fn sample(&mut self, world: Parts<'_>) {
         let samples = self.rates.queue_bytes.first().map_or(0, Vec::len);
         self.sample_flows(world, samples);
         self.sample_nodes(world, samples);
@@ -116,7 +127,7 @@ impl Recorder {
         self.due += self.interval;
     }
 
-    fn sample_flows(&mut self, world: &World, samples: usize) {
+    fn sample_flows(&mut self, world: Parts<'_>, samples: usize) {
         for (index, flow) in world.flows.iter().enumerate() {
             let bytes = growth(&mut self.delivered, index, flow.truth.delivered_bytes);
             let bps = self.bps(bytes);
@@ -138,7 +149,7 @@ impl Recorder {
         }
     }
 
-    fn sample_nodes(&mut self, world: &World, samples: usize) {
+    fn sample_nodes(&mut self, world: Parts<'_>, samples: usize) {
         for lists in [&mut self.rates.goodput_bps, &mut self.rates.law_bps] {
             lists.resize(world.nodes.len(), Vec::new());
         }
@@ -154,7 +165,7 @@ impl Recorder {
         }
     }
 
-    fn sample_processes(&mut self, world: &World, samples: usize) {
+    fn sample_processes(&mut self, world: Parts<'_>, samples: usize) {
         let Rates { waited, sleep_average_us, socket_fill, .. } = &mut self.rates;
         for lists in [waited, sleep_average_us, socket_fill] {
             lists.resize(world.nodes.len(), Vec::new());

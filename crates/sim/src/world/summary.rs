@@ -3,33 +3,8 @@
 use haul_base::Time;
 use serde::Serialize;
 
-use super::{Rates, World};
-use crate::counters::{Drops, PathCounters};
-
-/// What became of the packets of one flow:
-/// `offered + copies = delivered + drops + under way`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FlowTruth {
-    /// Packets that were sent.
-    pub offered: u64,
-    /// Their bytes on the wire.
-    pub offered_bytes: u64,
-    /// Packets that reached the machine, copies included.
-    pub delivered: u64,
-    /// Their bytes on the wire.
-    pub delivered_bytes: u64,
-    /// Copies made on the way.
-    pub copies: u64,
-    /// Packets that died, by reason.
-    pub drops: Drops,
-}
-
-impl FlowTruth {
-    /// Packets that are under way.
-    pub fn under_way(&self) -> u64 {
-        self.offered + self.copies - self.delivered - self.drops.total()
-    }
-}
+use super::{FlowTruth, Rates, World};
+use crate::counters::PathCounters;
 
 /// One flow of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,14 +1,42 @@
-//! Why packets died lately: the verdict of a diagnosis that is always right.
+//! What became of packets, and why they died lately: the verdict of a diagnosis that is always right.
 
 use std::collections::VecDeque;
 
 use haul_base::{Cause, CauseCounts, Span, Time};
+use serde::Serialize;
+
+use crate::counters::Drops;
 
 /// Losses count together in stretches of this length.
 const STRETCH: Span = Span::from_millis(100);
 /// A verdict is about so many of them, back from the newest loss: a sender finds its losses a round trip after they
 /// happen, and some of them later. Our choice.
 const STRETCHES: u64 = 10;
+
+/// What became of the packets of one flow:
+/// `offered + copies = delivered + drops + under way`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FlowTruth {
+    /// Packets that were sent.
+    pub offered: u64,
+    /// Their bytes on the wire.
+    pub offered_bytes: u64,
+    /// Packets that reached the machine, copies included.
+    pub delivered: u64,
+    /// Their bytes on the wire.
+    pub delivered_bytes: u64,
+    /// Copies made on the way.
+    pub copies: u64,
+    /// Packets that died, by reason.
+    pub drops: Drops,
+}
+
+impl FlowTruth {
+    /// Packets that are under way.
+    pub fn under_way(&self) -> u64 {
+        self.offered + self.copies - self.delivered - self.drops.total()
+    }
+}
 
 /// What a flow lost in the last second in which it lost anything.
 #[derive(Clone, Debug, Default)]

@@ -110,14 +110,6 @@ impl Recipe {
         self.parts.iter().any(|p| p.name == part)
     }
 
-    /// Reads a recipe.
-    ///
-    /// # Errors
-    /// Where the text is no recipe, with line and column.
-    pub fn parse(text: &str) -> Result<Self, RecipeError> {
-        text::parse(text)
-    }
-
     /// The recipe as TOML; reading it gives the same recipe.
     pub fn to_toml(&self) -> String {
         let quoted = |text: &str| toml::Value::from(text).to_string();

@@ -38,28 +38,34 @@ pub(crate) fn place(source: &str, table: &str, key: Option<&str>) -> String {
     format!("line {}: ", source[..offset].matches('\n').count() + 1)
 }
 
-pub(super) fn parse(text: &str) -> Result<Recipe, RecipeError> {
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        at(text, offset, error.message().trim().to_owned())
-    })?;
-    let mut recipe = Recipe { source: text.to_owned(), ..Recipe::default() };
-    for (key, value) in &table {
-        match (key.as_str(), value) {
-            ("name", toml::Value::String(name)) => recipe.name.clone_from(name),
-            ("summary", toml::Value::String(summary)) => recipe.summary.clone_from(summary),
-            (name, toml::Value::Table(parameters)) if name != "name" && name != "summary" => {
-                recipe.parts.push(part(text, key, parameters)?);
-            }
-            _ => {
-                let message = format!(
-                    "`{key}` is neither `name = \"...\"`, nor `summary = \"...\"`, nor a micro-protocol's table [{key}]"
-                );
-                return Err(at(text, find(text, "", Some(key)), message));
+impl Recipe {
+    /// Reads a recipe.
+    ///
+    /// # Errors
+    /// Where the text is no recipe, with line and column.
+    pub fn parse(text: &str) -> Result<Self, RecipeError> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            at(text, offset, error.message().trim().to_owned())
+        })?;
+        let mut recipe = Recipe { source: text.to_owned(), ..Recipe::default() };
+        for (key, value) in &table {
+            match (key.as_str(), value) {
+                ("name", toml::Value::String(name)) => recipe.name.clone_from(name),
+                ("summary", toml::Value::String(summary)) => recipe.summary.clone_from(summary),
+                (name, toml::Value::Table(parameters)) if name != "name" && name != "summary" => {
+                    recipe.parts.push(part(text, key, parameters)?);
+                }
+                _ => {
+                    let message = format!(
+                        "`{key}` is neither `name = \"...\"`, nor `summary = \"...\"`, nor a micro-protocol's table [{key}]"
+                    );
+                    return Err(at(text, find(text, "", Some(key)), message));
+                }
             }
         }
+        Ok(recipe)
     }
-    Ok(recipe)
 }
 
 /// Checks the name of a micro-protocol or of a parameter: all are bare keys of TOML.
@@ -97,11 +103,11 @@ mod tests {
 
     #[test]
     fn errors_name_line_and_column() {
-        let error = parse("name = \"x\"\n[a]\nrate = [1]\n").unwrap_err().to_string();
+        let error = Recipe::parse("name = \"x\"\n[a]\nrate = [1]\n").unwrap_err().to_string();
         assert!(error.starts_with("line 3, column 1: `a.rate` must be"), "{error}");
-        let error = parse("name = \"x\"\nspeed = 3\n").unwrap_err().to_string();
+        let error = Recipe::parse("name = \"x\"\nspeed = 3\n").unwrap_err().to_string();
         assert!(error.starts_with("line 2, column 1: `speed`"), "{error}");
-        let error = parse("name = \"x\"\n[a\n").unwrap_err().to_string();
+        let error = Recipe::parse("name = \"x\"\n[a\n").unwrap_err().to_string();
         assert!(error.starts_with("line 2, column "), "{error}");
     }
 
@@ -114,14 +120,14 @@ mod tests {
             ("[a]\n'b.c' = 1\n", "`b.c` is no name"),
             ("[a]\n'' = 1\n", "`` is no name"),
         ] {
-            let error = parse(text).unwrap_err().to_string();
+            let error = Recipe::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
     }
 
     #[test]
     fn order_is_kept() {
-        let recipe = parse("name = \"x\"\n[zebra]\n[ape]\nb = 1\na = true\n").unwrap();
+        let recipe = Recipe::parse("name = \"x\"\n[zebra]\n[ape]\nb = 1\na = true\n").unwrap();
         assert_eq!(recipe.parts[0].name, "zebra");
         assert_eq!(recipe.parts[1].parameters, [("b".into(), "1".into()), ("a".into(), "true".into())]);
     }
@@ -129,7 +135,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "(\\PC|\n|=|\\[|\\]|\"){0,200}") {
-            let _ = parse(&text);
+            let _ = Recipe::parse(&text);
         }
 
         #[test]
@@ -142,7 +148,7 @@ mod tests {
             for (part, parameters) in parts {
                 recipe.parts.push(Part { name: part, parameters: parameters.into_iter().collect() });
             }
-            let read = parse(&recipe.to_toml()).unwrap();
+            let read = Recipe::parse(&recipe.to_toml()).unwrap();
             prop_assert_eq!((read.name, read.parts), (recipe.name, recipe.parts));
         }
     }

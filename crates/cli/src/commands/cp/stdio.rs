@@ -9,7 +9,6 @@ use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
 use haul_wire::control::{Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
 
-use super::traced;
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault::usage;
@@ -23,13 +22,15 @@ const STDIO: &str = "-";
 /// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
     let (sources, out) = split(&args.paths)?;
-    Some(traced(context, &actions(&args.paths), || match (sources, out) {
-        _ if args.ssh.detach => Err(by_ssh::not_detached()),
-        (sources, true) => {
-            to_stdout(context, sources, args).map(|report| report.of_application(&["receiver_storage"]))
+    Some(context.traced(&actions(&args.paths), || {
+        match (sources, out) {
+            _ if args.ssh.detach => Err(by_ssh::not_detached()),
+            (sources, true) => {
+                to_stdout(context, sources, args).map(|report| report.of_application(&["receiver_storage"]))
+            }
+            (_, false) => from_stdin(context, &args.paths, &args.ssh)
+                .map(|report| report.of_application(&["sender_storage"])),
         }
-        (_, false) => from_stdin(context, &args.paths, &args.ssh)
-            .map(|report| report.of_application(&["sender_storage"])),
     }))
 }
 

@@ -8,7 +8,6 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
-use super::{Agreed, put};
 use crate::args::SshArgs;
 use crate::config::heading_in_cp;
 use crate::endpoint::Machine;
@@ -16,7 +15,7 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, Negotiated, REST, Served, local_word};
+use crate::transfer::{Agreed, Context, CopyPlan, Negotiated, REST, Served, by_ssh, local_word};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -69,7 +68,7 @@ fn start(
 ) -> Result<(Option<Served>, Remote), Fault> {
     let options = options(context)?;
     let command = SshCommand::new(args)?;
-    let start = |host| Served::start(context, &command, host, &put(context, plan));
+    let start = |host| Served::start(context, &command, host, &by_ssh::put(context, plan));
     let server = serves.map(start).transpose()?;
     let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
     let job = Job {

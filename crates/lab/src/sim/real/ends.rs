@@ -13,11 +13,8 @@ use clap::Args;
 use haul_base::Rate;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Application, Change, Suspension, Task};
+use super::task::{Application, CONTROL, Change, EVENTS, Suspension, TASK, Task};
 
-pub(super) const TASK: &str = "task.json";
-pub(super) const EVENTS: &str = "events.jsonl";
-pub(super) const CONTROL: &str = "control";
 const URL: &str = "url";
 /// What is copied to or from an application.
 const DATA: &str = "data";

@@ -1,6 +1,7 @@
 //! A scenario for real: the built `haul` sends over the same stages on the emulator, to a host with the same loads.
 
 mod ends;
+mod task;
 mod windows;
 
 use std::ffi::OsString;
@@ -9,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use haul_base::Span;
 use haul_sim::{PathSpec, StageSpec};
-use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use super::report::RunReport;
@@ -21,6 +21,7 @@ use crate::emulator::{Emulator, Job, PathFile};
 use crate::load::Quota;
 use crate::problem::{Problem, While};
 pub(crate) use ends::{EndArgs, end};
+use task::{Application, CONTROL, Change, EVENTS, Suspension, TASK, Task};
 pub(crate) use windows::{Dropped, Labels, RealWindow};
 
 /// Devices take packets of this length unless a stage of the path says less.
@@ -32,45 +33,6 @@ const DROPS: &str = "drops";
 pub(crate) struct RealJob {
     scenario: Scenario,
     values: Values,
-}
-
-/// What the ends do.
-#[derive(Debug, Serialize, Deserialize)]
-struct Task {
-    haul: PathBuf,
-    /// Arguments of the client, without its files.
-    client: Vec<String>,
-    /// If it is a copy from or to one.
-    application: Option<Application>,
-    changes: Vec<Change>,
-    suspension: Option<Suspension>,
-    /// The control groups of the ends: the file to which each writes its number.
-    client_group: Option<PathBuf>,
-    server_group: Option<PathBuf>,
-}
-
-/// What stands at the client's end, and is slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Application {
-    /// Into the copy's stdin.
-    Writes { bytes: u64, bps: u64 },
-    /// From the copy's stdout.
-    Reads { bytes: u64, bps: u64 },
-}
-
-/// A change of the path, as a line for the emulator's control socket.
-#[derive(Debug, Serialize, Deserialize)]
-struct Change {
-    /// From the start of the session.
-    at_ms: u64,
-    line: String,
-}
-
-/// The server is stopped for `stop_ms` of each `every_ms`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Suspension {
-    every_ms: u64,
-    stop_ms: u64,
 }
 
 /// The run of a scenario that is not in a file of its own, or what of it the emulator cannot do.
@@ -200,7 +162,7 @@ impl RealJob {
         let seed = self.scenario.seed.to_string();
         let mut options: Vec<OsString> = ["--seed", &seed, "--mtu", &mtu].map(OsString::from).into();
         options.extend(PathFile { forth: &forth, back: &back }.save(directory)?);
-        options.extend(["--control".into(), directory.join(ends::CONTROL).into()]);
+        options.extend(["--control".into(), directory.join(CONTROL).into()]);
         if self.session().windows {
             options.extend(["--drop-log".into(), directory.join(DROPS).into()]);
         }
@@ -299,12 +261,11 @@ impl RealJob {
             server_group: server.as_ref().map(Quota::members),
         };
         let text = serde_json::to_vec(&task).map_err(|e| Problem::failed(e.to_string(), ""))?;
-        fs::write(directory.join(ends::TASK), text).while_doing("cannot write what is to be done")?;
+        fs::write(directory.join(TASK), text).while_doing("cannot write what is to be done")?;
         let end = |side: &str| vec!["real-end".into(), side.into(), directory.clone().into()];
         let job = Job { options: self.wan_options(&directory)?, server: end("b"), client: end("a") };
         let output = emulator.run(&directory, &job)?;
-        let events =
-            fs::read_to_string(directory.join(ends::EVENTS)).while_doing("cannot read haul's trace")?;
+        let events = fs::read_to_string(directory.join(EVENTS)).while_doing("cannot read haul's trace")?;
         let events: Vec<_> = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let windows = if self.session().windows { labelled(&directory, &events)? } else { Vec::new() };
         let real = super::report::Real {

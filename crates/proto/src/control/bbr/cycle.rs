@@ -2,10 +2,13 @@
 
 use haul_base::{Rate, Rng, Span, Time};
 
+use super::Bbr;
 use super::history::Mark;
 use super::loss::LossCounts;
-use super::model::volume;
-use super::{Bbr, FeedbackSample, Phase, ShortTerm};
+use super::model::{ShortTerm, volume};
+use super::phase::Phase;
+use super::state::{Acks, Cycle};
+use crate::control::FeedbackSample;
 
 /// The draft: rounds after which a probe is due anyhow, so that Reno and CUBIC on the same path have their share.
 const MOST_ROUNDS: u64 = 63;
@@ -23,45 +26,6 @@ const FEWEST_ROUNDS: u64 = 10;
 const FEWEST_ROUNDS_AFTER_LOSS: u64 = 24;
 /// A probe that has found so much more has found another path.
 const NEW_PATH: f64 = 1.5;
-
-/// What acknowledgements tell of a probe (the draft's `ack_phase`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Acks {
-    /// Not of a probe.
-    Init,
-    Refilling,
-    /// A probe has begun, and nothing of it has arrived yet.
-    Starting,
-    Feedback,
-    /// It has ended, and what left in it still arrives.
-    Stopping,
-}
-
-/// See the module's text.
-#[derive(Debug)]
-pub(super) struct Cycle {
-    least_wait: Span,
-    /// How long to wait for the next probe, and since when.
-    wait: Span,
-    began: Time,
-    rounds: u64,
-    pub(super) acks: Acks,
-    /// Feedback is of a probe that has not been judged too high yet.
-    is_probe_sample: bool,
-    pub(super) was_too_high: bool,
-    /// How often probes of the round trip out of turn have put off the next probe for bandwidth.
-    pub(super) postponed: u32,
-    was_precautionary: bool,
-    /// Rounds in `ProbeBW_DOWN`.
-    down_rounds: u32,
-    up_rounds: u32,
-    up_acked: u64,
-    /// Bytes acknowledged for which the long-term bound grows by a packet.
-    up_per_packet: u64,
-    /// Bandwidth at the start of the probe.
-    pub(super) before: Rate,
-    rng: Option<Rng>,
-}
 
 impl Cycle {
     pub(super) fn new(wait: Span) -> Self {

@@ -53,15 +53,13 @@ use super::{
 };
 use crate::longer_path::LongerPath;
 use crate::rtt::RttEstimator;
-use cycle::{Acks, Cycle};
 use history::{History, Mark};
 use loss::{LossCounts, LossRule};
 use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
 pub(super) use parameters::LAW;
 use phase::{Phase, STARTUP_PACING};
-use probe_rtt::RttProbe;
 use round_trip::RoundTrip;
-use state::{Counts, Pauses, PolicerSearch, Rounds, Settings};
+use state::{Acks, Counts, Cycle, Pauses, PolicerSearch, Rounds, RttProbe, Settings};
 
 /// The draft's `PacingMarginPercent` of 1.
 const PACING_MARGIN: f64 = 0.99;

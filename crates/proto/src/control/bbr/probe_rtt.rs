@@ -2,10 +2,10 @@
 
 use haul_base::{Rate, Span, Time};
 
-use super::cycle::Acks;
+use super::Bbr;
 use super::model::{ShortTerm, volume};
-use super::phase::{PROBE_RTT_GAIN, UP_WINDOW};
-use super::{Bbr, Phase};
+use super::phase::{PROBE_RTT_GAIN, Phase, UP_WINDOW};
+use super::state::{Acks, RttProbe};
 use crate::control::FeedbackSample;
 
 /// The draft's `ProbeRTTDuration`.
@@ -28,17 +28,6 @@ const LONGER: u64 = 2;
 /// to have 100 Mbit/s back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal
 /// shares for ever.
 const MOST_POSTPONED: u32 = 6;
-
-/// A probe of the least round trip.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RttProbe {
-    /// Little enough has been in flight since then, and the least round trip from then on.
-    drained: Option<(Time, Span)>,
-    /// A round has passed since.
-    round_done: bool,
-    /// Why it was made out of turn: the least round trip of the round before it, and what was delivered then.
-    raised: Option<(Span, Rate)>,
-}
 
 impl Bbr {
     /// The draft's `CheckProbeRTT`; `is_due` as the round trip says.

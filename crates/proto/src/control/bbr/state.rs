@@ -1,10 +1,9 @@
 //! The law's state besides its models of the path, in groups.
 
-use haul_base::{Rate, Time};
+use haul_base::{Rate, Rng, Span, Time};
 use haul_stack::Parameters;
 
 use super::loss::LossCounts;
-use super::trial::Trial;
 use crate::control::ControllerConfig;
 use crate::control::window::INITIAL_WINDOW;
 
@@ -66,16 +65,20 @@ pub(super) struct PolicerSearch {
     pub(super) steady_arrival_rate: Option<Rate>,
 }
 
-impl Settings {
-    pub(super) fn new(parameters: &Parameters, config: &ControllerConfig, datagram: u64) -> Self {
-        Self {
-            ceiling: config.ceiling.unwrap_or(Rate::MAX),
-            beta: parameters.number("beta"),
-            headroom: parameters.number("headroom"),
-            rtt_rise: parameters.number("rtt_rise"),
-            initial_window: parameters.integer(INITIAL_WINDOW.name) * datagram,
-        }
-    }
+/// Whether losses stop at a lower rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    /// The loss rate that is tried, the mean length of its runs of losses, and the rate of arrival beside it.
+    pub(super) loss_rate: f64,
+    pub(super) mean_run: f64,
+    pub(super) arrival_rate: Rate,
+    /// Its packets: they end where `ProbeBW_DOWN` does.
+    pub(super) first_pn: u64,
+    pub(super) end_pn: Option<u64>,
+    /// What of them was lost.
+    pub(super) lost: LossCounts,
+    /// Packets before this one had left when the present round began.
+    pub(super) round_pn: u64,
 }
 
 /// What is counted in a round trip.
@@ -87,4 +90,66 @@ pub(super) struct RoundTotals {
     pub(super) steady: LossCounts,
     pub(super) marked: u64,
     pub(super) runs: u64,
+}
+
+/// What acknowledgements tell of a probe (the draft's `ack_phase`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acks {
+    /// Not of a probe.
+    Init,
+    Refilling,
+    /// A probe has begun, and nothing of it has arrived yet.
+    Starting,
+    Feedback,
+    /// It has ended, and what left in it still arrives.
+    Stopping,
+}
+
+/// Where the cycle of probes for bandwidth is.
+#[derive(Debug)]
+pub(super) struct Cycle {
+    pub(super) least_wait: Span,
+    /// How long to wait for the next probe, and since when.
+    pub(super) wait: Span,
+    pub(super) began: Time,
+    pub(super) rounds: u64,
+    pub(super) acks: Acks,
+    /// Feedback is of a probe that has not been judged too high yet.
+    pub(super) is_probe_sample: bool,
+    pub(super) was_too_high: bool,
+    /// How often probes of the round trip out of turn have put off the next probe for bandwidth.
+    pub(super) postponed: u32,
+    pub(super) was_precautionary: bool,
+    /// Rounds in `ProbeBW_DOWN`.
+    pub(super) down_rounds: u32,
+    pub(super) up_rounds: u32,
+    pub(super) up_acked: u64,
+    /// Bytes acknowledged for which the long-term bound grows by a packet.
+    pub(super) up_per_packet: u64,
+    /// Bandwidth at the start of the probe.
+    pub(super) before: Rate,
+    pub(super) rng: Option<Rng>,
+}
+
+/// A probe of the least round trip.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RttProbe {
+    /// Little enough has been in flight since then, and the least round trip from then on.
+    pub(super) drained: Option<(Time, Span)>,
+    /// A round has passed since.
+    pub(super) round_done: bool,
+    /// Why it was made out of turn: the least round trip of the round before it, and what was delivered then.
+    pub(super) raised: Option<(Span, Rate)>,
+}
+
+impl Settings {
+    pub(super) fn new(parameters: &Parameters, config: &ControllerConfig, datagram: u64) -> Self {
+        Self {
+            ceiling: config.ceiling.unwrap_or(Rate::MAX),
+            beta: parameters.number("beta"),
+            headroom: parameters.number("headroom"),
+            rtt_rise: parameters.number("rtt_rise"),
+            initial_window: parameters.integer(INITIAL_WINDOW.name) * datagram,
+        }
+    }
 }

@@ -10,10 +10,11 @@
 
 use haul_base::{Rate, Span};
 
-use super::cycle::Acks;
+use super::Bbr;
 use super::loss::LossCounts;
-use super::{Bbr, FeedbackSample, Phase};
-use crate::control::LossRuns;
+use super::phase::Phase;
+use super::state::{Acks, Trial};
+use crate::control::{FeedbackSample, LossRuns};
 
 /// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of
 /// losses were, at least: chance cannot explain it. Our choices.
@@ -21,22 +22,6 @@ const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
 /// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
 const POLICED_FOR: Span = Span::from_secs(30);
-
-/// See the module's text.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
-    /// The loss rate that is tried, the mean length of its runs of losses, and the rate of arrival beside it.
-    loss_rate: f64,
-    mean_run: f64,
-    arrival_rate: Rate,
-    /// Its packets: they end where `ProbeBW_DOWN` does.
-    first_pn: u64,
-    end_pn: Option<u64>,
-    /// What of them was lost.
-    lost: LossCounts,
-    /// Packets before this one had left when the present round began.
-    round_pn: u64,
-}
 
 impl Trial {
     /// Whether so many packets in it suffice for a verdict.

@@ -11,6 +11,7 @@
 
 mod literal;
 mod model;
+mod packets;
 mod receiver;
 mod scenarios;
 mod shared;
@@ -29,7 +30,7 @@ use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub(crate) use literal::{boundary, built, feedback, literal_sample, lost_packet};
 pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
-use receiver::{Flying, Receiving, Report};
+use packets::{Flying, Receiving, Report};
 pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
 pub(crate) use shared::measure_together;
 

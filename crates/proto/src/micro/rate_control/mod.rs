@@ -15,7 +15,7 @@ mod tests;
 use std::any::Any;
 use std::sync::Arc;
 
-use haul_base::{Cause, Ecn, Rate, Span, Time};
+use haul_base::{Cause, Ecn, HostSample, Rate, Span, Time};
 use haul_diagnosis::{Model, Signature};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
@@ -271,6 +271,16 @@ impl RateControl {
             ledger.end(Unit::Chunk, sent.now, sent.first_pn);
         }
         ledger.on_sent(sent, self.unit_window);
+    }
+
+    /// At the receiving end: lets the law say for how long the sender should pause.
+    fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
+        let Some(looked) = &mut self.looked else { return };
+        let look = looked.again(host, context);
+        if let Some(lasts) = self.controller.advise(&look) {
+            context.raise(self.bindings().pause_wanted, &mut Pause(lasts));
+        }
+        self.schedule(context);
     }
 
     fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {

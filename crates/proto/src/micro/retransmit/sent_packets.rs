@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use crate::micro::events::{LossBoundary, Statement};
-use expired::{Expired, Said};
+use expired::{Expired, Lost, Said};
 
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
@@ -30,6 +30,12 @@ pub(crate) struct Record {
     state: PacketState,
     /// The last packet of the object.
     pub(crate) fin: bool,
+}
+
+impl Record {
+    fn transmission(&self) -> Lost {
+        Lost { pn: self.pn, sent_at: self.sent_at }
+    }
 }
 
 /// A packet that leaves for the first time.
@@ -107,15 +113,6 @@ impl LossBoundary {
     fn is_lost(&self, record: &Record) -> bool {
         self.is_passed(record.pn, record.sent_at)
     }
-}
-
-/// A transmission that is taken for lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost {
-    /// Its packet number.
-    pub(crate) pn: u64,
-    /// When it left, wrapped microseconds of the sender's clock.
-    pub(crate) sent_at: u32,
 }
 
 /// What a statement of the receiver changed.
@@ -301,7 +298,7 @@ impl SentPackets {
             if let Some(record) = self.unacked(seq).copied() {
                 found += 1;
                 if record.state == PacketState::InFlight {
-                    self.expired.add(seq, &record);
+                    self.expired.add(seq, record.transmission(), record.len);
                 }
             }
             self.declare_lost(seq);
@@ -439,7 +436,7 @@ impl SentPackets {
         if record.state == PacketState::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
             change.lost_bytes += u64::from(record.len);
-            let lost = Lost { pn: record.pn, sent_at: record.sent_at };
+            let lost = record.transmission();
             self.losses.push(lost);
             self.declare_lost(seq);
         }

@@ -4,6 +4,7 @@ mod aggregation;
 mod bbr;
 mod cubic;
 mod hystart;
+mod kind;
 mod reno;
 
 use std::fmt::Debug;
@@ -13,6 +14,7 @@ use haul_base::{Rate, Span, Time};
 pub use bbr::{Bbr, BbrConfig};
 pub use cubic::{Cubic, CubicConfig, cubic_k, cubic_window};
 pub use hystart::HystartConfig;
+pub use kind::ControlKind;
 pub use reno::Reno;
 
 /// Segments delivered over an interval (draft-cheng-iccrg-delivery-rate-estimation).
@@ -86,26 +88,4 @@ pub trait Control: Debug + Send {
     }
     /// What it is doing.
     fn phase(&self) -> &'static str;
-}
-
-/// The congestion control laws that a flow can run.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum ControlKind {
-    /// RFC 5681 and RFC 6675.
-    Reno,
-    /// RFC 9438.
-    Cubic(CubicConfig),
-    /// Version 1.
-    Bbr(BbrConfig),
-}
-
-impl ControlKind {
-    /// The law at the start of a flow: `initial` segments of window, segments of `wire_bytes`.
-    pub fn build(self, initial: u64, wire_bytes: u32) -> Box<dyn Control> {
-        match self {
-            Self::Reno => Box::new(Reno::new(initial)),
-            Self::Cubic(config) => Box::new(Cubic::new(config, initial)),
-            Self::Bbr(config) => Box::new(Bbr::new(config, initial, wire_bytes)),
-        }
-    }
 }

@@ -2,11 +2,19 @@
 
 use std::collections::VecDeque;
 
-use super::{Lost, Record};
 use crate::micro::events::LossBoundary;
 
 /// More wait only while nothing is heard for some minutes: then nothing is said of the oldest.
 const MOST: usize = 256;
+
+/// A transmission that is taken for lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Its packet number.
+    pub(crate) pn: u64,
+    /// When it left, wrapped microseconds of the sender's clock.
+    pub(crate) sent_at: u32,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Repeated {
@@ -39,12 +47,12 @@ impl Expired {
         self.list.is_empty()
     }
 
-    pub(super) fn add(&mut self, seq: u64, record: &Record) {
+    /// A packet of `len` payload bytes is to leave again; `first` is its latest transmission so far.
+    pub(super) fn add(&mut self, seq: u64, first: Lost, len: u16) {
         if self.list.len() == MOST {
             self.list.pop_front();
         }
-        let first = Lost { pn: record.pn, sent_at: record.sent_at };
-        self.list.push_back(Repeated { seq, first, len: record.len, again: None });
+        self.list.push_back(Repeated { seq, first, len, again: None });
     }
 
     /// A packet has left again.

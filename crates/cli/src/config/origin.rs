@@ -1,0 +1,39 @@
+//! Where a value came from, and what one place says.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::args::Assignment;
+
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub(crate) enum Origin {
+    #[display("default")]
+    Default,
+    /// A preset, by name or file.
+    #[display("preset {_0}")]
+    Preset(String),
+    #[display("{}", _0.display())]
+    File(PathBuf),
+    #[display("environment {_0}")]
+    Environment(String),
+    #[display("flag --{_0}")]
+    Flag(String),
+}
+
+/// Values by the option's long name.
+pub(super) type Values = BTreeMap<String, (Origin, String)>;
+
+/// One place that can hold values, for the command that was asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layer {
+    pub values: Values,
+    /// What it says about single recipe parameters.
+    pub set: Vec<Setting>,
+}
+
+/// A recipe parameter with the place that set it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub origin: Origin,
+    pub assignment: Assignment,
+}

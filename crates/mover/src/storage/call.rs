@@ -1,0 +1,33 @@
+//! The calls to the file system, by kind.
+
+/// What a call is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(not(feature = "faults"), expect(unreachable_pub, reason = "only tests see it"))]
+pub enum Call {
+    /// `openat`, `openat2`, `dup`.
+    Open,
+    /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`, `getxattr`, `listxattr`.
+    Look,
+    /// Names of a directory.
+    List,
+    /// `lseek` for holes.
+    Seek,
+    /// `pread` of so many bytes at most.
+    Read(usize),
+    /// `write`, `pwrite`, `copy_file_range` of so many bytes.
+    Write(usize),
+    /// `fallocate`, `ftruncate`.
+    Size,
+    /// `mkdirat`, `symlinkat`, `linkat`.
+    Make,
+    /// `renameat`.
+    Rename,
+    /// `unlinkat`.
+    Remove,
+    /// `fchmod`, `fchownat`, `utimensat`, `setxattr` and its kin.
+    Attributes,
+    /// `fsync`, `fdatasync`, `syncfs`.
+    Sync,
+    /// `flock`.
+    Lock,
+}
