@@ -30,7 +30,7 @@ use crate::transfer::{
 /// Any address, and one from the block for documentation (RFC 5737, RFC 3849), where nothing is sent.
 const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
-/// A server without clients has 16 files open, and a session of large files takes 8 at least.
+/// A server without clients has 20 files open, and a session of large files takes 8 at least.
 const FEW_FILES: u64 = 64;
 
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
