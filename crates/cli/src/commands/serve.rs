@@ -3,7 +3,7 @@
 mod filesystem;
 pub(crate) mod for_ssh;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -27,10 +27,10 @@ use crate::transfer::{
     next_client,
 };
 
-/// An address from the block for documentation (RFC 5737); nothing is sent there.
-const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
+/// Any address, and one from the block for documentation (RFC 5737, RFC 3849), where nothing is sent.
+const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
-/// A server without clients has 16 files open, and a session of large files takes 8 at least.
+/// A server without clients has 20 files open, and a session of large files takes 8 at least.
 const FEW_FILES: u64 = 64;
 
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
@@ -227,12 +227,15 @@ pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
     if !listening.is_unspecified() {
         return listening;
     }
-    let toward_others = || {
-        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-        socket.connect(ELSEWHERE)?;
+    let toward_others = |(any, elsewhere): &(&str, &str)| {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(elsewhere)?;
         socket.local_addr()
     };
-    toward_others().map_or(IpAddr::from([127, 0, 0, 1]), |addr: SocketAddr| addr.ip())
+    // A machine may have no way out over IPv4.
+    let families = if listening.is_ipv6() { &ELSEWHERE[..] } else { &ELSEWHERE[..1] };
+    let found = families.iter().find_map(|family| toward_others(family).ok());
+    found.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
 }
 
 #[cfg(test)]

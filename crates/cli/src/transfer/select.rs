@@ -1,6 +1,6 @@
 //! What of the sources is to be sent: the options and the files that they name, made into a selection.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -15,6 +15,8 @@ use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
 
 const STDIN: &str = "-";
+/// No path and no pattern is as long, with all that may stand around it.
+const LONGEST_ENTRY: u64 = 1 << 20;
 
 /// Reads the options, and the files that they name.
 pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, Fault> {
@@ -81,7 +83,7 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
 }
 
 fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
-    let text = contents(file, "--exclude-from")?;
+    let text = contents(file, "--exclude-from", separator)?;
     let mut rules = Vec::new();
     for (number, line) in lines(&text, separator) {
         let comment = separator == b'\n' && matches!(line[0], b'#' | b';');
@@ -100,7 +102,7 @@ fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
 }
 
 fn paths(file: &Path, separator: u8) -> Result<Vec<RelPath>, Fault> {
-    let text = contents(file, "--files-from")?;
+    let text = contents(file, "--files-from", separator)?;
     let mut paths = Vec::new();
     for (number, line) in lines(&text, separator) {
         // `./a//b/` is a/b, and `.` the source, which is sent anyway.
@@ -133,17 +135,30 @@ fn lines(text: &[u8], separator: u8) -> impl Iterator<Item = (usize, &[u8])> {
     trimmed.filter(|(_, line)| !line.is_empty())
 }
 
-fn contents(file: &Path, option: &str) -> Result<Vec<u8>, Fault> {
-    let mut text = Vec::new();
+fn contents(file: &Path, option: &str, separator: u8) -> Result<Vec<u8>, Fault> {
     let read = if file.as_os_str().as_bytes() == STDIN.as_bytes() {
-        io::stdin().lock().read_to_end(&mut text)
+        read_entries(io::stdin().lock(), separator)
     } else {
-        open_named(file).and_then(|mut opened| opened.read_to_end(&mut text))
+        open_named(file).and_then(|opened| read_entries(BufReader::new(opened), separator))
     };
     read.map_err(|e| {
         fault::usage(format!("cannot read {} of {option}: {e}", file.display()), "check the name")
-    })?;
-    Ok(text)
+    })
+}
+
+/// Reads to the end. What has no separators is no list, and may have no end.
+fn read_entries(mut from: impl BufRead, separator: u8) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    loop {
+        match from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut text)? as u64 {
+            0 => return Ok(text),
+            LONGEST_ENTRY if !text.ends_with(&[separator]) => {
+                let number = lines(&text, separator).last().map_or(1, |(number, _)| number);
+                return Err(io::Error::other(format!("entry {number} has more than {LONGEST_ENTRY} bytes")));
+            }
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -185,6 +200,16 @@ mod tests {
         for (text, why) in [(&b"ok\n/etc/x"[..], "absolute"), (b"ok\na/../b", "'..'"), (b"ok\na\0", "NUL")] {
             let fault = listed(text, false).unwrap_err();
             assert!(fault.message.contains("entry 2") && fault.message.contains(why), "{fault}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_end_is_no_list() {
+        let endless = std::path::PathBuf::from("/dev/zero");
+        let of = |rules, files_from| selection(&SelectArgs { rules, files_from, ..SelectArgs::default() }, 1);
+        let rules = RuleArgs(vec![RuleArg::ExcludeFrom(endless.clone())]);
+        for fault in [of(RuleArgs::default(), Some(endless)), of(rules, None)].map(Result::unwrap_err) {
+            assert!(fault.message.contains("entry 1 has more than"), "{fault}");
         }
     }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use crate::support::{
-    HAUL, LIMIT, Mtu, Net, Running, Server, assert_same, assert_same_file, directory, file, haul, many, odd,
-    run,
+    HAUL, Host, LIMIT, Mtu, Net, Running, Server, assert_same, assert_same_file, directory, file, haul, many,
+    odd, run, system, until,
 };
 
 /// A tree to be copied, the server's root, and a place for what comes back.
@@ -161,6 +161,46 @@ fn ipv6() {
     let server = Server::start_v6(&net, places.root.path());
     assert!(server.url.contains("[fd77::2]"), "{}", server.url);
     places.there_and_back(&net, &server, &[], None);
+}
+
+#[test]
+fn a_link_local_address_in_its_zone() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    let places = Places::new(mixed);
+    let mut server = Server::start_v6(&net, places.root.path());
+    let link_local = |host: &Host| {
+        let mut address = String::new();
+        until("a link-local address that is nobody else's", || {
+            let show = "-6 -brief addr show dev link0 scope link -tentative";
+            let shown = system(host.command("ip").args(show.split(' ')));
+            let found = shown.split([' ', '/']).find(|word| word.starts_with("fe80"));
+            found.unwrap_or_default().clone_into(&mut address);
+            !address.is_empty()
+        });
+        address
+    };
+    link_local(&net.client);
+    let address = link_local(&net.server);
+    server.url = server.url.replace("[fd77::2]", &format!("[{address}%25link0]"));
+    places.there_and_back(&net, &server, &[], None);
+}
+
+#[test]
+fn the_url_of_a_machine_without_a_way_out_over_ipv4_has_its_ipv6_address() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    system(net.server.command("ip").args(["-6", "route", "add", "default", "via", "fd77::1"]));
+    let (root, url) = (directory(), directory());
+    let file = url.path().join("url");
+    let mut serve = haul(&net.server, ["serve", "--listen", "[::]:7000", "--root"]);
+    let server = Running::start(serve.arg(root.path()).arg("--url-file").arg(&file));
+    until("the URL", || file.exists());
+    let url = std::fs::read_to_string(&file).unwrap();
+    assert!(url.starts_with("haul://[fd77::2]:7000/"), "{url}");
+    drop(server);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use crate::serving::{Talking, idle, until};
 #[cfg(feature = "faults")]
@@ -62,6 +63,31 @@ fn a_restricted_server_is_sent_to_is_read_from_and_deletes() {
     let gone = |name: &str| !root.path().join("copy").join(name).exists();
     assert!(gone("a/old") && gone("a/b/c") && !gone("d/c/file"));
     assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "nothing but the URL");
+}
+
+/// Short of memory, the kernel lets go of the names in `/proc` that nothing uses, as when it is mounted anew.
+#[test]
+fn a_restricted_server_reads_what_the_kernel_says_of_it_for_good() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let starter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let enters = Command::new(starter[0]).args(&starter[1..]).arg("true").output();
+    if !enters.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED a_restricted_server_reads_what_the_kernel_says_of_it_for_good: needs root");
+        return;
+    }
+    let Some(talking) = restricted(&starter, root.path(), &[]) else { return };
+    let file = here.path().join("file");
+    fs::write(&file, "contents").unwrap();
+    // Which permissions a new directory gets, the kernel says there.
+    let mode = |name: &str| {
+        exits(&run(&["cp", file.to_str().unwrap(), &talking.server.at(&format!("{name}/"))]), 0);
+        fs::metadata(root.path().join(name)).unwrap().mode()
+    };
+    let before = mode("before");
+    let server = talking.server.child.id().to_string();
+    let again = ["--target", &server, "--mount", "mount", "-o", "remount", "/proc"];
+    assert!(Command::new("nsenter").args(again).status().unwrap().success());
+    assert_eq!(mode("after"), before);
 }
 
 #[test]

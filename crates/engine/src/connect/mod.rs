@@ -93,8 +93,10 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
-    // From the same address, to the same address and port as the TCP connection.
-    let socket = UdpSocket::connected(SocketAddr::new(server.local.ip(), 0), server.peer, &udp)
+    // From the same address, to the same address and port as the TCP connection. A link-local one keeps its zone.
+    let mut local = server.local;
+    local.set_port(0);
+    let socket = UdpSocket::connected(local, server.peer, &udp)
         .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
     let frames = server.secrets.frame_keys(Role::Client);
     let mut probe = PathProbe::new(clock.now(), server.peer.ip(), u32::from_be_bytes(random()?));

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 use haul_mover::{MAX_NAMED_FAILURES, ReceiveOptions, SendLimits};
-use haul_wire::control::{FaultCode, Layout, ReceivePolicy, RunMode};
+use haul_wire::control::{Extraneous, FaultCode, Layout, ReceivePolicy, RunMode};
 
 use crate::harness::{Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, options, start};
+use crate::receive_policy::{DELETE, content};
 use crate::trees::{assert_same, contents, set_mode};
 
 /// A file system in memory, unmounted in the end.
@@ -213,6 +214,33 @@ fn read_only_directories_are_filled_and_kept_in_step() {
     for path in [dst.join("closed/below"), dst.join("closed"), dst.join("closed/directory")] {
         set_mode(&path, 0o755);
     }
+}
+
+#[test]
+fn names_in_closed_directories_count_before_any_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::names_in_closed_directories_count_before_any_is_removed", dir.path()) {
+        return;
+    }
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    fs::create_dir(&src).unwrap();
+    fs::create_dir_all(dst.join("old")).unwrap();
+    for file in 0..3 {
+        fs::write(dst.join("old").join(file.to_string()), "contents").unwrap();
+    }
+    let run = |most, mode| {
+        set_mode(&dst.join("old"), mode);
+        let receive_policy = ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+        let options = ReceiveOptions { receive_policy, ..options() };
+        let pair = start(vec![content(&src)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
+        pair.run(&Pump::default()).clean().removal.removed
+    };
+    for mode in [0o333, 0o555, 0] {
+        assert_eq!(run(3, mode), 0, "{mode:o}");
+        assert_eq!(dst.join("old").metadata().unwrap().permissions().mode() & 0o777, mode);
+    }
+    assert_eq!(run(4, 0), 4);
+    assert!(!dst.join("old").exists());
 }
 
 #[test]

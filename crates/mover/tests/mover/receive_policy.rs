@@ -480,14 +480,15 @@ fn of_a_file_that_has_grown_only_the_end_travels() {
 
 #[test]
 fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
-    for growth in [Growth::Accept, Growth::Refuse] {
+    let cases = [Growth::Accept, Growth::Refuse].map(|growth| [(growth, 3 << 20), (growth, 0)]);
+    for (growth, found) in cases.into_iter().flatten() {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
         fs::create_dir_all(&src).unwrap();
         fs::create_dir_all(&dst).unwrap();
         let log = src.join("log");
         let whole = contents(4 << 20, 3);
-        fs::write(&log, &whole[..3 << 20]).unwrap();
+        fs::write(&log, &whole[..found]).unwrap();
         set_mtime(&log, 1_000_000_000, 5);
         // Something must be read before it, so that it can grow between the walk and its turn.
         fs::write(src.join("a"), contents(30 << 20, 4)).unwrap();
@@ -496,13 +497,13 @@ fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
         while !pair.send.handle.progress().all_known() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&whole[3 << 20..]).unwrap();
+        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&whole[found..]).unwrap();
         let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
         Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
         let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
         if growth == Growth::Accept {
             ends.clean();
-            assert!(fs::read(dst.join("log")).unwrap() == whole[..3 << 20]);
+            assert!(fs::read(dst.join("log")).unwrap() == whole[..found]);
         } else {
             assert_eq!(ends.one_failure().1.code, FaultCode::SourceChanged);
         }

@@ -2,14 +2,16 @@
 //! process open nothing else. Landlock (landlock(7)) needs no rights, and holds for threads that are started later.
 
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use haul_mover::Root;
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetError, path_beneath_rules,
 };
+use rustix::fs::{Mode, OFlags, open};
 
 /// The newest that this was tried with; of an older kernel's, what it has is used.
 const NEWEST: ABI = ABI::V7;
@@ -35,6 +37,13 @@ const READ: [&str; 18] = [
     "/usr/share/zoneinfo",
     "/var/lib/sss/mc",
 ];
+
+/// What is of `/proc` in [`READ`], held open: a rule is for an inode, and `/proc` makes another one when the kernel, short of
+/// memory, has let go of a name that nothing uses.
+static IN_USE: LazyLock<Vec<OwnedFd>> = LazyLock::new(|| {
+    let of_proc = READ.iter().filter(|path| path.starts_with("/proc/"));
+    of_proc.filter_map(|path| open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()).collect()
+});
 
 /// What a server lets its clients do below its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
@@ -79,6 +88,7 @@ pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: Offer)
 }
 
 fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError> {
+    LazyLock::force(&IN_USE);
     let status = Ruleset::default()
         // Without this right, no file could be renamed or linked into another directory of the root.
         .set_compatibility(CompatLevel::HardRequirement)
@@ -105,7 +115,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
-    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    use rustix::fs::{CWD, FileType, makedev, mknodat};
 
     use super::*;
 

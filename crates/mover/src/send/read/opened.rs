@@ -18,6 +18,8 @@ use crate::storage::{fstat, read_at};
 /// Files from this size on are announced to the kernel as read in order.
 const ADVISE_ABOVE: u64 = 1 << 20;
 
+const SINCE_FOUND: &str = "was changed or replaced after it was found";
+
 pub(crate) struct Opened<'a> {
     source: &'a SourceFile,
     pub(crate) file: Arc<File>,
@@ -33,7 +35,7 @@ impl<'a> Opened<'a> {
             errno => IoFault::source("open", path, errno).fault,
         })?));
         let opened = Self { source, file };
-        opened.must_be_same("was changed or replaced after it was found")?;
+        opened.must_be_same(SINCE_FOUND)?;
         opened.must_have_a_size()?;
         if source.shape.len >= ADVISE_ABOVE {
             // Only advice.
@@ -63,6 +65,8 @@ impl<'a> Opened<'a> {
         }
         match read_at(&self.file, &mut [0], 0) {
             Ok(0) => Ok(()),
+            // It was empty when it was found.
+            Ok(_) if fstat(&*self.file).is_ok_and(|stat| stat.st_size > 0) => self.must_be_same(SINCE_FOUND),
             Ok(_) => {
                 let what = "has contents but no size, as files of /proc do";
                 Err(of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first"))
